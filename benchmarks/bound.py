@@ -81,11 +81,16 @@ def shard_starts(pages: int, shards: int) -> list[int]:
     return sorted({pages * shard // shards for shard in range(shards)})
 
 
-def write_shares(folder: Path, site: SiteProcess, shards: int, processes: int, index_weight: float) -> list[list[str]]:
+def write_shares(
+    folder: Path, site: SiteProcess, shards: int, processes: int, index_weight: float
+) -> list[list[str]]:
     """Write the URL lists, and return the arguments of `scrapy crawl`, one list per process."""
     folder.mkdir()
     starts = folder / "starts.txt"
-    starts.write_text("\n".join(site.index(page) for page in shard_starts(site.site.pages, shards)), encoding="utf-8")
+    starts.write_text(
+        "\n".join(site.index(page) for page in shard_starts(site.site.pages, shards)),
+        encoding="utf-8",
+    )
     commands = []
     for at, numbers in enumerate(shares(site.site.items, site.site.pages, processes, index_weight)):
         urls = folder / f"urls{at}.txt"

@@ -54,7 +54,13 @@ BROAD = Trial(
     law="broad",
     hosts=1000,
     each=TOGETHER,
-    on={"pushed": (1, 3), "fifo": (1, 2, 3), "round-robin": (1, 2, 3), "spread": (1, 2, 3), "by-domain": (1, 3)},
+    on={
+        "pushed": (1, 3),
+        "fifo": (1, 2, 3),
+        "round-robin": (1, 2, 3),
+        "spread": (1, 2, 3),
+        "by-domain": (1, 3),
+    },
     items=600,
     seconds={"pushed": 30.0},
     usual=18.0,
@@ -90,12 +96,20 @@ def measure(folder: Path, trial: Trial) -> Found:
     """All ways of a trial, in turn on each number of nodes."""
     found: Found = {}
     most = max(max(numbers) for numbers in trial.on.values())
-    fleet = Fleet(folder, nodes=most, law=trial.law, hosts=trial.hosts, each=trial.each, at_once=trial.at_once)
+    fleet = Fleet(
+        folder, nodes=most, law=trial.law, hosts=trial.hosts, each=trial.each, at_once=trial.at_once
+    )
     with closing(fleet):
         for nodes in range(1, most + 1):
             for way in (way for way, numbers in trial.on.items() if nodes in numbers):
                 seconds = trial.seconds.get(way, trial.usual)
-                pace = fleet.run(WAYS[way], nodes, items=trial.items * nodes, seconds=seconds, settle=trial.settle)
+                pace = fleet.run(
+                    WAYS[way],
+                    nodes,
+                    items=trial.items * nodes,
+                    seconds=seconds,
+                    settle=trial.settle,
+                )
                 found[way, nodes] = pace
                 told = f"{pace.items} items in {pace.seconds:.1f} s: {pace.rate:.1f} a second"
                 print(f"{trial.law}  {way:12} {nodes} nodes  {told}", file=sys.stderr, flush=True)
@@ -105,13 +119,20 @@ def measure(folder: Path, trial: Trial) -> Found:
 def table(found: Found, base: str) -> str:
     """Items per second, and how they compare: with the base way on as many nodes, and with one node."""
     numbers = sorted({nodes for _, nodes in found})
-    heads = ["way", *(f"{nodes} node{'s' * (nodes > 1)}" for nodes in numbers), f"/ {WAYS[base].says}"]
+    heads = [
+        "way",
+        *(f"{nodes} node{'s' * (nodes > 1)}" for nodes in numbers),
+        f"/ {WAYS[base].says}",
+    ]
     heads += [f"{numbers[-1]} nodes / 1"] * (numbers[-1] > 1)
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---|" * (len(heads) - 1)]
     for way in dict.fromkeys(way for way, _ in found):
         rates = {nodes: found[way, nodes].rate for nodes in numbers if (way, nodes) in found}
         last = max(rates)
-        cells = [WAYS[way].says, *(f"{rates[nodes]:.1f}" if nodes in rates else "-" for nodes in numbers)]
+        cells = [
+            WAYS[way].says,
+            *(f"{rates[nodes]:.1f}" if nodes in rates else "-" for nodes in numbers),
+        ]
         cells.append(_ratio(rates[last], found.get((base, last))))
         cells += [f"{rates[last] / rates[1]:.2f}" if rates.get(1) else "-"] * (numbers[-1] > 1)
         lines.append(f"| {' | '.join(cells)} |")
@@ -159,7 +180,13 @@ other work share; {versions}.
 
 def _document(trials: Mapping[str, Found]) -> dict[str, Any]:
     rows = [
-        {"law": law, "way": way, "nodes": nodes, "items": pace.items, "seconds": round(pace.seconds, 2)}
+        {
+            "law": law,
+            "way": way,
+            "nodes": nodes,
+            "items": pace.items,
+            "seconds": round(pace.seconds, 2),
+        }
         for law, found in trials.items()
         for (way, nodes), pace in found.items()
     ]
@@ -168,9 +195,15 @@ def _document(trials: Mapping[str, Found]) -> dict[str, Any]:
 
 def main() -> int:
     """Run the program; 0 when all runs could be measured."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/broad.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--short", action="store_true", help="few hosts, one node: to see that everything works")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose explanation/fair.md is written")
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/broad.py", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="few hosts, one node: to see that everything works"
+    )
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, help="folder whose explanation/fair.md is written"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
     trials = {}
@@ -186,7 +219,11 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps(_document(trials), indent=1), encoding="utf-8")
     if not given.short:
-        put_section(given.docs / "explanation" / "fair.md", "Numbers", section(trials[BROAD.law], trials[FEW_SLOW.law]))
+        put_section(
+            given.docs / "explanation" / "fair.md",
+            "Numbers",
+            section(trials[BROAD.law], trials[FEW_SLOW.law]),
+        )
     return 0
 
 

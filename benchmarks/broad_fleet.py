@@ -52,7 +52,9 @@ class Way(NamedTuple):
     @property
     def filling(self) -> str:
         """What the frontier looks like; ways may share it."""
-        return "dealt" if self.dealt else "sites" if "DISTRIBUTED_FAIR" in self.settings else "found"
+        return (
+            "dealt" if self.dealt else "sites" if "DISTRIBUTED_FAIR" in self.settings else "found"
+        )
 
 
 _PLAIN = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
@@ -61,7 +63,13 @@ FIFO = Way("first in, first out; leased batches", _PLAIN)
 TURNS = Way("round-robin", {"SCHEDULER_PRIORITY_QUEUE": "broad.turns.RoundRobin"}, dealt=True)
 SPREAD = Way("`--fair spread`", {"DISTRIBUTED_FAIR": "spread"})
 BY_DOMAIN = Way("`--fair by-domain`", {"DISTRIBUTED_FAIR": "by-domain"})
-WAYS = {"pushed": PUSHED, "fifo": FIFO, "round-robin": TURNS, "spread": SPREAD, "by-domain": BY_DOMAIN}
+WAYS = {
+    "pushed": PUSHED,
+    "fifo": FIFO,
+    "round-robin": TURNS,
+    "spread": SPREAD,
+    "by-domain": BY_DOMAIN,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +91,9 @@ def links(delays: Sequence[float], each: int, port: int) -> list[str]:
     Fast hosts and slow ones are mixed evenly, wherever one begins: so a short run meets what a long one would.
     """
     slower = sorted(range(len(delays)), key=lambda host: delays[host])
-    mixed = [slower[rank] for rank in sorted(range(len(delays)), key=lambda rank: rank * _GOLDEN % 1)]
+    mixed = [
+        slower[rank] for rank in sorted(range(len(delays)), key=lambda rank: rank * _GOLDEN % 1)
+    ]
     return [
         f"http://{host_name(host)}:{port}/{number}"
         for start in range(0, each, TOGETHER)
@@ -117,7 +127,15 @@ class Fleet:
     """
 
     def __init__(
-        self, folder: Path, *, nodes: int, law: str, hosts: int, each: int, at_once: int = AT_ONCE, seed: int = 1
+        self,
+        folder: Path,
+        *,
+        nodes: int,
+        law: str,
+        hosts: int,
+        each: int,
+        at_once: int = AT_ONCE,
+        seed: int = 1,
     ) -> None:
         self._folder, self._stack, self._runs = folder, ExitStack(), 0
         self._site = subprocess.Popen(
@@ -151,7 +169,9 @@ class Fleet:
             settings = self.project.package / "settings.py"
             before = settings.read_text(encoding="utf-8")
             self.project.settings(DISTRIBUTED_FAIR=fair)
-            done = self._sdist("frontier", "add", NAME, str(self._list(way)), store=store).wait(PATIENCE * 4)
+            done = self._sdist("frontier", "add", NAME, str(self._list(way)), store=store).wait(
+                PATIENCE * 4
+            )
             settings.write_text(before, encoding="utf-8")
             if done.code:
                 raise RunError(f"the frontier was not filled:\n{done.err[-3000:]}")
@@ -204,8 +224,24 @@ class Fleet:
             words += ["-s", f"{setting}={value}"]
         if way.pushed:
             start = ["-a", f"links={self._list(way)}", "-a", f"site={self._site_url}/__answers__"]
-            return ["crawl", "pages", *start, "--push", "--callback=parse", "--batch-size=100", *words]
-        return ["frontier", "consume", "pages", NAME, "--per-slot=0", f"--max-running={nodes}", *words]
+            return [
+                "crawl",
+                "pages",
+                *start,
+                "--push",
+                "--callback=parse",
+                "--batch-size=100",
+                *words,
+            ]
+        return [
+            "frontier",
+            "consume",
+            "pages",
+            NAME,
+            "--per-slot=0",
+            f"--max-running={nodes}",
+            *words,
+        ]
 
     def _watched(self, command: Command, items: int, seconds: float, settle: float) -> Pace:
         deadline = time.monotonic() + PATIENCE
@@ -213,7 +249,9 @@ class Fleet:
             time.sleep(LOOK)
             answers = self._answers()
             if not command.running() or (not answers and time.monotonic() > deadline):
-                raise RunError(f"{len(answers)} items:\n{command.out[-2000:]}\n{command.err[-3000:]}")
+                raise RunError(
+                    f"{len(answers)} items:\n{command.out[-2000:]}\n{command.err[-3000:]}"
+                )
             if not answers:
                 continue
             begin = answers[0] + settle

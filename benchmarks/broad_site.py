@@ -55,11 +55,13 @@ class BroadSite(Server):
         self._page_data = response(200, PAGE)
         self.answers: list[float] = []  #: moments, by time.monotonic()
 
-    def answer(self, request: Request, peer: tuple[str, int]) -> Answer:  # noqa: ARG002 - the demo site's signature
+    def answer(self, request: Request, peer: tuple[str, int]) -> Answer:
         """The page, or what was answered so far."""
         if request.target == "/__answers__":
             now = time.monotonic()
-            return Answer(response(200, json.dumps(sorted(at for at in self.answers if at <= now)).encode()))
+            return Answer(
+                response(200, json.dumps(sorted(at for at in self.answers if at <= now)).encode())
+            )
         if request.target == "/__reset__":
             self.answers.clear()
             return Answer(response(200, b""))

@@ -62,7 +62,9 @@ class Bench:
     def __init__(self, folder: Path, nodes: int, timeout: float) -> None:
         self._folder, self._timeout = folder, timeout
         self._stack = ExitStack()
-        maker = self._stack.enter_context(closing(Nodes(Path(sys.executable), folder / "nodes", fork=False)))
+        maker = self._stack.enter_context(
+            closing(Nodes(Path(sys.executable), folder / "nodes", fork=False))
+        )
         self.nodes: list[ScrapydNode] = maker.fleet(nodes)
         self._projects: dict[str, Project] = {}
         self._client = ""
@@ -103,7 +105,9 @@ class Bench:
         with ThreadPoolExecutor(max_workers=len(self.nodes)) as pool:
             list(pool.map(lambda node: node.api("daemonstatus.json"), self.nodes))
             wall, cpu = time.monotonic(), time.process_time()
-            answers = list(pool.map(lambda node: node.add_version("properties", name, egg.data), self.nodes))
+            answers = list(
+                pool.map(lambda node: node.add_version("properties", name, egg.data), self.nodes)
+            )
             took = Took(wall=time.monotonic() - wall, cpu=time.process_time() - cpu)
         refused = [answer for answer in answers if answer["status"] != "ok"]
         if refused:
@@ -121,7 +125,9 @@ class Bench:
             versions = node.api("listversions.json", project="properties")["versions"]
             spiders = node.api("listspiders.json", project="properties")["spiders"]
             if len(versions) != 1 or sorted(spiders) != SPIDERS:
-                raise RunError(f"{way} left {node.name} with the versions {versions} and the spiders {spiders}")
+                raise RunError(
+                    f"{way} left {node.name} with the versions {versions} and the spiders {spiders}"
+                )
             node.api("delproject.json", project="properties")
 
 
@@ -137,7 +143,13 @@ def find_client(folder: Path, timeout: float) -> str:
     folder.mkdir()
     for command in (
         [sys.executable, "-m", "venv", str(folder / "venv")],
-        [str(folder / "venv/bin/pip"), "install", "--quiet", CLIENT, f"scrapy=={version('scrapy')}"],
+        [
+            str(folder / "venv/bin/pip"),
+            "install",
+            "--quiet",
+            CLIENT,
+            f"scrapy=={version('scrapy')}",
+        ],
     ):
         run_all([command], cwd=folder, output=folder, timeout=timeout)
     return str(folder / "venv/bin/scrapyd-deploy")
@@ -151,7 +163,10 @@ def measure(bench: Bench, ways: Sequence[str], pairs: int) -> list[Run]:
         for way in (*ways[turn:], *ways[:turn]):
             run = bench.run(way, pair)
             runs.append(run)
-            print(f"pair {pair + 1}/{pairs}  {way:14}  {run.wall_s:6.2f} s  CPU {run.cpu_s:6.2f} s", file=sys.stderr)
+            print(
+                f"pair {pair + 1}/{pairs}  {way:14}  {run.wall_s:6.2f} s  CPU {run.cpu_s:6.2f} s",
+                file=sys.stderr,
+            )
     return runs
 
 
@@ -169,15 +184,22 @@ def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any
             "runs": len(rows),
             "wall_s": spread([row.wall_s for row in rows]),
             "cpu_s": spread([row.cpu_s for row in rows]),
-            "wall_ratio": spread([row.wall_s / basis.wall_s for row, basis in paired]) if paired else None,
-            "cpu_ratio": spread([row.cpu_s / basis.cpu_s for row, basis in paired]) if paired else None,
+            "wall_ratio": spread([row.wall_s / basis.wall_s for row, basis in paired])
+            if paired
+            else None,
+            "cpu_ratio": spread([row.cpu_s / basis.cpu_s for row, basis in paired])
+            if paired
+            else None,
         }
     return found
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """The summary as a Markdown table."""
-    lines = ["| way | wall s | CPU s | wall / bound | CPU / bound | runs |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| way | wall s | CPU s | wall / bound | CPU / bound | runs |",
+        "|---|---|---|---|---|---|",
+    ]
     for way, row in found.items():
         cells = (
             _NAMES[way], shown(row["wall_s"], 2), shown(row["cpu_s"], 1), shown(row["wall_ratio"], 2),
@@ -191,11 +213,19 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the program."""
     parser = argparse.ArgumentParser(prog="python benchmarks/deploys.py", description=__doc__)
     parser.add_argument("--nodes", type=int, default=10, help="real Scrapyd nodes on this machine")
-    parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
+    parser.add_argument(
+        "--pairs", type=int, default=7, help="how often each way is run; they take turns"
+    )
     parser.add_argument("--ways", default=",".join(WAYS), help="what to measure")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds until a run is given up")
-    parser.add_argument("--goal", type=float, help="exit code 1 when the median of sdist / bound is above this")
-    parser.add_argument("--short", action="store_true", help="two nodes, once, without scrapyd-deploy")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds until a run is given up"
+    )
+    parser.add_argument(
+        "--goal", type=float, help="exit code 1 when the median of sdist / bound is above this"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="two nodes, once, without scrapyd-deploy"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
@@ -225,7 +255,9 @@ def main() -> int:
     print(table(found))
     if given.json:
         document = {"schema": 1, "machine": about, "nodes": given.nodes, "ways": found}
-        given.json.write_text(json.dumps({**document, "runs": [asdict(run) for run in runs]}, indent=1), "utf-8")
+        given.json.write_text(
+            json.dumps({**document, "runs": [asdict(run) for run in runs]}, indent=1), "utf-8"
+        )
     ratios = [run.wall_s / base.wall_s for run in runs for base in runs
               if (run.way, base.way, run.pair) == ("sdist", "bound", base.pair)]  # fmt: skip
     return int(bool(given.goal and ratios and median(ratios) > given.goal))

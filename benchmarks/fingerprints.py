@@ -131,11 +131,19 @@ def measure(kind: str, count: int) -> dict[str, Any]:
         else:
             size, right = of_redis(Path(folder), kind, count)
     seconds = time.perf_counter() - begun
-    return {"what": NAMES[kind], "urls": count, "bytes_per_url": size / count, "seconds": seconds, "exact": right}
+    return {
+        "what": NAMES[kind],
+        "urls": count,
+        "bytes_per_url": size / count,
+        "seconds": seconds,
+        "exact": right,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--urls", type=int, default=100_000)
     parser.add_argument("--only", choices=KINDS, action="append", help="one row, or some")
     parser.add_argument("--here", choices=KINDS, help=argparse.SUPPRESS)

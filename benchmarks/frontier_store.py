@@ -76,7 +76,18 @@ class Row:
 
 def found_requests(count: int, spider: Shop) -> list[Request]:
     """Links as a page of a shop has them, all different."""
-    words = ["oak", "steel", "garden", "corner", "sofa", "folding", "table", "lamp", "vintage", "outdoor"]
+    words = [
+        "oak",
+        "steel",
+        "garden",
+        "corner",
+        "sofa",
+        "folding",
+        "table",
+        "lamp",
+        "vintage",
+        "outdoor",
+    ]
 
     def link(number: int) -> str:
         name = "-".join(words[number // 10**place % 10] for place in range(4))
@@ -106,7 +117,10 @@ class Watch:
 def add_all(store: Store, requests: Sequence[Request], spider: Shop, kept: Watch) -> None:
     for start in range(0, len(requests), BATCH_SIZE):
         some = requests[start : start + BATCH_SIZE]
-        found = [FrontierIntake(value=to_value(one, spider), fingerprint=fingerprint(one)) for one in some]
+        found = [
+            FrontierIntake(value=to_value(one, spider), fingerprint=fingerprint(one))
+            for one in some
+        ]
         add_unseen(
             lambda new, counts: kept(lambda: store.add_batches(NAME, new, counts=counts)),
             found,
@@ -117,10 +131,14 @@ def add_all(store: Store, requests: Sequence[Request], spider: Shop, kept: Watch
 
 def take_all(store: Store, spider: Shop) -> int:
     taken = 0
-    while leased := store.lease_next(LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time())):
+    while leased := store.lease_next(
+        LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time())
+    ):
         for one in leased:
             taken += len([from_value(value, spider) for value in decode(one.payload.get)])
-            store.ack(NAME, one.batch.number, one.attempt, ME.job, report={"items": 100}, now=time.time())
+            store.ack(
+                NAME, one.batch.number, one.attempt, ME.job, report={"items": 100}, now=time.time()
+            )
     return taken
 
 
@@ -147,7 +165,10 @@ def frontier() -> Crawl:
 def theirs(what: str, client: Any, count: int, size: Callable[[], float]) -> Row:
     spider = Shop()
     requests = found_requests(count, spider)
-    queue, seen = PriorityQueue(client, spider, "%(spider)s:requests"), RFPDupeFilter(client, "shop:dupefilter")
+    queue, seen = (
+        PriorityQueue(client, spider, "%(spider)s:requests"),
+        RFPDupeFilter(client, "shop:dupefilter"),
+    )
     before, added, kept, took = size(), Watch(), Watch(), Watch()
     plain = client.execute_command
     client.execute_command = lambda *words, **options: kept(lambda: plain(*words, **options))
@@ -201,7 +222,9 @@ def rates(count: int) -> list[Row]:
 
 def server_of(stack: ExitStack, *, on_disk: bool) -> tuple[RedisServer, Any]:
     folder = Path(stack.enter_context(TemporaryDirectory()))
-    server = stack.enter_context(closing(RedisServer(folder / "redis", None, appendonly="yes" if on_disk else "no")))
+    server = stack.enter_context(
+        closing(RedisServer(folder / "redis", None, appendonly="yes" if on_disk else "no"))
+    )
     return server, stack.enter_context(closing(redis.Redis.from_url(server.url)))
 
 
@@ -246,12 +269,18 @@ def verbs(store: Store) -> dict[str, Callable[[], object]]:
     """What is timed."""
 
     def lease_and_return() -> None:
-        (leased,) = store.lease_next(LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time()))
-        store.give_back(NAME, leased.batch.number, leased.attempt, ME.job, reason="", now=time.time())
+        (leased,) = store.lease_next(
+            LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time())
+        )
+        store.give_back(
+            NAME, leased.batch.number, leased.attempt, ME.job, reason="", now=time.time()
+        )
 
     def add() -> None:
         prints = tuple(os.urandom(20) for _ in range(BATCH_SIZE))
-        store.add_batches(NAME, [NewBatch(payload={}, size=BATCH_SIZE, slot="new", fingerprints=prints)])
+        store.add_batches(
+            NAME, [NewBatch(payload={}, size=BATCH_SIZE, slot="new", fingerprints=prints)]
+        )
 
     return {
         "lease a batch and give it back": lease_and_return,
@@ -267,7 +296,9 @@ def compared(few: Store, many: Store) -> list[tuple[str, float, float]]:
     rows = []
     for name in one:
         times = [(seconds(one[name]), seconds(other[name])) for _ in range(TIMES)]
-        rows.append((name, *(statistics.median(column) * 1000 for column in zip(*times, strict=True))))
+        rows.append(
+            (name, *(statistics.median(column) * 1000 for column in zip(*times, strict=True)))
+        )
     return rows
 
 
@@ -289,22 +320,38 @@ def growth(few: int, many: int) -> Iterator[tuple[str, list[tuple[str, float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--few", type=int, default=10_000)
     parser.add_argument("--many", type=int, default=10_000_000)
-    parser.add_argument("--short", action="store_true", help="10,000 requests; 10 thousand against 100 thousand stored")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="10,000 requests; 10 thousand against 100 thousand stored",
+    )
     arguments = parser.parse_args()
     if arguments.short:
         arguments.requests, arguments.many = 10_000, 100_000
-    print("| what | added, requests/s | in the store alone | taken, requests/s | bytes per request |")
+    print(
+        "| what | added, requests/s | in the store alone | taken, requests/s | bytes per request |"
+    )
     print("|---|---|---|---|---|")
     for one in rates(arguments.requests):
-        print(f"| {one.what} | {one.add:,.0f} | {one.keep:,.0f} | {one.take:,.0f} | {one.size:.0f} |", flush=True)
-    print(f"\n| milliseconds | {arguments.few:,} requests stored | {arguments.many:,} | ratio |\n|---|---|---|---|")
+        print(
+            f"| {one.what} | {one.add:,.0f} | {one.keep:,.0f} | {one.take:,.0f} | {one.size:.0f} |",
+            flush=True,
+        )
+    print(
+        f"\n| milliseconds | {arguments.few:,} requests stored | {arguments.many:,} | ratio |\n|---|---|---|---|"
+    )
     for engine, rows in growth(arguments.few, arguments.many):
         for name, before, after in rows:
-            print(f"| {engine}: {name} | {before:.2f} | {after:.2f} | {after / before:.2f} |", flush=True)
+            print(
+                f"| {engine}: {name} | {before:.2f} | {after:.2f} | {after / before:.2f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -21,18 +21,26 @@ WARM = 2
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--client", type=Path, help="the scrapyd-client to compare with")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         client = asked.client or installed(Path(folder) / "client")
         # scrapyd-client refuses even its help outside of a project.
-        (Path(folder) / "scrapy.cfg").write_text("[settings]\ndefault = project.settings\n", encoding="utf-8")
-        ours, theirs = measure([[*program(), "--help"], [str(client.absolute()), "--help"]], asked.runs, Path(folder))
+        (Path(folder) / "scrapy.cfg").write_text(
+            "[settings]\ndefault = project.settings\n", encoding="utf-8"
+        )
+        ours, theirs = measure(
+            [[*program(), "--help"], [str(client.absolute()), "--help"]], asked.runs, Path(folder)
+        )
     share = statistics.median(ours) / statistics.median(theirs)
     for name, times in (("sdist --help", ours), ("scrapyd-client --help", theirs)):
-        print(f"{name:24} median {statistics.median(times):.3f} s, least {min(times):.3f} s, of {len(times)}")
+        print(
+            f"{name:24} median {statistics.median(times):.3f} s, least {min(times):.3f} s, of {len(times)}"
+        )
     print(f"share of the medians: {share:.2f} (goal: at most {GOAL})")
     return int(share > GOAL)
 
@@ -45,7 +53,9 @@ def program() -> list[str]:
 def installed(folder: Path) -> Path:
     """scrapyd-client in an environment of its own."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", "scrapyd-client"], check=True)
+    subprocess.run(
+        [folder / "bin/python", "-m", "pip", "install", "--quiet", "scrapyd-client"], check=True
+    )
     return folder / "bin" / "scrapyd-client"
 
 

@@ -54,7 +54,9 @@ class Way:
         if not self.ours:
             plain = {"plain": "plain Scrapy, one process", "bound": "the bound, by hand"}
             settings = f", settings of `{self.profile}`" if self.profile else ""
-            return (plain.get(self.kind) or f"scrapy-redis, {self.count} processes and the index") + settings
+            return (
+                plain.get(self.kind) or f"scrapy-redis, {self.count} processes and the index"
+            ) + settings
         words = [
             "scrapy crawl" if self.kind == "settings" else "sdist crawl",
             *(["--push"] if self.kind == "push" else []),

@@ -65,7 +65,9 @@ class Bench:
         """
         self._runs += 1
         settings = {"LINKS": links, "DISTRIBUTED_PROFILE": "usual", "LOG_LEVEL": "INFO"}
-        project = Project.small(self._folder / f"run{self._runs}", f"small{self._runs}", {"pages": SPIDER}, settings)
+        project = Project.small(
+            self._folder / f"run{self._runs}", f"small{self._runs}", {"pages": SPIDER}, settings
+        )
         with closing(Frontier(project, "pages", start=_never, kind="frontier")) as queue:
             link = {"depth": 0, "score": 1.0, "expires": 0.0, "read": "page"}
             for start in range(0, pages, 100):
@@ -79,12 +81,20 @@ class Bench:
             limit = -(-pages // 100)  # what a worker finds is not crawled
             words = queue.arguments(1, settings=dict(WAYS[way]), max_batches=limit)
             command = [sys.executable, "-m", "scrapy", *words]
-            took = run_all([command], cwd=project.path, output=project.output, timeout=self._timeout)
+            took = run_all(
+                [command], cwd=project.path, output=project.output, timeout=self._timeout
+            )
             queue.accept()
-            events = queue.store.events(CRAWL, range(PARTITIONS), 10 * pages) if way == "strategy" else []
+            events = (
+                queue.store.events(CRAWL, range(PARTITIONS), 10 * pages)
+                if way == "strategy"
+                else []
+            )
             crawled = [event for event in events if event.kind is EventKind.CRAWLED]
             if len(queue.items) != pages or (way == "strategy" and len(crawled) != pages):
-                raise RunError(f"{len(queue.items)} items and {len(crawled)} events of {pages} pages")
+                raise RunError(
+                    f"{len(queue.items)} items and {len(crawled)} events of {pages} pages"
+                )
         return took.cpu
 
     def close(self) -> None:
@@ -103,9 +113,16 @@ def measure(bench: Bench, pages: int, pairs: int, links: int) -> dict[str, Any]:
         for way in list(WAYS)[:: -1 if pair % 2 else 1]:
             start = bench.run(way, 1, links)
             cost[way].append((bench.run(way, pages, links) - start) * 1000 / (pages - 1))
-            print(f"pair {pair + 1}/{pairs}  {links} links  {way:9} {cost[way][-1]:6.3f} ms", file=sys.stderr)
+            print(
+                f"pair {pair + 1}/{pairs}  {links} links  {way:9} {cost[way][-1]:6.3f} ms",
+                file=sys.stderr,
+            )
     ratios = [one / other for one, other in zip(cost["strategy"], cost["frontier"], strict=True)]
-    return {"links": links, **{way: spread(figures) for way, figures in cost.items()}, "ratio": spread(ratios)}
+    return {
+        "links": links,
+        **{way: spread(figures) for way, figures in cost.items()},
+        "ratio": spread(ratios),
+    }
 
 
 def main() -> int:
@@ -114,10 +131,16 @@ def main() -> int:
         prog="python benchmarks/link_events.py", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--pages", type=int, default=2000, help="pages of a run")
-    parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
+    parser.add_argument(
+        "--pairs", type=int, default=7, help="how often each way is run; they take turns"
+    )
     parser.add_argument("--links", default="0,20", help="how many links a page has")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds until a run is given up")
-    parser.add_argument("--short", action="store_true", help="few pages, once: to see that everything works")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds until a run is given up"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="few pages, once: to see that everything works"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
     pages, pairs = (50, 1) if given.short else (given.pages, given.pairs)
@@ -131,8 +154,12 @@ def main() -> int:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
         return 1
     about = machine()
-    print(f"{pages} pages, {pairs} pairs, {about['cores']} cores, Scrapy {about['scrapy']}, {about['date']}")
-    print("| links of a page | CPU ms a page, frontier | strategy | ratio, median (least to most) |\n|---|---|---|---|")
+    print(
+        f"{pages} pages, {pairs} pairs, {about['cores']} cores, Scrapy {about['scrapy']}, {about['date']}"
+    )
+    print(
+        "| links of a page | CPU ms a page, frontier | strategy | ratio, median (least to most) |\n|---|---|---|---|"
+    )
     for row in rows:
         ratio = row["ratio"]
         print(
@@ -140,7 +167,9 @@ def main() -> int:
             f" {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) |"
         )
     if given.json:
-        given.json.write_text(json.dumps({"schema": 1, "machine": about, "pages": pages, "rows": rows}, indent=1))
+        given.json.write_text(
+            json.dumps({"schema": 1, "machine": about, "pages": pages, "rows": rows}, indent=1)
+        )
     return 0
 
 

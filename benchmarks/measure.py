@@ -81,7 +81,9 @@ def run_all(commands: Sequence[Sequence[str]], *, cwd: Path, output: Path, timeo
     for at, code in enumerate(codes):
         if code:
             said = (output / f"{at}.log").read_text(encoding="utf-8", errors="replace")
-            raise RunError(f"{' '.join(commands[at])} ended with {code} after {wall:.0f} s:\n{said[-3000:]}")
+            raise RunError(
+                f"{' '.join(commands[at])} ended with {code} after {wall:.0f} s:\n{said[-3000:]}"
+            )
     return Took(wall=wall, cpu=_cpu_of_children() - before)
 
 

@@ -69,14 +69,20 @@ def timed(what: str, ahead: int, seconds: float, step: Callable[[], object]) -> 
         step()
         times.append(time.perf_counter() - now)
     cuts = quantiles(times, n=100)
-    return Row(what=what, ahead=ahead, rate=ahead * len(times) / sum(times), middle=cuts[49], late=cuts[98])
+    return Row(
+        what=what, ahead=ahead, rate=ahead * len(times) / sum(times), middle=cuts[49], late=cuts[98]
+    )
 
 
 def ours(what: str, store: Store, seconds: float) -> Iterator[Row]:
     for words, limit in (("moderated", EVEN), ("not moderated", BURST)):
         for ahead in AHEAD:
-            ask = PermitRequest(key=f"{words}{ahead}", domain="example.com", count=ahead, limit=limit)
-            yield timed(f"{what}, {words}", ahead, seconds, lambda ask=ask: store.take_permits([ask]))  # type: ignore[misc]  # a default binds it
+            ask = PermitRequest(
+                key=f"{words}{ahead}", domain="example.com", count=ahead, limit=limit
+            )
+            yield timed(
+                f"{what}, {words}", ahead, seconds, lambda ask=ask: store.take_permits([ask])
+            )  # type: ignore[misc]  # a default binds it
 
 
 def handed_back(what: str, store: Store, seconds: float) -> Row:
@@ -110,7 +116,9 @@ def rows(seconds: float) -> Iterator[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=1.5, help="for each row")
     parser.add_argument("--short", action="store_true", help="a fifth of a second for each row")
     arguments = parser.parse_args()

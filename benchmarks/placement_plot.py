@@ -53,7 +53,10 @@ def _line(row: Mapping[str, Any], y: float, colour: str) -> list[str]:
 
 def _whole(parts: Sequence[str], *, height: int) -> str:
     ticks = [1 + step * 0.25 for step in range(int((MOST - 1) / 0.25) + 1)]
-    grid = [f'<line class="grid" x1="{_x(t):.1f}" x2="{_x(t):.1f}" y1="40" y2="{height - 12}"/>' for t in ticks]
+    grid = [
+        f'<line class="grid" x1="{_x(t):.1f}" x2="{_x(t):.1f}" y1="40" y2="{height - 12}"/>'
+        for t in ticks
+    ]
     names = [f'<text x="{_x(t):.1f}" y="34" text-anchor="middle">{t:g}</text>' for t in ticks]
     title = "Time of a crawl, as a multiple of the ideal (dot: median, line: to the worst)"
     return "\n".join(

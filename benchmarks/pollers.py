@@ -39,7 +39,9 @@ def ours(store_url: str, limit: Limit, end: float, count: Callable[[str], None])
             yield at
 
 
-def cluster(store_url: str, limit: Limit, end: float, count: Callable[[str], None], *, name: str) -> Iterator[float]:
+def cluster(
+    store_url: str, limit: Limit, end: float, count: Callable[[str], None], *, name: str
+) -> Iterator[float]:
     """The moments of Scrapy Cluster's permits; it looks again at once when it is denied one."""
     with closing(redis.Redis.from_url(store_url)) as client:
         throttle = ClusterThrottle(client, KEY, limit, name)
@@ -79,14 +81,20 @@ def work(given: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kind", choices=("ours", "cluster"), required=True)
-    parser.add_argument("--store", required=True, help="address of the store, or of the Redis server")
+    parser.add_argument(
+        "--store", required=True, help="address of the store, or of the Redis server"
+    )
     parser.add_argument("--site", required=True, help="URL of the site")
     parser.add_argument("--hits", type=int, required=True)
     parser.add_argument("--window", type=float, required=True, help="seconds")
-    parser.add_argument("--begin", type=float, required=True, help="when to begin, by the clock of the wall")
+    parser.add_argument(
+        "--begin", type=float, required=True, help="when to begin, by the clock of the wall"
+    )
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--name", required=True, help="of this worker")
-    parser.add_argument("--out", type=Path, required=True, help="file that gets what it did, as JSON")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file that gets what it did, as JSON"
+    )
     given = parser.parse_args()
     given.out.write_text(json.dumps(work(given)), encoding="utf-8")
 

@@ -37,12 +37,19 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and most."""
-    return {"median": round(median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+    return {
+        "median": round(median(values), 3),
+        "min": round(min(values), 3),
+        "max": round(max(values), 3),
+    }
 
 
 def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any]]:

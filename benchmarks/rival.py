@@ -80,7 +80,9 @@ class RedisDetailsSpider(RedisSpider):
 '''
 
 
-def commands(folder: Path, site: SiteProcess, shards: int, workers: int, url: str) -> list[list[str]]:
+def commands(
+    folder: Path, site: SiteProcess, shards: int, workers: int, url: str
+) -> list[list[str]]:
     """The arguments of `scrapy crawl`, one list per process: the index first, then the workers.
 
     Args:
@@ -92,6 +94,12 @@ def commands(folder: Path, site: SiteProcess, shards: int, workers: int, url: st
     """
     folder.mkdir()
     starts = folder / "starts.txt"
-    starts.write_text("\n".join(site.index(page) for page in shard_starts(site.site.pages, shards)), encoding="utf-8")
+    starts.write_text(
+        "\n".join(site.index(page) for page in shard_starts(site.site.pages, shards)),
+        encoding="utf-8",
+    )
     where = ["-s", f"REDIS_URL={url}"]
-    return [["redis_index", "-a", f"starts={starts}", *where], *(["redis_details", *where] for _ in range(workers))]
+    return [
+        ["redis_index", "-a", f"starts={starts}", *where],
+        *(["redis_details", *where] for _ in range(workers)),
+    ]

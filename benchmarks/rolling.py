@@ -31,7 +31,11 @@ def most_in_window(moments: Iterable[float], window: float) -> int:
 
 def within(moments: Iterable[float], begin: float, seconds: float) -> list[float]:
     """Those of the `seconds` from `begin` on, in order; the end itself is outside."""
-    return sorted(moment for moment in moments if 0 <= round((moment - begin) * _SECOND) < round(seconds * _SECOND))
+    return sorted(
+        moment
+        for moment in moments
+        if 0 <= round((moment - begin) * _SECOND) < round(seconds * _SECOND)
+    )
 
 
 def part_apart(moments: Iterable[float], least: float) -> float:
@@ -48,7 +52,9 @@ def percentile(values: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def per_second(moments: Iterable[float], begin: float, seconds: float, *, step: float = 0.5) -> list[float]:
+def per_second(
+    moments: Iterable[float], begin: float, seconds: float, *, step: float = 0.5
+) -> list[float]:
     """The rate in each `step` of the `seconds` from `begin` on."""
     counts = [0] * round(seconds / step)
     for moment in within(moments, begin, len(counts) * step):

@@ -25,24 +25,43 @@ SHORT = {"items": 300, "pairs": 1, "shards": 4, "batch_size": 100}
 def build_parser() -> argparse.ArgumentParser:
     """The options of the program."""
     parser = argparse.ArgumentParser(prog="python benchmarks/run.py", description=__doc__)
-    parser.add_argument("--ways", default="plain,bound,sdist2,sdist3,push2", help=f"what to measure: {FORMS}")
+    parser.add_argument(
+        "--ways", default="plain,bound,sdist2,sdist3,push2", help=f"what to measure: {FORMS}"
+    )
     parser.add_argument("--items", type=int, default=10_000, help="detail pages of the site")
-    parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
+    parser.add_argument(
+        "--pairs", type=int, default=7, help="how often each way is run; they take turns"
+    )
     parser.add_argument("--per-page", type=int, default=30, help="links on an index page")
     parser.add_argument(
-        "--url-style", choices=get_args(UrlStyle), default="numbered", help="how the site's detail URLs look"
+        "--url-style",
+        choices=get_args(UrlStyle),
+        default="numbered",
+        help="how the site's detail URLs look",
     )
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer of the site")
+    parser.add_argument(
+        "--latency", type=float, default=0.0, help="seconds before each answer of the site"
+    )
     parser.add_argument("--shards", type=int, default=20, help="shards of the index crawl")
-    parser.add_argument("--batch-size", type=int, help="URLs in a batch; by default as many as the crawl finds right")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        help="URLs in a batch; by default as many as the crawl finds right",
+    )
     parser.add_argument("--max-proc", type=int, default=1, help="jobs at the same time on one node")
-    parser.add_argument("--poll-interval", type=float, default=0.5, help="poll_interval of the nodes, in seconds")
+    parser.add_argument(
+        "--poll-interval", type=float, default=0.5, help="poll_interval of the nodes, in seconds"
+    )
     parser.add_argument(
         "--index-weight", type=float, default=3.0,
         help="detail pages that an index page counts for in the bound's shares; 0 gives each process equally many",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds until a run is given up")
-    parser.add_argument("--short", action="store_true", help="a small site, once: to see that everything works")
+    parser.add_argument(
+        "--timeout", type=float, default=1800, help="seconds until a run is given up"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="a small site, once: to see that everything works"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     parser.add_argument("extra", nargs="*", help="more options of `sdist crawl`, behind --")
     return parser
@@ -56,7 +75,10 @@ def measure(bench: Bench, ways: list[str], pairs: int) -> list[Run]:
         for way in ways[turn:] + ways[:turn]:
             run = bench.run(way, pair)
             runs.append(run)
-            print(f"pair {pair + 1}/{pairs}  {way:8}  {run.wall_s:7.2f} s  CPU {run.cpu_s:7.2f} s", file=sys.stderr)
+            print(
+                f"pair {pair + 1}/{pairs}  {way:8}  {run.wall_s:7.2f} s  CPU {run.cpu_s:7.2f} s",
+                file=sys.stderr,
+            )
     return runs
 
 
@@ -77,7 +99,10 @@ def main() -> int:
         parser.error(str(error))
     adopt_orphans()
     try:
-        with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Bench(Path(folder), options)) as bench:
+        with (
+            TemporaryDirectory(prefix="sdist-bench-") as folder,
+            closing(Bench(Path(folder), options)) as bench,
+        ):
             for way in ways:
                 bench.prepare(way)
             runs = measure(bench, ways, given.pairs)
@@ -93,7 +118,8 @@ def main() -> int:
     if given.json:
         document = {"schema": 1, "machine": about, "options": asdict(options), "ways": found}
         given.json.write_text(
-            json.dumps({**document, "runs": [run.row() for run in ordered]}, indent=1), encoding="utf-8"
+            json.dumps({**document, "runs": [run.row() for run in ordered]}, indent=1),
+            encoding="utf-8",
         )
     return 0
 

@@ -115,7 +115,13 @@ class Simulation:
     """One crawl of so many requests on these machines, by one rule."""
 
     def __init__(
-        self, machines: Sequence[Machine], requests: int, rule: Rule, *, seed: int = 0, failures: float = 0.0
+        self,
+        machines: Sequence[Machine],
+        requests: int,
+        rule: Rule,
+        *,
+        seed: int = 0,
+        failures: float = 0.0,
     ) -> None:
         self._random = random.Random(seed)
         self._capacity = sum(machine.slots * machine.speed for machine in machines)
@@ -168,7 +174,10 @@ class Simulation:
 
     def _tick(self) -> None:
         """Requests are found; what is due is cut."""
-        before, self._found = int(self._found), min(self._requests, self._found + self._capacity * FINDING * TICK)
+        before, self._found = (
+            int(self._found),
+            min(self._requests, self._found + self._capacity * FINDING * TICK),
+        )
         for _ in range(int(self._found) - before):
             cut = self._cutter.add(NOTHING, self.now)
             if cut is not None:
@@ -191,7 +200,8 @@ class Simulation:
         usable = [member for member in self._members if member.usable]
         return Demand(
             slots=sum(member.slots for member in usable),
-            idle=sum(max(0, one.slots - len(one.out) - one.others) for one in usable) - len(self._waiting),
+            idle=sum(max(0, one.slots - len(one.out) - one.others) for one in usable)
+            - len(self._waiting),
             pace=settled_pace(self._members),
             more=self._requests - self._found,
         )
@@ -208,7 +218,9 @@ class Simulation:
         self._dealing = False
         if not self._waiting:
             return
-        dealt = self._placement.deal(self._waiting, self._members, avoid=self._avoid, closing=self._closed)
+        dealt = self._placement.deal(
+            self._waiting, self._members, avoid=self._avoid, closing=self._closed
+        )
         for batch, member in dealt:
             self._waiting.remove(batch)
             self._post(batch, self._of[member])
@@ -218,7 +230,15 @@ class Simulation:
     def _post(self, batch: Batch, host: _Host) -> None:
         number = batch.attempts + 1
         job = job_id("c", batch.number, number)
-        out = JobRun(batch=batch, number=number, job=job, member=host.member, since=self.now, start_by=0.0, posted=True)
+        out = JobRun(
+            batch=batch,
+            number=number,
+            job=job,
+            member=host.member,
+            since=self.now,
+            start_by=0.0,
+            posted=True,
+        )
         host.member.out[job] = out
         speed = host.machine.speed * self._random.uniform(1 - NOISE, 1 + NOISE)
         host.queue.append(_Run(out, speed))
@@ -256,7 +276,9 @@ class Simulation:
         done = size if run.ended else min(size, int(took * run.speed))
         updated = begun + (size / run.speed if run.ended else took)
         values: dict[str, Any] = {"missed": 0, "pages": done, "items": done}
-        return WorkerReport(ended=run.ended, started=begun, updated=updated, requests=size, done=done, **values)
+        return WorkerReport(
+            ended=run.ended, started=begun, updated=updated, requests=size, done=done, **values
+        )
 
     # the nodes
 

@@ -56,7 +56,8 @@ def machines(nodes: int, kind: str, seed: int) -> list[Machine]:
         return [Machine(slots=2, speed=10.0)] * nodes
     dice = random.Random(seed)
     return [
-        Machine(slots=dice.choice((1, 2, 2, 4, 8)), speed=dice.choice((2.0, 5.0, 10.0, 20.0))) for _ in range(nodes)
+        Machine(slots=dice.choice((1, 2, 2, 4, 8)), speed=dice.choice((2.0, 5.0, 10.0, 20.0)))
+        for _ in range(nodes)
     ]
 
 
@@ -64,7 +65,9 @@ def outcome(nodes: int, kind: str, rule: Rule, seed: int, ideal: float = IDEAL) 
     """One simulated crawl."""
     fleet = machines(nodes, kind, seed)
     requests = round(sum(machine.slots * machine.speed for machine in fleet) * ideal)
-    return Simulation(fleet, requests, rule, seed=seed, failures=0.1 if "die" in kind else 0.0).run()
+    return Simulation(
+        fleet, requests, rule, seed=seed, failures=0.1 if "die" in kind else 0.0
+    ).run()
 
 
 def row(nodes: int, kind: str, rule: Rule, seeds: Sequence[int]) -> Row:
@@ -86,7 +89,9 @@ def row(nodes: int, kind: str, rule: Rule, seeds: Sequence[int]) -> Row:
 def cost(nodes: int, kind: str) -> tuple[float, float]:
     """Milliseconds for one batch, and for two batches per node in one go, on a fleet of equal nodes that is empty."""
     placement = Placement(kind)
-    members = [NodeState(node=Node.parse(f"n{n}:6800", slots=2), prepared=True) for n in range(nodes)]
+    members = [
+        NodeState(node=Node.parse(f"n{n}:6800", slots=2), prepared=True) for n in range(nodes)
+    ]
     one, many = [Batch(number=1, size=9)], [Batch(number=n, size=9) for n in range(2 * nodes)]
     times = []
     for batches in (one, many):
@@ -116,8 +121,15 @@ def main() -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(prog="python benchmarks/simulation.py", description=__doc__)
     parser.add_argument("--nodes", default="10,100,1000", help="sizes of the fleets")
-    parser.add_argument("--seeds", type=int, default=5, help="fleets of each kind; a tenth of that from 1000 nodes on")
-    parser.add_argument("--rules", default="0,1,2,3,4", help="which of the rules, by their places in the table")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        help="fleets of each kind; a tenth of that from 1000 nodes on",
+    )
+    parser.add_argument(
+        "--rules", default="0,1,2,3,4", help="which of the rules, by their places in the table"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     parser.add_argument("--plot", type=Path, help="file that gets the picture (SVG)")
     given = parser.parse_args()
@@ -131,7 +143,9 @@ def main() -> int:
     print(table(rows))
     for kind in Placement.KINDS:
         one, many = cost(1000, kind)
-        print(f"\n{kind}: one batch among 1000 nodes takes {one:.1f} ms, 2000 batches {many:.0f} ms")
+        print(
+            f"\n{kind}: one batch among 1000 nodes takes {one:.1f} ms, 2000 batches {many:.0f} ms"
+        )
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in rows], indent=1), encoding="utf-8")
     if given.plot:

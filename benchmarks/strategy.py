@@ -70,11 +70,15 @@ HEAD = (
 )
 
 
-def measure(folder: Path, python: Path, *, store: str, sites: int, kills: int, seed: int) -> BroadRun:
+def measure(
+    folder: Path, python: Path, *, store: str, sites: int, kills: int, seed: int
+) -> BroadRun:
     """Make one crawl."""
     redis = store == "redis"
     dice = Random(seed)
-    crawl = WebCrawl(folder, python, sites=sites, seed=seed, redis=redis, ahead=AHEAD, patience=PATIENCE)
+    crawl = WebCrawl(
+        folder, python, sites=sites, seed=seed, redis=redis, ahead=AHEAD, patience=PATIENCE
+    )
     with closing(crawl):
         crawl.begin()
         kinds = [STRATEGY_PROCESS, WORKER, *([STORE_SERVER] if redis else [])]
@@ -95,7 +99,10 @@ def measure(folder: Path, python: Path, *, store: str, sites: int, kills: int, s
 
 
 def _explain(verdict: WebVerdict, items: dict[str, list[str]]) -> None:
-    for name, found in {**asdict(verdict), **{f"items {name}": urls for name, urls in items.items()}}.items():
+    for name, found in {
+        **asdict(verdict),
+        **{f"items {name}": urls for name, urls in items.items()},
+    }.items():
         if found:
             _tell(f"{name}: {len(found)}, such as {list(found)[:5]}")
 
@@ -110,8 +117,15 @@ def main() -> int:
         prog="python benchmarks/strategy.py", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--sites", type=int, default=1000)
-    parser.add_argument("--store", choices=("sqlite", "redis"), action="append", help="one of them; both if left out")
-    parser.add_argument("--kills", type=int, action="append", help="in one crawl; 0, and then 5, if left out")
+    parser.add_argument(
+        "--store",
+        choices=("sqlite", "redis"),
+        action="append",
+        help="one of them; both if left out",
+    )
+    parser.add_argument(
+        "--kills", type=int, action="append", help="in one crawl; 0, and then 5, if left out"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the web and of the kills")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
@@ -122,7 +136,11 @@ def main() -> int:
             for kills in given.kills or (0, 5):
                 folder = Path(temporary) / f"run{len(runs)}"
                 folder.mkdir()
-                runs.append(measure(folder, python, store=store, sites=given.sites, kills=kills, seed=given.seed))
+                runs.append(
+                    measure(
+                        folder, python, store=store, sites=given.sites, kills=kills, seed=given.seed
+                    )
+                )
                 print(f"{HEAD}\n{runs[-1].row}", flush=True)
     about = machine()
     print(f"\n{HEAD}")
@@ -131,7 +149,9 @@ def main() -> int:
     if given.json:
         document = {"schema": 1, "machine": about, "runs": [asdict(run) for run in runs]}
         given.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    good = all(run.fetched == run.allowed and not run.unexpected and not run.items_differ for run in runs)
+    good = all(
+        run.fetched == run.allowed and not run.unexpected and not run.items_differ for run in runs
+    )
     return 0 if good and all(run.order.overtaken <= run.in_flight for run in runs) else 1
 
 

@@ -82,7 +82,9 @@ class Worked:
 
     def told(self) -> tuple[float, list[float]]:
         after = self._processors()
-        return time.perf_counter() - self._began, [now - was for now, was in zip(after, self._before, strict=True)]
+        return time.perf_counter() - self._began, [
+            now - was for now, was in zip(after, self._before, strict=True)
+        ]
 
 
 def fill(store: Store, first: int, last: int) -> None:
@@ -135,7 +137,11 @@ def first_leased(store: Store, number: int) -> tuple[float, float]:
     answered = time.perf_counter()
     assert [one.fingerprint for one in heads] == [seed.fingerprint]
     batch = NewBatch(
-        payload={"A": seed.url}, size=1, slot=seed.slot, fingerprints=(seed.fingerprint,), priority=1 << 40
+        payload={"A": seed.url},
+        size=1,
+        slot=seed.slot,
+        fingerprints=(seed.fingerprint,),
+        priority=1 << 40,
     )
     step(store, new=[batch])
     (leased,) = store.lease_next(LeaseRequest(crawl=NAME, lessee=WORKER, seconds=60.0, now=1.0))
@@ -148,7 +154,10 @@ def first_leased(store: Store, number: int) -> tuple[float, float]:
 def take_turns(store: Store) -> None:
     """Each site has had its turn, as in a crawl that runs."""
     heads = store.queue_heads(NAME, ALL, ahead=1, limit=2 * SITES, now=time.time())
-    new = [NewBatch(payload={"A": one.url}, size=1, slot=one.slot, fingerprints=(one.fingerprint,)) for one in heads]
+    new = [
+        NewBatch(payload={"A": one.url}, size=1, slot=one.slot, fingerprints=(one.fingerprint,))
+        for one in heads
+    ]
     step(store, new=new)
 
 
@@ -156,10 +165,14 @@ def seeds(store: Store, first: int) -> tuple[float, ...]:
     store.hold_partitions(NAME, ME, 3_600.0)
     timed = [first_leased(store, first + number) for number in range(SEEDS)]
     # The fastest quarter: what else the machine does is not the store's.
-    return tuple(statistics.median(sorted(times)[: SEEDS // 4]) for times in zip(*timed, strict=True))
+    return tuple(
+        statistics.median(sorted(times)[: SEEDS // 4]) for times in zip(*timed, strict=True)
+    )
 
 
-def measure(kind: str, where: str, server: psutil.Process | None, sizes: Sequence[int], events: int) -> None:
+def measure(
+    kind: str, where: str, server: psutil.Process | None, sizes: Sequence[int], events: int
+) -> None:
     with closing(open_store(where, key=KEY)) as store:
         store.add_crawl(Crawl(id=NAME, project="p", spider="s", created=1.0, kind="frontier"))
         fill(store, 0, 1_000 + SITES)
@@ -189,18 +202,28 @@ def measure(kind: str, where: str, server: psutil.Process | None, sizes: Sequenc
                 f" {many[1] * 1e3:.2f} ms ({many[0] / short[0]:.2f} x, {many[1] / short[1]:.2f} x; goal 1.5 x)"
             )
             if server:
-                print(f"{kind}: the server has {server.memory_info().rss / size:,.0f} bytes for each link")
+                print(
+                    f"{kind}: the server has {server.memory_info().rss / size:,.0f} bytes for each link"
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=["sqlite", "redis"], action="append")
     parser.add_argument("--links", type=int, default=1_000_000, help="most links that are known")
-    parser.add_argument("--events", type=int, default=2_000, help="events that are timed, of 50 links each")
+    parser.add_argument(
+        "--events", type=int, default=2_000, help="events that are timed, of 50 links each"
+    )
     parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
-    most, events = (given.links // 10, given.events // 10) if given.short else (given.links, given.events)
-    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if most // 10 <= size <= most]
+    most, events = (
+        (given.links // 10, given.events // 10) if given.short else (given.links, given.events)
+    )
+    sizes = [
+        size for size in (10_000, 100_000, 1_000_000, 10_000_000) if most // 10 <= size <= most
+    ]
     with TemporaryDirectory() as folder:
         for kind in given.engine or ["sqlite", "redis"]:
             if kind == "sqlite":

@@ -42,30 +42,50 @@ def sweep_late(count: int, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             swept.append(_timed(lambda: _swept(sender, nodes, "project")))
             single.append(_timed(lambda: [sender.send(node, api.daemonstatus()) for node in nodes]))
-    return {"nodes": count, "answer_s": LATENCY, "sweep_s": spread(swept), "one_by_one_s": spread(single)}
+    return {
+        "nodes": count,
+        "answer_s": LATENCY,
+        "sweep_s": spread(swept),
+        "one_by_one_s": spread(single),
+    }
 
 
 def sweep_dead(alive: int, dead: int, rounds: int) -> dict[str, Any]:
     """Seconds until the first and the last answer of a fleet of which `dead` nodes are dead, half of them silently."""
     sender = RequestsTransport(connect_timeout=CONNECT)
     with ExitStack() as stack:
-        many, hole = stack.enter_context(closing(ManyNodes())), stack.enter_context(closing(BlackHole()))
+        many, hole = (
+            stack.enter_context(closing(ManyNodes())),
+            stack.enter_context(closing(BlackHole())),
+        )
         nodes = [(hole.node if n % 2 else refusing)(f"dead{n}") for n in range(dead)]
         nodes += [many.node(f"web{n}") for n in range(alive)]
         took, first = [], []
         for _ in range(rounds):
             began = time.monotonic()
-            answers = (time.monotonic() - began for one in ask_nodes(sender, nodes, None, 10) if one.load is not None)
+            answers = (
+                time.monotonic() - began
+                for one in ask_nodes(sender, nodes, None, 10)
+                if one.load is not None
+            )
             first.append(next(answers))
             list(answers)
             took.append(time.monotonic() - began)
-    return {"alive": alive, "dead": dead, "connect_s": CONNECT, "first_row_s": spread(first), "sweep_s": spread(took)}
+    return {
+        "alive": alive,
+        "dead": dead,
+        "connect_s": CONNECT,
+        "first_row_s": spread(first),
+        "sweep_s": spread(took),
+    }
 
 
 def _swept(sender: RequestsTransport, nodes: Sequence[Node], project: str) -> None:
     answered = {one.node for one in ask_nodes(sender, nodes, project, 10) if one.load is not None}
     if len(answered) != len(nodes):
-        raise SystemExit(f"only {len(answered)} of {len(nodes)} nodes answered: that is no measurement")
+        raise SystemExit(
+            f"only {len(answered)} of {len(nodes)} nodes answered: that is no measurement"
+        )
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -83,9 +103,13 @@ def main() -> None:
     sweep_late(2, 1)  # the first sweep imports things
     late, dead = sweep_late(10, options.rounds), sweep_dead(150, 50, max(1, options.rounds // 2))
     print("| what | s | goal |\n|---|---|---|")
-    print(f"| ten nodes that answer after {LATENCY} s, swept | {shown(late['sweep_s'], 3)} | {1.5 * LATENCY:.2f} |")
+    print(
+        f"| ten nodes that answer after {LATENCY} s, swept | {shown(late['sweep_s'], 3)} | {1.5 * LATENCY:.2f} |"
+    )
     print(f"| the same, one after the other | {shown(late['one_by_one_s'], 2)} | |")
-    print(f"| 200 nodes, 50 dead, to connect within {CONNECT:g} s | {shown(dead['sweep_s'], 2)} | {3 * CONNECT:g} |")
+    print(
+        f"| 200 nodes, 50 dead, to connect within {CONNECT:g} s | {shown(dead['sweep_s'], 2)} | {3 * CONNECT:g} |"
+    )
     print(f"| the first of these that answers | {shown(dead['first_row_s'], 3)} | |")
     if options.json:
         found = {"machine": machine(), "late": late, "dead": dead}

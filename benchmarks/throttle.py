@@ -86,7 +86,9 @@ def row(way: str, workers: int, seen: Seen, limit: Limit, seconds: float) -> Row
     begin = seen.begin + limit.window
     granted = within(seen.grants.values(), begin, seconds)
     came = [
-        (seen.hits[page], seen.hits[page] - at) for page, at in seen.grants.items() if page in seen.hits and at >= begin
+        (seen.hits[page], seen.hits[page] - at)
+        for page, at in seen.grants.items()
+        if page in seen.hits and at >= begin
     ]
     late, hits = percentile([delay for _, delay in came], 0.99), [hit for hit, _ in came]
     return Row(
@@ -140,7 +142,10 @@ def table(rows: Sequence[Row], limit: Limit) -> str:
 def live_change(track: Track, engine: str, seconds: float) -> Change:
     """Two workers whose limit is changed by `sdist throttle set`, and changed back a little."""
     store, domain = track.store(engine), "127.0.0.1"
-    settings = {"DISTRIBUTED_THROTTLE_HITS": CHANGES[0], "DISTRIBUTED_THROTTLE_WINDOW": CHANGE_WINDOW}
+    settings = {
+        "DISTRIBUTED_THROTTLE_HITS": CHANGES[0],
+        "DISTRIBUTED_THROTTLE_WINDOW": CHANGE_WINDOW,
+    }
     racing = track.start([Crawler()] * 2, store, settings)
     racing.go()
     wait_for(racing.underway, 60, "the first request")
@@ -181,7 +186,9 @@ def four_styles(track: Track, engine: str, seconds: float) -> list[Style]:
             "DISTRIBUTED_THROTTLE_HITS": STYLE_LIMIT.hits, "DISTRIBUTED_THROTTLE_WINDOW": STYLE_LIMIT.window,
             "DISTRIBUTED_THROTTLE_PER_SPIDER": per_spider, "DISTRIBUTED_THROTTLE_PER_IP": per_ip,
         }  # fmt: skip
-        crawlers = [Crawler(spider, address) for spider in ("eager", "other") for address in ADDRESSES]
+        crawlers = [
+            Crawler(spider, address) for spider in ("eager", "other") for address in ADDRESSES
+        ]
         racing = track.start(crawlers, track.store(engine), settings)
         racing.go()
         wait_for(racing.underway, 60, "the first request")
@@ -205,7 +212,10 @@ def pictures(track: Track, engine: str, seconds: float, folder: Path) -> list[st
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "throttle-change.svg").write_text(changed(change), encoding="utf-8")
     (folder / "throttle-styles.svg").write_text(styles(four), encoding="utf-8")
-    return [f"{one.name}: {sum(one.rates) / len(one.rates):.1f} a second, of {one.limit:g}" for one in four]
+    return [
+        f"{one.name}: {sum(one.rates) / len(one.rates):.1f} a second, of {one.limit:g}"
+        for one in four
+    ]
 
 
 # the program
@@ -255,15 +265,29 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python benchmarks/throttle.py", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--ways", default="cluster,sqlite,redis", help=f"what to measure, of {', '.join(WAYS)}")
+    parser.add_argument(
+        "--ways", default="cluster,sqlite,redis", help=f"what to measure, of {', '.join(WAYS)}"
+    )
     parser.add_argument("--workers", default="1,2,4,8", help="how many of each")
     parser.add_argument("--hits", type=int, default=LIMIT.hits, help="of the limit")
-    parser.add_argument("--window", type=float, default=LIMIT.window, help="of the limit, in seconds")
-    parser.add_argument("--seconds", type=float, default=16.0, help="that each is measured")
-    parser.add_argument("--pictures", type=float, default=6.0, help="seconds for each part of a picture; 0: draw none")
-    parser.add_argument("--short", action="store_true", help="two workers, few seconds, no pictures, no documents")
     parser.add_argument(
-        "--docs", type=Path, default=DOCS, help="folder whose explanation/throttle.md and pictures are written"
+        "--window", type=float, default=LIMIT.window, help="of the limit, in seconds"
+    )
+    parser.add_argument("--seconds", type=float, default=16.0, help="that each is measured")
+    parser.add_argument(
+        "--pictures",
+        type=float,
+        default=6.0,
+        help="seconds for each part of a picture; 0: draw none",
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="two workers, few seconds, no pictures, no documents"
+    )
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        default=DOCS,
+        help="folder whose explanation/throttle.md and pictures are written",
     )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
@@ -276,13 +300,20 @@ def main() -> int:
         vars(given).update(workers="2", hits=20, window=1.0, seconds=2.0, pictures=0.0)
     limit = Limit(hits=given.hits, window=given.window)
     try:
-        with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Track(Path(folder))) as track:
+        with (
+            TemporaryDirectory(prefix="sdist-bench-") as folder,
+            closing(Track(Path(folder))) as track,
+        ):
             rows = []
             for way in given.ways.split(","):
                 for workers in map(int, given.workers.split(",")):
                     rows.append(measure(track, way, workers, limit, given.seconds))
                     print(table(rows[-1:], limit).splitlines()[-1], file=sys.stderr, flush=True)
-            told = pictures(track, "redis", given.pictures, given.docs / "pictures") if given.pictures else []
+            told = (
+                pictures(track, "redis", given.pictures, given.docs / "pictures")
+                if given.pictures
+                else []
+            )
     except (RunError, RuntimeError, AssertionError) as error:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
         return 1
@@ -291,7 +322,11 @@ def main() -> int:
         document = {"schema": 1, "machine": machine(), "rows": [asdict(one) for one in rows]}
         given.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
     if given.pictures:
-        put_section(given.docs / "explanation" / "throttle.md", "Numbers", section(rows, limit, given.seconds))
+        put_section(
+            given.docs / "explanation" / "throttle.md",
+            "Numbers",
+            section(rows, limit, given.seconds),
+        )
     return 0
 
 

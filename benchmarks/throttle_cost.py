@@ -118,7 +118,13 @@ class Track:
     """The site, a Redis server and the project."""
 
     def __init__(self, folder: Path, hosts: int, each: int) -> None:
-        self._folder, self._hosts, self._each, self._stack, self._runs = folder, hosts, each, ExitStack(), 0
+        self._folder, self._hosts, self._each, self._stack, self._runs = (
+            folder,
+            hosts,
+            each,
+            ExitStack(),
+            0,
+        )
         self._site = subprocess.Popen(
             [sys.executable, str(_SITE), "--law=at-once", f"--hosts={hosts}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -166,7 +172,11 @@ class Track:
         self._runs += 1
         out = self._folder / f"run{self._runs}"
         out.mkdir()
-        store = f"{self._redis.url}?prefix=run{self._runs}:" if way.engine == "redis" else str(out / "store.db")
+        store = (
+            f"{self._redis.url}?prefix=run{self._runs}:"
+            if way.engine == "redis"
+            else str(out / "store.db")
+        )
         open_store(store).close()
         settings = {"DISTRIBUTED_STORE": store, **way.settings}
         line = [*SCRAPY, "crawl", "once", "-a", f"port={self._port}", "-a", f"hosts={self._hosts}",
@@ -179,7 +189,9 @@ class Track:
             raise RunError(f"a crawl ended with {done.code}:\n{done.err[-3000:]}")
         told: dict[str, float] = json.loads((out / "told.json").read_text(encoding="utf-8"))
         if told["pages"] != self._hosts * self._each:
-            raise RunError(f"{told['pages']} of {self._hosts * self._each} pages came:\n{done.err[-3000:]}")
+            raise RunError(
+                f"{told['pages']} of {self._hosts * self._each} pages came:\n{done.err[-3000:]}"
+            )
         return told
 
 
@@ -189,13 +201,20 @@ Found = dict[str, list[dict[str, float]]]
 def measure(ways: Sequence[str], hosts: int, rounds: int, each: int = 1) -> Found:
     """Each way in turn, so many times; the one that begins changes."""
     found: Found = {name: [] for name in ways}
-    with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Track(Path(folder), hosts, each)) as track:
+    with (
+        TemporaryDirectory(prefix="sdist-bench-") as folder,
+        closing(Track(Path(folder), hosts, each)) as track,
+    ):
         for number in range(rounds):
             turn = number % len(ways)
             for name in [*ways[turn:], *ways[:turn]]:
                 told = track.crawl(WAYS[name])
                 found[name].append(told)
-                print(f"{name:8} {told['cpu']:6.2f} s CPU {told['wall']:6.2f} s {told}", file=sys.stderr, flush=True)
+                print(
+                    f"{name:8} {told['cpu']:6.2f} s CPU {told['wall']:6.2f} s {told}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return found
 
 
@@ -205,10 +224,16 @@ def table(found: Found, hosts: int) -> str:
         "| crawl | CPU ms per page | CPU / without | wall / without | questions per page |",
         "|---|---|---|---|---|",
     ]
-    base = {name: median(run[name] for run in next(iter(found.values()))) for name in ("cpu", "wall")}
+    base = {
+        name: median(run[name] for run in next(iter(found.values()))) for name in ("cpu", "wall")
+    }
     for name, runs in found.items():
         of = {figure: median(run[figure] for run in runs) for figure in ("cpu", "wall", "steps")}
-        cells = [WAYS[name].says, f"{of['cpu'] / hosts * 1000:.2f}", f"{of['cpu'] / base['cpu']:.2f}"]
+        cells = [
+            WAYS[name].says,
+            f"{of['cpu'] / hosts * 1000:.2f}",
+            f"{of['cpu'] / base['cpu']:.2f}",
+        ]
         cells += [f"{of['wall'] / base['wall']:.2f}", f"{of['steps'] / hosts:.3f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -240,16 +265,27 @@ running, so that ratios say more than seconds; Python {about["python"]}, Scrapy 
 
 def main() -> int:
     """Run the program; 0 when all crawls could be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="few domains, once: to see that everything works")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="few domains, once: to see that everything works"
+    )
     usual = ",".join(name for name in WAYS if name != "unset")
-    parser.add_argument("--ways", default=usual, help="with commas; the first one is what others compare with")
+    parser.add_argument(
+        "--ways", default=usual, help="with commas; the first one is what others compare with"
+    )
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose explanation/throttle.md is written")
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, help="folder whose explanation/throttle.md is written"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     parser.add_argument(
-        "--each", type=int, default=1, help="pages of each domain; with more than one, nothing is written"
+        "--each",
+        type=int,
+        default=1,
+        help="pages of each domain; with more than one, nothing is written",
     )
     given = parser.parse_args()
     hosts, rounds = (300, 1) if given.short else (given.hosts, given.rounds)
@@ -260,9 +296,15 @@ def main() -> int:
         return 1
     print(table(found, hosts * given.each))
     if given.json:
-        given.json.write_text(json.dumps({"machine": machine(), "hosts": hosts, "ways": found}, indent=1), "utf-8")
+        given.json.write_text(
+            json.dumps({"machine": machine(), "hosts": hosts, "ways": found}, indent=1), "utf-8"
+        )
     if not given.short and given.each == 1:
-        put_section(given.docs / "explanation" / "throttle.md", "What a broad crawl pays", section(found, hosts))
+        put_section(
+            given.docs / "explanation" / "throttle.md",
+            "What a broad crawl pays",
+            section(found, hosts),
+        )
     return 0
 
 

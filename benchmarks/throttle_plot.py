@@ -24,7 +24,7 @@ rect { fill: var(--paper); } text { fill: var(--ink); } path { fill: none; strok
 .grid { stroke: var(--rule); } .axis { stroke: var(--muted); } .area { fill: var(--soft); }
 .rate { stroke: var(--blue); stroke-width: 2.5; } .limit { stroke: var(--orange); stroke-width: 2; stroke-dasharray: 7 3; }
 .change { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 5 3; }
-"""  # noqa: E501 - a style sheet
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        return round(self.begin + (self.end - self.begin) * min(1.0, max(0.0, value / self.high)), 1)
+        return round(
+            self.begin + (self.end - self.begin) * min(1.0, max(0.0, value / self.high)), 1
+        )
 
 
 @dataclass(kw_only=True)
@@ -51,8 +53,12 @@ class Drawing:
     def path(self, d: str, kind: str) -> None:
         self.parts.append(f'<path d="{d}" class="{kind}"/>')
 
-    def text(self, x: float, y: float, text: str, *, anchor: str = "start", kind: str = "label") -> None:
-        self.parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>')
+    def text(
+        self, x: float, y: float, text: str, *, anchor: str = "start", kind: str = "label"
+    ) -> None:
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>'
+        )
 
     def ground(self, y: Scale, marks: Sequence[float]) -> None:
         for mark in marks:
@@ -62,11 +68,21 @@ class Drawing:
     def times(self, x: Scale, y: float) -> None:
         for mark in time_ticks(x.high, max(2, int((x.end - x.begin) / 78))):
             self.path(f"M{x(mark):g} {y:g}v4", "axis")
-            self.text(x(mark), y + 17, span(mark), anchor="end" if x(mark) > WIDTH - 24 else "middle", kind="tick")
+            self.text(
+                x(mark),
+                y + 17,
+                span(mark),
+                anchor="end" if x(mark) > WIDTH - 24 else "middle",
+                kind="tick",
+            )
 
     def rates(self, values: Sequence[float], step: float, x: Scale, y: Scale) -> None:
         """The stairs of values that hold for a step each."""
-        corners = [f"{x((at + side) * step):g} {y(value):g}" for at, value in enumerate(values) for side in (0, 1)]
+        corners = [
+            f"{x((at + side) * step):g} {y(value):g}"
+            for at, value in enumerate(values)
+            for side in (0, 1)
+        ]
         stairs = "M" + "L".join(corners)
         self.path(f"{stairs}L{x(len(values) * step):g} {y(0):g}L{x(0):g} {y(0):g}z", "area")
         self.path(stairs, "rate")
@@ -87,7 +103,9 @@ class Change:
     """One run whose limit was changed."""
 
     rates: Sequence[float]  #: requests per second at the site, step by step
-    limits: Sequence[tuple[float, float]]  #: seconds from the beginning, and requests per second from then on
+    limits: Sequence[
+        tuple[float, float]
+    ]  #: seconds from the beginning, and requests per second from then on
     step: float = 0.5  #: seconds
 
 
@@ -127,7 +145,9 @@ def styles(found: Sequence[Style]) -> str:
     height, room = 230.0, (WIDTH - LEFT - RIGHT) / len(found)
     marks = ticks(max(max(*one.rates, one.limit) for one in found) * 1.05)
     y = Scale(marks[-1], height - 30, 40)
-    means = ", ".join(f"{one.name} {sum(one.rates) / len(one.rates):.1f} of {one.limit:g}" for one in found)
+    means = ", ".join(
+        f"{one.name} {sum(one.rates) / len(one.rates):.1f} of {one.limit:g}" for one in found
+    )
     picture = Drawing(
         height=height, desc=f"Means: {means}.",
         title="Requests at the site per second: two spiders on two addresses, four styles",

@@ -48,10 +48,14 @@ class Side:
     """
 
     def __init__(self, store: Path, **settings: Any) -> None:
-        given = {"ADDONS": {"scrapyd_dist.Addon": 500}, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_STORE": str(store)}
+        given = {
+            "ADDONS": {"scrapyd_dist.Addon": 500},
+            "DISTRIBUTED_ENABLED": False,
+            "DISTRIBUTED_STORE": str(store),
+        }
         made: Any = get_crawler(Spider, {**given, **settings})
         self.crawler = made
-        self.crawler.spider = self.crawler._create_spider("s")  # noqa: SLF001 - as Scrapy's own tests make one
+        self.crawler.spider = self.crawler._create_spider("s")
         self.crawler.engine = self
         self.downloader = self
         self.slots: dict[str, Any] = {}
@@ -104,12 +108,12 @@ async def a_look(place: Path, rounds: int) -> float:
     with closing(open_store(place, durable=False)) as store:
         gate = Gate.of(Side(place).crawler)
         gate.open(store)
-        client: Any = gate._client  # noqa: SLF001 - nothing else looks when it is told to
+        client: Any = gate._client
 
         async def looks() -> None:
             for _ in range(LOOKS):
                 client.look()
-                await client._talking  # noqa: SLF001 - likewise
+                await client._talking
 
         took = [await microseconds(looks, LOOKS) for _ in range(max(3, rounds // 10))]
         await client.end(1.0)
@@ -118,16 +122,22 @@ async def a_look(place: Path, rounds: int) -> float:
 
 def main() -> int:
     """Run the program; 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=300, help="how often each side has its turn")
     given = parser.parse_args()
     install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     with TemporaryDirectory(prefix="sdist-bench-") as folder:
-        base, more, look = asyncio.get_event_loop().run_until_complete(compare(Path(folder), given.rounds))
+        base, more, look = asyncio.get_event_loop().run_until_complete(
+            compare(Path(folder), given.rounds)
+        )
     about = machine()
     print(f"the same steps without the throttle: {base:.1f} us of CPU for a page")
     print(f"with nothing said of it: {more:+.1f} us for a page, and {look:.0f} us once a second")
-    print(f"{about['date']}, {about['cores']} cores ({about['processor']}), Scrapy {about['scrapy']}")
+    print(
+        f"{about['date']}, {about['cores']} cores ({about['processor']}), Scrapy {about['scrapy']}"
+    )
     return 0
 
 

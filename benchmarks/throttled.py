@@ -84,7 +84,9 @@ class Track:
         """The address of a new, empty store, of `sqlite` or of `redis`."""
         self._runs += 1
         return (
-            f"{self._redis.url}?prefix=run{self._runs}:" if engine == "redis" else f"{self._folder}/run{self._runs}.db"
+            f"{self._redis.url}?prefix=run{self._runs}:"
+            if engine == "redis"
+            else f"{self._folder}/run{self._runs}.db"
         )
 
     # pollers
@@ -108,7 +110,9 @@ class Track:
         self.site.reset()
         files = [out / f"{number}.json" for number in range(workers)]
         commands = [
-            self._command([sys.executable, str(_POLLERS), *words, f"--name={at}", f"--out={file}"], out)
+            self._command(
+                [sys.executable, str(_POLLERS), *words, f"--name={at}", f"--out={file}"], out
+            )
             for at, file in enumerate(files)
         ]
         self.finish(commands, _AHEAD + seconds + PATIENCE)
@@ -137,7 +141,10 @@ class Track:
     def crawl(self, engine: str, workers: int, limit: Limit, seconds: float) -> Seen:
         """So many workers under one limit, all of them with more requests than they may send."""
         before = self._sent(engine)
-        settings = {"DISTRIBUTED_THROTTLE_HITS": limit.hits, "DISTRIBUTED_THROTTLE_WINDOW": limit.window}
+        settings = {
+            "DISTRIBUTED_THROTTLE_HITS": limit.hits,
+            "DISTRIBUTED_THROTTLE_WINDOW": limit.window,
+        }
         racing = self.start([Crawler()] * workers, self.store(engine), settings)
         racing.go()
         wait_for(racing.underway, PATIENCE, "the first request")
@@ -156,7 +163,9 @@ class Track:
         out.mkdir()
         return out
 
-    def _command(self, line: Sequence[str], out: Path, env: dict[str, str] | None = None) -> Command:
+    def _command(
+        self, line: Sequence[str], out: Path, env: dict[str, str] | None = None
+    ) -> Command:
         command = Command(line, cwd=self.project.path, folder=out, home=self.project.home, env=env)
         self._stack.callback(command.close)
         return command
@@ -170,7 +179,9 @@ class Track:
         for command in commands:
             done = command.wait(timeout)
             if done.code:
-                raise RunError(f"a command ended with {done.code}:\n{done.out[-2000:]}\n{done.err[-3000:]}")
+                raise RunError(
+                    f"a command ended with {done.code}:\n{done.out[-2000:]}\n{done.err[-3000:]}"
+                )
 
     def _sent(self, engine: str, kind: str = "ours") -> int:
         """Commands that clients have sent to the Redis server so far, by the server's own count."""
@@ -231,7 +242,10 @@ class Racing:
             with suppress(ProcessLookupError):
                 command.signal(SIGTERM)
         self._track.finish(self._commands, PATIENCE)
-        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self._out.glob("*.json"))]
+        told = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted(self._out.glob("*.json"))
+        ]
         if len(told) != len(self._commands):
             raise RunError(f"{len(told)} of {len(self._commands)} workers told what they did")
         return self._track.seen(told, sent)

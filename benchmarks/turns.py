@@ -36,7 +36,11 @@ def filled(store: Store, slots: int) -> str:
     name = f"shop{next(_names)}"
     store.add_crawl(Crawl(id=name, project="p", spider="s", created=time.time(), kind="frontier"))
     of_each = 3 + 2 * TIMES * (1 + AT_ONCE) // slots
-    new = [NewBatch(payload={}, size=10, slot=f"site{slot}.com") for _ in range(of_each) for slot in range(slots)]
+    new = [
+        NewBatch(payload={}, size=10, slot=f"site{slot}.com")
+        for _ in range(of_each)
+        for slot in range(slots)
+    ]
     for start in range(0, len(new), 1000):
         store.add_batches(name, new[start : start + 1000])
     return name
@@ -47,7 +51,11 @@ def milliseconds(store: Store, name: str, fair: str, limit: int) -> float:
     times = []
     for worker in itertools.islice(itertools.cycle(WORKERS), TIMES):
         begun = time.perf_counter()
-        store.lease_next(LeaseRequest(crawl=name, lessee=worker, seconds=60.0, limit=limit, fair=fair, now=time.time()))
+        store.lease_next(
+            LeaseRequest(
+                crawl=name, lessee=worker, seconds=60.0, limit=limit, fair=fair, now=time.time()
+            )
+        )
         times.append(time.perf_counter() - begun)
     return statistics.median(times) * 1000
 
@@ -57,10 +65,15 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         server = stack.enter_context(closing(RedisServer(folder / "redis", None, appendonly="no")))
-        stores = {"SQLite": open_store(folder / "store.db", durable=False), "Redis": open_store(server.url)}
+        stores = {
+            "SQLite": open_store(folder / "store.db", durable=False),
+            "Redis": open_store(server.url),
+        }
         for store in stores.values():
             stack.enter_context(closing(store))
-        for (engine, store), fair, slots in itertools.product(stores.items(), FAIR, (10, 1_000, 10_000)):
+        for (engine, store), fair, slots in itertools.product(
+            stores.items(), FAIR, (10, 1_000, 10_000)
+        ):
             name = filled(store, slots)
             one = milliseconds(store, name, fair, 1)
             print(f"| {engine}: {fair or 'unfair'} | {slots:,} | {one:.2f} | ", end="", flush=True)

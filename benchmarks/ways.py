@@ -62,7 +62,10 @@ class Run:
 
     def row(self) -> dict[str, Any]:
         """The run as JSON holds it."""
-        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
 
 
 class Bench:
@@ -104,13 +107,20 @@ class Bench:
         nodes = Nodes(Path(sys.executable), self._folder / f"{name}-nodes", fork=False)
         self._stack.enter_context(closing(nodes))
         options = self.options
-        self._fleets[name] = nodes.fleet(way.count, max_proc=options.max_proc, poll_interval=options.poll_interval)
+        self._fleets[name] = nodes.fleet(
+            way.count, max_proc=options.max_proc, poll_interval=options.poll_interval
+        )
         project.targets(self._fleets[name])
         if way.kind == "settings":
             project.settings(ADDONS={"scrapyd_dist.Addon": 500})
         if way.redis:
             project.settings(DISTRIBUTED_STORE=self._redis_url)
-        run_all([[*SDIST, "deploy", "--all"]], cwd=project.path, output=self._output(), timeout=options.timeout)
+        run_all(
+            [[*SDIST, "deploy", "--all"]],
+            cwd=project.path,
+            output=self._output(),
+            timeout=options.timeout,
+        )
 
     @property
     def _redis_url(self) -> str:
@@ -135,9 +145,13 @@ class Bench:
             redis.Redis.from_url(self._redis_url).flushdb()
         output, nodes = self._output(), self._fleets.get(name, [])
         feeds, commands = self._commands(way, output)
-        servers = [node.pid for node in nodes] + ([self._redis.pid] if self._redis and way.needs_redis else [])
+        servers = [node.pid for node in nodes] + (
+            [self._redis.pid] if self._redis and way.needs_redis else []
+        )
         site_before, servers_before = cpu_of(self.site.pid), sum(map(cpu_of, servers))
-        took = run_all(commands, cwd=self._projects[name].path, output=output, timeout=self.options.timeout)
+        took = run_all(
+            commands, cwd=self._projects[name].path, output=output, timeout=self.options.timeout
+        )
         for node in nodes:
             node.wait_idle()
         servers_cpu = sum(map(cpu_of, servers)) - servers_before
@@ -148,23 +162,35 @@ class Bench:
         """The feeds that a run will write, and its commands."""
         start = ["-a", f"start={self.site.start_url}"]
         if way.ours:
-            feed, command = output / "items.jl", self._by_settings if way.kind == "settings" else self._sdist
+            feed, command = (
+                output / "items.jl",
+                self._by_settings if way.kind == "settings" else self._sdist,
+            )
             return [feed], [[*command(way, feed), *start]]
         crawls = [["easy", *start]]
         if way.kind == "bound":
             processes = os.cpu_count() or 1
             shares = bound.write_shares(
-                output / "shares", self.site, self.options.shards, processes, self.options.index_weight
+                output / "shares",
+                self.site,
+                self.options.shards,
+                processes,
+                self.options.index_weight,
             )
             crawls = [[*share, *start] for share in shares]
         if way.kind == "scrapy-redis":
-            crawls = rival.commands(output / "shares", self.site, self.options.shards, way.count, self._redis_url)
+            crawls = rival.commands(
+                output / "shares", self.site, self.options.shards, way.count, self._redis_url
+            )
         feeds = [output / f"items{at}.jl" for at in range(len(crawls))]
         same = [
-            word for name, value in PROFILE_SETTINGS.get(way.profile, {}).items() for word in ("-s", f"{name}={value}")
+            word
+            for name, value in PROFILE_SETTINGS.get(way.profile, {}).items()
+            for word in ("-s", f"{name}={value}")
         ]
         return feeds, [
-            [*SCRAPY, "crawl", *crawl, *same, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)
+            [*SCRAPY, "crawl", *crawl, *same, "-O", str(feed)]
+            for crawl, feed in zip(crawls, feeds, strict=True)
         ]
 
     def _sdist(self, way: Way, feed: Path) -> list[str]:
@@ -176,7 +202,11 @@ class Bench:
         ]  # fmt: skip
 
     def _by_settings(self, way: Way, feed: Path) -> list[str]:
-        about = {"INDEX": self.site.template, "PAGES": self.site.site.pages, "SHARDS": self.options.shards}
+        about = {
+            "INDEX": self.site.template,
+            "PAGES": self.site.site.pages,
+            "SHARDS": self.options.shards,
+        }
         about |= {"PROFILE": way.profile} if way.profile else {}
         return [
             *SCRAPY, "crawl", "easy", "-o", str(feed),
@@ -187,12 +217,20 @@ class Bench:
         return ["--batch-size", str(self.options.batch_size)] if self.options.batch_size else []
 
     def _check(self, way: str, feeds: list[Path]) -> None:
-        items = [json.loads(line) for feed in feeds for line in feed.read_text(encoding="utf-8").splitlines()]
+        items = [
+            json.loads(line)
+            for feed in feeds
+            for line in feed.read_text(encoding="utf-8").splitlines()
+        ]
         differences = {name: numbers[:10] for name, numbers in self.site.differences(items).items()}
         if differences:
-            raise RunError(f"{way} brought {len(items)} items home, and they are not the site's: {differences}")
+            raise RunError(
+                f"{way} brought {len(items)} items home, and they are not the site's: {differences}"
+            )
 
-    def _summed_up(self, way: str, pair: int, took: Took, servers_cpu: float, site_cpu: float) -> Run:
+    def _summed_up(
+        self, way: str, pair: int, took: Took, servers_cpu: float, site_cpu: float
+    ) -> Run:
         indexes = {self.site.site.index_path(page) for page in range(self.site.site.pages)}
         return Run(
             way=way,

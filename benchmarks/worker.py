@@ -75,13 +75,25 @@ WAYS = {
     "usual": Way("**the profile `usual`**", {"DISTRIBUTED_PROFILE": "usual"}),
     "fast": Way("**the profile `fast`**", {"DISTRIBUTED_PROFILE": "fast"}),
     "debug": Way("`LOG_LEVEL` DEBUG", {"LOG_LEVEL": "DEBUG"}),
-    "uvloop": Way("`fast`, and uvloop", {"DISTRIBUTED_PROFILE": "fast", "ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
+    "uvloop": Way(
+        "`fast`, and uvloop", {"DISTRIBUTED_PROFILE": "fast", "ASYNCIO_EVENT_LOOP": "uvloop.Loop"}
+    ),
     "reactorless": Way(
         "`fast`, and no Twisted reactor",
-        {"DISTRIBUTED_PROFILE": "fast", "TWISTED_REACTOR_ENABLED": "0", "TELNETCONSOLE_ENABLED": "0"},
+        {
+            "DISTRIBUTED_PROFILE": "fast",
+            "TWISTED_REACTOR_ENABLED": "0",
+            "TELNETCONSOLE_ENABLED": "0",
+        },
     ),
-    "aiohttp": Way("`fast`, and aiohttp downloads", {"DISTRIBUTED_PROFILE": "fast", "DOWNLOAD_HANDLERS": _AIOHTTP}),
-    "queue": Way("`fast`, and a simple queue", {"DISTRIBUTED_PROFILE": "fast", "SCHEDULER_PRIORITY_QUEUE": _QUEUE}),
+    "aiohttp": Way(
+        "`fast`, and aiohttp downloads",
+        {"DISTRIBUTED_PROFILE": "fast", "DOWNLOAD_HANDLERS": _AIOHTTP},
+    ),
+    "queue": Way(
+        "`fast`, and a simple queue",
+        {"DISTRIBUTED_PROFILE": "fast", "SCHEDULER_PRIORITY_QUEUE": _QUEUE},
+    ),
 }
 #: what needs nothing but Scrapy 2.13 or later
 MEASURED = "none,items16,items,gc,log,usual,fast,debug"
@@ -120,8 +132,17 @@ class Worker:
         log.parent.mkdir(parents=True)
         batch = encode([{"url": self.site.detail(number), "rule": 1} for number in range(pages)])
         job = json.dumps({"crawl": "c", "batch": 1, "attempt": 1})
-        given = {"DISTRIBUTED_PROFILE": "none", **settings, **batch, "DISTRIBUTED_JOB": job, "LOG_FILE": str(log)}
-        environment = [f"PYTHONPATH={self._folder / 'worker.egg'}", f"SCRAPY_SETTINGS_MODULE={self._boot}"]
+        given = {
+            "DISTRIBUTED_PROFILE": "none",
+            **settings,
+            **batch,
+            "DISTRIBUTED_JOB": job,
+            "LOG_FILE": str(log),
+        }
+        environment = [
+            f"PYTHONPATH={self._folder / 'worker.egg'}",
+            f"SCRAPY_SETTINGS_MODULE={self._boot}",
+        ]
         command = ["env", *environment, sys.executable, "-m", "scrapy", "crawl", "easy"]
         command += [word for name, value in given.items() for word in ("-s", f"{name}={value}")]
         took = run_all([command], cwd=output, output=output, timeout=self._timeout)
@@ -130,7 +151,10 @@ class Worker:
 
     def _check(self, home: Path, pages: int) -> None:
         report = json.loads((home / "c.b1.a1.json").read_text(encoding="utf-8"))
-        items = [json.loads(line) for line in (home / "c.b1.a1.jl").read_text(encoding="utf-8").splitlines()]
+        items = [
+            json.loads(line)
+            for line in (home / "c.b1.a1.jl").read_text(encoding="utf-8").splitlines()
+        ]
         differences = self.site.differences(items, without=range(pages, self.site.site.items))
         account = [report[name] for name in ("requests", "done", "missed", "pages", "items")]
         if differences or account != [pages, pages, 0, pages, pages]:
@@ -149,7 +173,10 @@ def measure(worker: Worker, ways: Sequence[str], pages: int, pairs: int) -> dict
         for way in [*ways[turn:], *ways[:turn]]:
             found[way].start.append(worker.run(WAYS[way].settings, 1).cpu)
             found[way].whole.append(worker.run(WAYS[way].settings, pages).cpu)
-            print(f"pair {pair + 1}/{pairs}  {way:12} {found[way].whole[-1]:6.2f} CPU s", file=sys.stderr)
+            print(
+                f"pair {pair + 1}/{pairs}  {way:12} {found[way].whole[-1]:6.2f} CPU s",
+                file=sys.stderr,
+            )
     return found
 
 
@@ -160,7 +187,10 @@ def _ratios(runs: Sequence[float], base: Sequence[float]) -> dict[str, float]:
 def summary(found: Mapping[str, Runs], pages: int) -> dict[str, dict[str, Any]]:
     """Way -> milliseconds a page and seconds a start, and what they are of those without the profile."""
     base, rows = found["none"], {}
-    cost = {way: [w - s for w, s in zip(runs.whole, runs.start, strict=True)] for way, runs in found.items()}
+    cost = {
+        way: [w - s for w, s in zip(runs.whole, runs.start, strict=True)]
+        for way, runs in found.items()
+    }
     for way, runs in found.items():
         rows[way] = {
             "page_ms": spread([seconds * 1000 / (pages - 1) for seconds in cost[way]]),
@@ -187,14 +217,24 @@ def table(rows: Mapping[str, Mapping[str, dict[str, float]]]) -> str:
 
 def main() -> int:
     """Run the program; 0 when every run brought exactly its items home, else 1."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/worker.py", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/worker.py", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument(
-        "--ways", default=MEASURED, help=f"what to measure, of {','.join(WAYS)}; always begins with none"
+        "--ways",
+        default=MEASURED,
+        help=f"what to measure, of {','.join(WAYS)}; always begins with none",
     )
     parser.add_argument("--pages", type=int, default=2000, help="pages of the batch")
-    parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds until a run is given up")
-    parser.add_argument("--short", action="store_true", help="few pages, once: to see that everything works")
+    parser.add_argument(
+        "--pairs", type=int, default=7, help="how often each way is run; they take turns"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds until a run is given up"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="few pages, once: to see that everything works"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
     pages, pairs = (50, 1) if given.short else (given.pages, given.pairs)
@@ -209,12 +249,17 @@ def main() -> int:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
         return 1
     rows, about = summary(found, pages), machine()
-    print(f"{pages} pages, {pairs} pairs, {about['cores']} cores, Scrapy {about['scrapy']}, {about['date']}")
+    print(
+        f"{pages} pages, {pairs} pairs, {about['cores']} cores, Scrapy {about['scrapy']}, {about['date']}"
+    )
     print(table(rows))
     if given.json:
         runs = {way: runs._asdict() for way, runs in found.items()}
         given.json.write_text(
-            json.dumps({"schema": 1, "machine": about, "pages": pages, "ways": rows, "runs": runs}, indent=1)
+            json.dumps(
+                {"schema": 1, "machine": about, "pages": pages, "ways": rows, "runs": runs},
+                indent=1,
+            )
         )
     return 0
 

@@ -46,13 +46,31 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 4, 6, 10, 130): "crawls clean",
     (0, 1, 2, 4, 6, 130): "strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
-    (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
+    (
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+        130,
+    ): "frontier add, frontier move, frontier delete, items merge, items tail",
     (0, 1, 2, 3, 4, 5, 6, 130): (
         "doctor, nodes list, jobs schedule, jobs list, logs, jobs grep, jobs stats, items pull"
     ),
     (0, 1, 2, 130): "nodes up, nodes down, nodes targets",
     (0, 2, 3, 5, 6, 130): "nodes add",
-    (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, code rollback, code prune, code versions, code spiders, code projects",
+    (
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        10,
+        130,
+    ): "deploy, code rollback, code prune, code versions, code spiders, code projects",
     (0, 1, 2, 4, 5, 6): "nodes api",
 }
 #: path of a command, without `sdist` -> its codes
@@ -71,7 +89,9 @@ class CommandEntry(NamedTuple):
     panel: str
     summary: str  #: the first sentence of its help, of one line in that of `sdist`; a test compares
     module: str = ""  #: of this package; has the command's function, under its name
-    verbs: tuple[str, ...] = ()  #: of a group: `module: verb verb`; a group that is called alone runs its `list`
+    verbs: tuple[
+        str, ...
+    ] = ()  #: of a group: `module: verb verb`; a group that is called alone runs its `list`
 
 
 _START, _CRAWLS, _NODES, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Jobs and items", "Help"
@@ -152,7 +172,9 @@ class LazyGroup(TyperGroup):
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self.commands = {
-            name: TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel, rich_markup_mode=MARKUP)
+            name: TyperCommand(
+                name, help=entry.summary, rich_help_panel=entry.panel, rich_markup_mode=MARKUP
+            )
             for name, entry in COMMANDS.items()
         }
 
@@ -208,7 +230,9 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     """
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
-    from .options import asks  # behind it are the project and its store, which `sdist --version` is spared
+    from .options import (
+        asks,
+    )  # behind it are the project and its store, which `sdist --version` is spared
 
     entry = COMMANDS[name]
     if entry.verbs:
@@ -224,7 +248,10 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     command = group.commands[name]
     _explain(command, name)
     if not whole and name != "crawl":  # whose options are what `sdist` is about
-        for path, one in {name: command, **{f"{name} {verb}": one for verb, one in _below(command).items()}}.items():
+        for path, one in {
+            name: command,
+            **{f"{name} {verb}": one for verb, one in _below(command).items()},
+        }.items():
             _shorten(one, path)
     return command
 
@@ -255,7 +282,11 @@ def _below(command: Any) -> dict[str, Any]:
 
 def _shorten(command: Any, path: str) -> None:
     """Leave rarely used options out of the help, where there are many: those of a panel that have no letter."""
-    rare = [one for one in command.params if getattr(one, "rich_help_panel", None) and min(map(len, one.opts)) > 2]
+    rare = [
+        one
+        for one in command.params
+        if getattr(one, "rich_help_panel", None) and min(map(len, one.opts)) > 2
+    ]
     if rare and len(command.params) > MOST_OPTIONS:
         for one in rare:
             one.hidden = True
@@ -273,9 +304,13 @@ def _explain(command: Any, path: str) -> None:
     below = _below(command)
     if not below:
         paragraphs = escape_markup(command.help or "").split("\n\n")
-        command.help = "\n\n".join(p if p.startswith("Example") else " ".join(p.split()) for p in paragraphs)
+        command.help = "\n\n".join(
+            p if p.startswith("Example") else " ".join(p.split()) for p in paragraphs
+        )
         for one in command.params:
             one.help = escape_markup(getattr(one, "help", None) or "")
-        command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))])
+        command.epilog = "\n".join(
+            ["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))]
+        )
     for name, one in below.items():
         _explain(one, f"{path} {name}")

@@ -106,7 +106,11 @@ class ConfigFiles(NamedTuple):
 
     def of_login(self, section: str) -> str:
         """Where a login is from that no key gives: the url, or the file that is asked last."""
-        return f"url of [{section}]" if "@" in self.raw(section, "url") else os.environ.get("NETRC") or "~/.netrc"
+        return (
+            f"url of [{section}]"
+            if "@" in self.raw(section, "url")
+            else os.environ.get("NETRC") or "~/.netrc"
+        )
 
 
 class ConfigOption(NamedTuple):
@@ -119,13 +123,23 @@ class ConfigOption(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.value if isinstance(self.value, str) else json.dumps(self.value, ensure_ascii=False)
+        return (
+            self.value
+            if isinstance(self.value, str)
+            else json.dumps(self.value, ensure_ascii=False)
+        )
 
 
-def of_project(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]) -> Iterator[ConfigOption]:
+def of_project(
+    found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]
+) -> Iterator[ConfigOption]:
     """Where the project is, what it is called, and what its settings module is."""
     preset, key = os.environ.get("SCRAPY_SETTINGS_MODULE"), os.environ.get("SCRAPY_PROJECT")
-    origin = "environment SCRAPY_SETTINGS_MODULE" if preset else files.origin("settings", key or "default")
+    origin = (
+        "environment SCRAPY_SETTINGS_MODULE"
+        if preset
+        else files.origin("settings", key or "default")
+    )
     if key and not preset:
         origin += ", chosen by environment SCRAPY_PROJECT"
     name, named = (found.project, files.origin("deploy", "project")) if found.project else ("", "")
@@ -145,11 +159,17 @@ def of_project(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, 
 def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOption]:
     """Each target's keys that are set; without targets, the local nodes that run."""
     for node in found.targets:
-        section = "deploy" if node.name == "default" and files.origin("deploy", "url") else f"deploy:{node.name}"
+        section = (
+            "deploy"
+            if node.name == "default" and files.origin("deploy", "url")
+            else f"deploy:{node.name}"
+        )
         values: dict[str, Any] = {"url": node.url}
         if node.username is not None:
             values |= {"username": node.username, "password": MASK if node.password else ""}
-        others = [key for key in TARGET_KEYS if key not in LOGIN_KEYS and files.of_target(section, key)]
+        others = [
+            key for key in TARGET_KEYS if key not in LOGIN_KEYS and files.of_target(section, key)
+        ]
         values |= {key: getattr(node, key) for key in others}
         for key, value in values.items():
             origin = files.of_target(section, key)
@@ -158,10 +178,14 @@ def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOptio
             yield ConfigOption(f"[{section}]", key, value, origin)
     if not found.targets:
         for node in local_nodes.running(state_folder(found.root)):
-            yield ConfigOption(f"node {node.name}", "url", node.url, "sdist nodes up (scrapy.cfg names no node)")
+            yield ConfigOption(
+                f"node {node.name}", "url", node.url, "sdist nodes up (scrapy.cfg names no node)"
+            )
 
 
-def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]) -> Iterator[ConfigOption]:
+def of_settings(
+    found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]
+) -> Iterator[ConfigOption]:
     """Our settings, those with their default too."""
     origins = {"project": "settings module", "cmdline": "command line"}
     # The store is named by the environment, else by scrapy.cfg, else by the settings.
@@ -177,7 +201,9 @@ def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str,
             value, origin = next(((said, place) for said, place in stores if said), (value, origin))
         if name in limits:
             value, origin = limits[name], files.origin("sdist", name.removeprefix(PREFIX).lower())
-        yield ConfigOption("settings", name, masked(without_commands(name, value), name), origin or "default")
+        yield ConfigOption(
+            "settings", name, masked(without_commands(name, value), name), origin or "default"
+        )
 
 
 def without_commands(name: str, value: Any) -> Any:
@@ -197,7 +223,9 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
         for section in parser.sections():
             for key in parser[section] if section.partition(":")[0] == "deploy" else ():
                 if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
-                    sentences.append(f"{file}, [{section}]: the key {key!r} means nothing here.{meant}")
+                    sentences.append(
+                        f"{file}, [{section}]: the key {key!r} means nothing here.{meant}"
+                    )
     return sentences
 
 
@@ -231,9 +259,13 @@ print({_MARK!r} + json.dumps(ours, default=str))
 def config(
     *,
     context: Context,
-    show_origin: Annotated[bool, option("Say of each value where it comes from: file and section, variable.")] = False,
+    show_origin: Annotated[
+        bool, option("Say of each value where it comes from: file and section, variable.")
+    ] = False,
     every: Annotated[bool, option("Also the settings that have their default.", "--all")] = False,
-    check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt, or a value is wrong.")] = False,
+    check: Annotated[
+        bool, option("Exit code 10 when a setting or a key is misspelt, or a value is wrong.")
+    ] = False,
     output: Output,
 ) -> int:
     """Show the options in force: project, targets, settings.
@@ -249,7 +281,11 @@ def config(
     found = context.project
     settings, problem = settings_of(found)
     files = ConfigFiles.of(found.root)
-    options = [*of_project(found, files, settings), *of_targets(found, files), *of_settings(found, files, settings)]
+    options = [
+        *of_project(found, files, settings),
+        *of_targets(found, files),
+        *of_settings(found, files, settings),
+    ]
     misspellings, wrong = misspelt(files, settings), invalid(settings)
     complain_each(answers({name: value for name, (value, _) in settings.items()}))
     shown = [one for one in options if every or one.origin != "default"]

@@ -116,7 +116,9 @@ def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
 def _statements(root: Path, module: str) -> list[ast.Assign | ast.AnnAssign]:
     """The assignments of a module of the project; none if it cannot be read."""
     path = root.joinpath(*module.split("."))
-    source = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    source = next(
+        (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None
+    )
     try:
         body = ast.parse(source.read_bytes()).body if source else []
     except (OSError, ValueError, SyntaxError):
@@ -175,7 +177,9 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     if names and len(names) == len(nodes):
         return names[0]
     if not project.settings_module:
-        raise ConfigError("There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT.")
+        raise ConfigError(
+            "There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT."
+        )
     lines, why = with_settings(project.root, _BOT_NAME)
     if why or not lines:
         raise ConfigError(
@@ -197,12 +201,22 @@ def with_settings(root: Path, code: str) -> tuple[list[str], str]:
     """
     try:
         done = subprocess.run(
-            command_of_code(code), cwd=root, capture_output=True, encoding="utf-8", errors="replace",
-            check=False, timeout=SETTINGS_TIMEOUT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command_of_code(code),
+            cwd=root,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=SETTINGS_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return [], f"they did not load within {SETTINGS_TIMEOUT} seconds"
-    why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].rstrip(".") if done.returncode else ""
+    why = (
+        (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].rstrip(".")
+        if done.returncode
+        else ""
+    )
     return done.stdout.strip().splitlines(), why
 
 
@@ -214,7 +228,11 @@ def exit_code(total: int, found: Iterable[DistError | None]) -> int:
     if len(errors) < total:
         return 3
     # A node that answered and said no has more to tell than those that did not answer.
-    told = [error for error in errors if isinstance(error, ApiRefused) or not isinstance(error, NodeError)]
+    told = [
+        error
+        for error in errors
+        if isinstance(error, ApiRefused) or not isinstance(error, NodeError)
+    ]
     if told:
         return told[0].exit_code
     return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code
@@ -238,7 +256,9 @@ def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
-def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()) -> Callable[[str], str | None]:
+def versions_by_job(
+    crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
+) -> Callable[[str], str | None]:
     """Tells the version of a job of these crawls by its id: of an attempt, a row, or a worker; None for every other."""
     versions: dict[str, str | None] = {}
     elsewhere = {worker.job: worker.version for worker in workers if worker.version}
@@ -250,7 +270,11 @@ def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
 
     def version_of(job: str) -> str | None:
         ours = crawl_in(job)
-        return None if ours is None or is_others(job, homes) else elsewhere.get(job) or versions.get(ours)
+        return (
+            None
+            if ours is None or is_others(job, homes)
+            else elsewhere.get(job) or versions.get(ours)
+        )
 
     return version_of
 
@@ -262,7 +286,9 @@ class Context:
         self._folder = folder
         self._nodes_are_named = bool(os.environ.get(NODES))
         self._store: Store | None = None
-        self._knows_key = True  #: the store was opened with the project's key, not with one that only looks
+        self._knows_key = (
+            True  #: the store was opened with the project's key, not with one that only looks
+        )
         self._opened: list[Store] = []
         self.told = set[str]()  #: what was said once, and need not be said again
 
@@ -277,7 +303,9 @@ class Context:
         Where all nodes are named by their addresses, there need not be a project, and what it would say is empty.
         """
         if self._nodes_are_named and find_root(self._folder) is None:
-            return ProjectConfig(root=self._folder or Path.cwd(), settings_module="", targets=(), project=None)
+            return ProjectConfig(
+                root=self._folder or Path.cwd(), settings_module="", targets=(), project=None
+            )
         return load(self._folder)
 
     @property
@@ -297,7 +325,9 @@ class Context:
         """The project's store, for a command that reads; NothingMatched if no crawl was ever started here."""
         store = self.store_if_any
         if store is None:
-            raise NothingMatched(f"There are no crawls in {self.root} yet. `sdist crawl SPIDER` starts one.")
+            raise NothingMatched(
+                f"There are no crawls in {self.root} yet. `sdist crawl SPIDER` starts one."
+            )
         return store
 
     @property
@@ -354,7 +384,11 @@ class Context:
         A name that is to be looked up and has no address is a ConfigError.
         """
         nodes = distinct(self._all)
-        return nodes if os.environ.get(NODES) else tuple(self._own.get(node.url, node) for node in nodes)
+        return (
+            nodes
+            if os.environ.get(NODES)
+            else tuple(self._own.get(node.url, node) for node in nodes)
+        )
 
     @cached_property
     def _all(self) -> tuple[Node, ...]:
@@ -373,7 +407,9 @@ class Context:
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
-        return tuple(one for node in nodes for one in (addresses_of(node) if node.lookup else (node,)))
+        return tuple(
+            one for node in nodes for one in (addresses_of(node) if node.lookup else (node,))
+        )
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """The nodes that these names, globs and addresses mean, each once; without patterns all of them.
@@ -418,15 +454,22 @@ class Context:
             *(node for node in targets if not node.lookup),
             *(node for node in self._listed if node not in targets),
         )
-        unknown = [text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)]
+        unknown = [
+            text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)
+        ]
         there = [node_named(text, named) for text in unknown]
-        return (*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there)
+        return (
+            *(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)),
+            *there,
+        )
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """`nodes`, for a command that also tells what the store remembers: with a word, none where there is none."""
         if patterns or self.all_nodes or self.store_if_any is None:
             return self.nodes(patterns)
-        say(f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the store remembers.")
+        say(
+            f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the store remembers."
+        )
         return ()
 
     def nodes_now(self) -> tuple[Node, ...]:
@@ -454,10 +497,16 @@ class Context:
         """
         if pattern is None or not GLOB & {*pattern}:
             return pattern
-        answers = sweep(nodes, lambda node: self.sender.send(node, api.listprojects(), timeout=api.TIMEOUT))
-        names = {name for answer in answers for name in answer.value or () if fnmatchcase(name, pattern)}
+        answers = sweep(
+            nodes, lambda node: self.sender.send(node, api.listprojects(), timeout=api.TIMEOUT)
+        )
+        names = {
+            name for answer in answers for name in answer.value or () if fnmatchcase(name, pattern)
+        }
         if not names:
-            raise NothingMatched(f"No node that answers has a project {pattern}. `sdist code projects` lists them.")
+            raise NothingMatched(
+                f"No node that answers has a project {pattern}. `sdist code projects` lists them."
+            )
         if len(names) > 1:
             raise ConfigError(
                 f"-p {pattern} means several projects: {', '.join(sorted(names))}. A command is for one project: type"
@@ -465,12 +514,16 @@ class Context:
             )
         return names.pop()
 
-    def nodes_or_all(self, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
+    def nodes_or_all(
+        self, patterns: Sequence[str] | None, *, everyone: bool, verb: str
+    ) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, or all of them; refused without one of the two, or with both."""
         if everyone and patterns:
             raise ConfigError(f"--all, and names of nodes to {verb}: one of the two has to go.")
         if not everyone and not patterns:
-            raise ConfigError(f"Name the targets to {verb}, or globs like 'eu-*'. For all of them: --all.")
+            raise ConfigError(
+                f"Name the targets to {verb}, or globs like 'eu-*'. For all of them: --all."
+            )
         return self.nodes(patterns)
 
     def note_unused_nodes(self) -> None:
@@ -480,7 +533,11 @@ class Context:
         urls = {node.url for node in (*self.project.targets, *self.added)}
         idle = [node for node in self.local_nodes if urls and node.url not in urls]
         if idle:
-            these = f" To use these again: sdist nodes remove {names_of(self.added, ' ')}." if self.added else ""
+            these = (
+                f" To use these again: sdist nodes remove {names_of(self.added, ' ')}."
+                if self.added
+                else ""
+            )
             say(
                 f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where scrapy.cfg and"
                 " `sdist nodes add` name no other. To use both, give each a section in scrapy.cfg, such as"
@@ -492,7 +549,11 @@ class Context:
     def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:
         """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
         names = {name for name in (project, *(node.project for node in nodes)) if name}
-        return {egg.version: egg.at for name in names for egg in kept_eggs(state_folder(self.root), name)}
+        return {
+            egg.version: egg.at
+            for name in names
+            for egg in kept_eggs(state_folder(self.root), name)
+        }
 
     @property
     def keep_days(self) -> float:
@@ -514,14 +575,19 @@ class Context:
         if store is None:
             return lambda _: None
         crawls = store.crawls()
-        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)[0]])
+        return versions_by_job(
+            crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)[0]]
+        )
 
     def node_records(self, nodes: Iterable[Node]) -> dict[str, NodeRecord]:
         """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""
         store = self.store_if_any
         known = {record.name: record for record in store.nodes()} if store is not None else {}
         first = self._first_names
-        return {node.name: known.get(first.get(node.name, node.name)) or NodeRecord(name=node.name) for node in nodes}
+        return {
+            node.name: known.get(first.get(node.name, node.name)) or NodeRecord(name=node.name)
+            for node in nodes
+        }
 
     @cached_property
     def _first_names(self) -> dict[str, str]:
@@ -540,6 +606,10 @@ class Context:
         for name, fields in changes.items():
             # Also where a clock was put back, what was said last is the newest.
             first = self._first_names.get(name, name)
-            now = {"changed": max(time.time(), before.get(first, 0.0) + 0.001)} if "url" in fields else {}
+            now = (
+                {"changed": max(time.time(), before.get(first, 0.0) + 0.001)}
+                if "url" in fields
+                else {}
+            )
             store.update_node(first, **now, **fields)
-        self.added  # noqa: B018 - what was said here was heard here
+        self.added

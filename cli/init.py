@@ -77,7 +77,9 @@ def free_name(node: Node, used: Iterable[str]) -> str:
     host = node.host.split(".")[0]
     if _LABEL.match(host) and host not in _NO_NAMES and host not in taken:
         return host
-    return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)
+    return next(
+        name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken
+    )
 
 
 def sort_out(
@@ -111,7 +113,9 @@ def appended(text: str, wanted: Sequence[Node]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     before = text if not text or text.endswith(("\n", "\r")) else text + end
     blocks = [end.join(section(one)) + end for one in wanted]
-    whole = before + "".join((end if before or place else "") + block for place, block in enumerate(blocks))
+    whole = before + "".join(
+        (end if before or place else "") + block for place, block in enumerate(blocks)
+    )
     try:
         configparser.ConfigParser(interpolation=None).read_string(whole)
     except configparser.Error as error:
@@ -126,13 +130,23 @@ def init(
     *,
     node: Annotated[
         list[str] | None,
-        option("A node: web1:6800, or a URL, with user@ but no password; repeatable.", metavar="ADDRESS"),
+        option(
+            "A node: web1:6800, or a URL, with user@ but no password; repeatable.",
+            metavar="ADDRESS",
+        ),
     ] = None,
-    name: Annotated[list[str] | None, option("The node's name, in the order of --node; else after its host.")] = None,
+    name: Annotated[
+        list[str] | None, option("The node's name, in the order of --node; else after its host.")
+    ] = None,
     project: Annotated[
-        str | None, option("Scrapyd's name of the project; else that of [deploy], or BOT_NAME.", "--project", "-p")
+        str | None,
+        option(
+            "Scrapyd's name of the project; else that of [deploy], or BOT_NAME.", "--project", "-p"
+        ),
     ] = None,
-    node_conf: Annotated[bool, option("Print a scrapyd.conf for a node, and do nothing else.")] = False,
+    node_conf: Annotated[
+        bool, option("Print a scrapyd.conf for a node, and do nothing else.")
+    ] = False,
     dry_run: Annotated[bool, option("Print the lines that would be added.")] = False,
     output: Output,
     timeout: Timeout = TIMEOUT,
@@ -148,7 +162,12 @@ def init(
     Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
     """
     if node_conf:  # with a comment for each thing that is chosen there
-        put(files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8").rstrip("\n"))
+        put(
+            files("scrapyd_dist.deploy")
+            .joinpath("node.conf")
+            .read_text(encoding="utf-8")
+            .rstrip("\n")
+        )
         return 0
     if find_root() is None:
         raise ConfigError(
@@ -171,7 +190,9 @@ def init(
             text = appended(place.read_bytes().decode("utf-8"), new)  # line ends as they are
             write_file(place, text.encode("utf-8"), mode=place.stat().st_mode & 0o777)
         except OSError as error:
-            raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
+            raise ConfigError(
+                f"{file} cannot be written: {error.strerror}. Nothing was changed."
+            ) from error
     _tell(file, new, there, timeout, output)
     return 0
 
@@ -189,7 +210,9 @@ def _wanted(
             )
         addresses, names = _asked(taken)
     new, there = sort_out(named(addresses, names, taken), found.targets, names)
-    chosen = project if project != found.project else None  # where [deploy] says it, a new section need not
+    chosen = (
+        project if project != found.project else None
+    )  # where [deploy] says it, a new section need not
     if new and project is None and not found.project:
         try:
             chosen = project_name(found, found.targets, None)
@@ -223,20 +246,30 @@ def _answer(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def _tell(file: Path, new: Sequence[Node], there: Sequence[Node], timeout: float, output: Output) -> None:
+def _tell(
+    file: Path, new: Sequence[Node], there: Sequence[Node], timeout: float, output: Output
+) -> None:
     """Ask each node once, and say what was written and what comes next."""
     context = Context(file.parent)
     added = [one.name for one in new]
     nodes = [node for node in context.project.targets if node.name in added or node in there]
     seen = look(context.sender, nodes, None, timeout)
     rows = [
-        {"name": one.node.name, "url": one.node.url, "written": one.node.name in added, "state": one.short or "up"}
+        {
+            "name": one.node.name,
+            "url": one.node.url,
+            "written": one.node.name in added,
+            "state": one.short or "up",
+        }
         for one in seen
     ]
     output.table(
         {"file": str(file), "added": added, "nodes": rows},
         ("node", "url", "scrapy.cfg", "state"),
-        [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
+        [
+            (row["name"], row["url"], "written" if row["written"] else "as before", row["state"])
+            for row in rows
+        ],
     )
     for one in new:
         if one.username and not os.environ.get(variable(one)):

@@ -31,7 +31,8 @@ _PLACES = {
 def completion(
     context: typer.Context,
     shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False),
     ],
 ) -> None:
     """Print the script with which a shell completes a command.
@@ -51,7 +52,9 @@ def completion(
 
 def help_(
     context: typer.Context,
-    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="As it would be called.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="As it would be called.")
+    ] = None,
     all_: Annotated[
         bool, typer.Option("--all", "-a", help="With all options, also those that are rarely used.")
     ] = False,
@@ -75,10 +78,18 @@ def _print_version(wanted: bool) -> None:
 def top(
     version: Annotated[
         bool,
-        typer.Option("--version", "-V", help="Print the version and leave.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version",
+            "-V",
+            help="Print the version and leave.",
+            callback=_print_version,
+            is_eager=True,
+        ),
     ] = False,
     # main() takes it from anywhere on the line; here it only appears in the help.
-    debug: Annotated[bool, typer.Option(DEBUG, help="Show tracebacks; works behind any command.")] = False,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show tracebacks; works behind any command.")
+    ] = False,
 ) -> None:
     """Spread one Scrapy crawl over a fleet of Scrapyd nodes, and bring the items home as one file.
 
@@ -105,7 +116,9 @@ def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     _open_streams()
     arguments = [text for text in sys.argv[1:] if text != DEBUG]
-    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal's encoding lacks must not end the command
+    if isinstance(
+        sys.stdout, TextIOWrapper
+    ):  # a name that the terminal's encoding lacks must not end the command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
@@ -146,7 +159,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except BrokenPipeError:
         _close_pipe()
         return 1
-    except Exception as error:  # noqa: BLE001 - no traceback may reach a user who did not ask for one
+    except Exception as error:
         if debug:
             traceback.print_exc()
         return _report(error)
@@ -158,13 +171,17 @@ def _report(error: Exception) -> int:
     if isinstance(error, DistError):
         complain(str(error))
         return error.exit_code
-    if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
+    if hasattr(
+        error, "format_message"
+    ):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
         if context and str(error.format_message()).startswith("Missing"):
             with redirect_stdout(sys.stderr):  # the library's own printer has no other way
                 context.get_help()
-        text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
+        text = (
+            str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")
+        )  # words of typer's own checks
         hint = option_answer(str(getattr(error, "option_name", "")))
         complain(f"{text}{'' if text.endswith('?') else '.'}{hint} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
@@ -208,10 +225,10 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
     encoding = sys.stderr.encoding if sys.stderr else "utf-8"
-    whole = open(2, "wb", closefd=False)  # noqa: SIM115 - as above
+    whole = open(2, "wb", closefd=False)
     if not isinstance(sys.stderr, _Deaf):
         sys.stderr = _Deaf(whole, encoding, "backslashreplace", line_buffering=True)
 
@@ -227,7 +244,9 @@ def _why_full() -> OSError | None:
 
 def _report_full(error: OSError) -> int:
     _close_pipe()
-    complain(f"Standard output takes no more: {error.strerror}. What was to be written there is not all there.")
+    complain(
+        f"Standard output takes no more: {error.strerror}. What was to be written there is not all there."
+    )
     return 1
 
 

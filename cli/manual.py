@@ -15,8 +15,12 @@ from scrapyd_dist.settings import GROUPS, Setting
 
 from .commands import COMMANDS, MEANINGS, load
 
-_NOTE = "<!-- Made from the code by `make manual`. Change the help texts of the command instead. -->"
-_DIFFERENCES_NOTE = "<!-- Made by `make manual` from scrapyd_dist/differences.py. Change the table there. -->"
+_NOTE = (
+    "<!-- Made from the code by `make manual`. Change the help texts of the command instead. -->"
+)
+_DIFFERENCES_NOTE = (
+    "<!-- Made by `make manual` from scrapyd_dist/differences.py. Change the table there. -->"
+)
 _DIFFERENCES_HEAD = """# What changes in many processes
 
 A spider stays as it is, and most of what a project uses means what it means with `scrapy crawl`: *same*.
@@ -42,10 +46,15 @@ def pages() -> dict[str, str]:
             for name, entry in group
             for row in [f"| [`sdist {name}`]({name}.md) | {entry.summary} |", *_verbs(name)]
         ]
-        parts.append("\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]))
+        parts.append(
+            "\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows])
+        )
     codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
     parts += ["\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]), _TREE]
-    return {"README.md": "\n\n".join(parts) + "\n", **{f"{name}.md": page(name) for name in COMMANDS}}
+    return {
+        "README.md": "\n\n".join(parts) + "\n",
+        **{f"{name}.md": page(name) for name in COMMANDS},
+    }
 
 
 def _verbs(group: str) -> Iterator[str]:
@@ -60,8 +69,13 @@ def page(name: str) -> str:
     command = load(name)
     context = typer.Context(command, help_option_names=["-h", "--help"])
     text = get_docs_for_click(obj=command, ctx=context, name=name, call_prefix="sdist")
-    text = _EXAMPLES.sub(lambda found: "Example:\n\n" + indent(found[1].replace("Example: ", ""), "    "), text + "\n")
-    text = _CODES.sub(lambda found: "Exit codes:\n\n" + _CODE.sub(r"* `\1`: ", found[1]), text).replace("\\[", "[")
+    text = _EXAMPLES.sub(
+        lambda found: "Example:\n\n" + indent(found[1].replace("Example: ", ""), "    "),
+        text + "\n",
+    )
+    text = _CODES.sub(
+        lambda found: "Exit codes:\n\n" + _CODE.sub(r"* `\1`: ", found[1]), text
+    ).replace("\\[", "[")
     return f"{_NOTE}\n\n{text.strip()}\n\n[All commands](README.md) · [what they are for](../commands.md)\n"
 
 
@@ -84,8 +98,21 @@ def differences_page() -> str:
     """`docs/reference/what-changes.md`: what settings and components of a project mean in a distributed crawl."""
     parts = [_DIFFERENCES_NOTE, _DIFFERENCES_HEAD]
     for heading, rows in differences.GROUPS.items():
-        lines = [f"| {row.name} | {row.noticed or 'always'} | {row.meaning.value} | {row.sentence} |" for row in rows]
-        parts.append("\n".join([f"## {heading}", "", "| what | noticed by | | meaning |", "|---|---|---|---|", *lines]))
+        lines = [
+            f"| {row.name} | {row.noticed or 'always'} | {row.meaning.value} | {row.sentence} |"
+            for row in rows
+        ]
+        parts.append(
+            "\n".join(
+                [
+                    f"## {heading}",
+                    "",
+                    "| what | noticed by | | meaning |",
+                    "|---|---|---|---|",
+                    *lines,
+                ]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 

@@ -25,7 +25,11 @@ CRAWLS = 5
 
 
 def ask_nodes(
-    sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float, known: Mapping[str, float] | None = None
+    sender: Sender,
+    nodes: Sequence[Node],
+    project: str | None,
+    timeout: float,
+    known: Mapping[str, float] | None = None,
 ) -> Iterator[NodeStatus]:
     """Ask all nodes at the same time, and give a node whenever more is known of it.
 
@@ -50,7 +54,11 @@ def ask_nodes(
 
 
 def look(
-    sender: Sender, fleet: Sequence[Node], project: str | None, timeout: float, known: Mapping[str, float] | None = None
+    sender: Sender,
+    fleet: Sequence[Node],
+    project: str | None,
+    timeout: float,
+    known: Mapping[str, float] | None = None,
 ) -> list[NodeStatus]:
     """Ask all nodes at once, and show on a terminal how they answer; in the nodes' order."""
     seen: dict[Node, NodeStatus] = {}

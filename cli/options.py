@@ -42,12 +42,20 @@ def nodes() -> Candidates:
 
 def crawls() -> Candidates:
     """Crawls and frontiers in the local store."""
-    return _stored(lambda store: [(row.id, f"{row.spider or row.kind}, {row.state.value}") for row in store.crawls()])
+    return _stored(
+        lambda store: [
+            (row.id, f"{row.spider or row.kind}, {row.state.value}") for row in store.crawls()
+        ]
+    )
 
 
 def frontiers() -> Candidates:
     """Frontiers in the local store."""
-    return _stored(lambda store: [(row.id, row.state.value) for row in store.crawls() if row.kind == "frontier"])
+    return _stored(
+        lambda store: [
+            (row.id, row.state.value) for row in store.crawls() if row.kind == "frontier"
+        ]
+    )
 
 
 def domains() -> Candidates:
@@ -90,7 +98,9 @@ def option(help_: str, *names: str, panel: str | None = None, **more: Any) -> An
     return typer.Option(..., *names, help=help_, rich_help_panel=panel, **more)
 
 
-def argument(metavar: str, help_: str, completion: Callable[[], Any] | None = None, **more: Any) -> Any:
+def argument(
+    metavar: str, help_: str, completion: Callable[[], Any] | None = None, **more: Any
+) -> Any:
     return typer.Argument(metavar=metavar, help=help_, autocompletion=completion, **more)
 
 
@@ -104,35 +114,62 @@ def project_option(help_: str) -> Any:
     return option(help_, "--project", "-p", envvar="SDIST_PROJECT", show_envvar=False)
 
 
-Project = Annotated[str | None, project_option("Scrapyd's name of the project: [deploy] project, else BOT_NAME.")]
+Project = Annotated[
+    str | None, project_option("Scrapyd's name of the project: [deploy] project, else BOT_NAME.")
+]
 Nodes = Annotated[
     list[str] | None,
-    option("Only these nodes: names, globs as in 'eu-*', or addresses; repeatable.", "--node", "-t", metavar="NAME",
-           autocompletion=nodes),
-]  # fmt: skip
+    option(
+        "Only these nodes: names, globs as in 'eu-*', or addresses; repeatable.",
+        "--node",
+        "-t",
+        metavar="NAME",
+        autocompletion=nodes,
+    ),
+]
 Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
 DryRun = Annotated[bool, option("Change nothing, and say what would be.")]
 Quiet = Annotated[bool, option("Say nothing but errors.", "--quiet", "-q")]
-SpiderName = Annotated[str, argument("SPIDER", "Its name, as `scrapy list` shows it.", spiders, show_default=False)]
-FrontierName = Annotated[str, argument("FRONTIER", "Its name, as `sdist frontier list` shows it.", frontiers)]
+SpiderName = Annotated[
+    str, argument("SPIDER", "Its name, as `scrapy list` shows it.", spiders, show_default=False)
+]
+FrontierName = Annotated[
+    str, argument("FRONTIER", "Its name, as `sdist frontier list` shows it.", frontiers)
+]
 JobProject = Annotated[str | None, project_option("Only jobs of this project.")]
 Spider = Annotated[
     str | None,
-    option("Only jobs of this spider, or of spiders that fit, as in 'shop*'.", metavar="NAME", autocompletion=spiders),
+    option(
+        "Only jobs of this spider, or of spiders that fit, as in 'shop*'.",
+        metavar="NAME",
+        autocompletion=spiders,
+    ),
 ]
 NewLabels = Annotated[
-    list[str] | None, option("A label, by which lists are filtered; jobs get it, too. Repeatable.", "--label",
-                             metavar="NAME=VALUE"),
-]  # fmt: skip
+    list[str] | None,
+    option(
+        "A label, by which lists are filtered; jobs get it, too. Repeatable.",
+        "--label",
+        metavar="NAME=VALUE",
+    ),
+]
 #: without a value it means all labels of that name
 OnlyLabels = Annotated[
-    list[str] | None, option("Only what has this label; with several, all of them. Repeatable.", "--label",
-                             metavar="NAME[=VALUE]"),
-]  # fmt: skip
+    list[str] | None,
+    option(
+        "Only what has this label; with several, all of them. Repeatable.",
+        "--label",
+        metavar="NAME[=VALUE]",
+    ),
+]
 #: seconds that a node may be given at most; a socket waits for 24 days at most
 PATIENCE = 86400
-Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1, max=PATIENCE)]
-ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1, max=PATIENCE)]
+Timeout = Annotated[
+    float, option("Seconds that a node gets for each answer.", min=0.1, max=PATIENCE)
+]
+ConnectTimeout = Annotated[
+    float, option("Seconds in which a connection has to come about.", min=0.1, max=PATIENCE)
+]
 _Check = Annotated[bool, option("As --dry-run, with exit code 10 if something would be changed.")]
 #: the exit code of a command that would change something, or has found a difference
 DIFFERENT = 10
@@ -144,10 +181,12 @@ STDIN = "-"
 
 def opened_file(stack: ExitStack, name: str) -> BinaryIO:
     """A file that the command was given, or standard input, to be read while `stack` is open."""
-    if name == STDIN:  # with a buffer of its own: a thread that reads that of sys.stdin would let the process abort
+    if (
+        name == STDIN
+    ):  # with a buffer of its own: a thread that reads that of sys.stdin would let the process abort
         return open(sys.stdin.fileno(), "rb", closefd=False)
     try:
-        return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
+        return stack.enter_context(open(name, "rb"))
     except FileNotFoundError:
         raise NothingMatched(f"There is no file {name}; standard input is {STDIN}.") from None
 
@@ -197,7 +236,11 @@ def asks(command: Command) -> Command:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     dry = any(parameter.name == "dry_run" for parameter in flat)
     if dry:
-        flat.append(inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Check))
+        flat.append(
+            inspect.Parameter(
+                "check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Check
+            )
+        )
     flat = sorted(
         map(_bounded, map(_named, flat)), key=lambda one: one.name == "as_json"
     )  # the help shows `--json` last
@@ -232,7 +275,10 @@ def _named(parameter: inspect.Parameter) -> inspect.Parameter:
 def _bounded(parameter: inspect.Parameter) -> inspect.Parameter:
     """An option or argument that is a number is judged by its range, as settings are: typer's own takes `nan`."""
     info = getattr(parameter.annotation, "__metadata__", (None,))[0]
-    kind = next((kind for number, kind in _NUMBERS.items() if number in _types_in(parameter.annotation)), None)
+    kind = next(
+        (kind for number, kind in _NUMBERS.items() if number in _types_in(parameter.annotation)),
+        None,
+    )
     if not isinstance(info, ParameterInfo) or kind is None or info.parser is not None:
         return parameter
     judged = copy(info)
@@ -263,4 +309,10 @@ TIME = "TIME"
 def _types_in(annotation: Any) -> set[Any]:
     """The plain types in an annotation: `int` and `NoneType` for `list[int] | None`."""
     inner = get_args(annotation)
-    return set().union(*map(_types_in, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
+    return (
+        set().union(*map(_types_in, inner))
+        if inner
+        else {annotation}
+        if isinstance(annotation, type)
+        else set()
+    )

@@ -25,10 +25,22 @@ _NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
 COLOURS = {
-    "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red", "wedged": "red",
-    "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",
-    "draining": "yellow", "busy": "yellow", "left": "yellow",
-}  # fmt: skip
+    "up": "green",
+    "down": "red",
+    "unfit": "red",
+    "failed": "red",
+    "refused": "red",
+    "died": "red",
+    "wedged": "red",
+    "uploaded": "green",
+    "present": "green",
+    "finished": "green",
+    "stopped": "yellow",
+    "incomplete": "yellow",
+    "draining": "yellow",
+    "busy": "yellow",
+    "left": "yellow",
+}
 
 
 def colour_of(state: str) -> str:
@@ -77,7 +89,9 @@ def complain_each(errors: Iterable[object]) -> None:
         for text in list(of_nodes)[:MOST_ERRORS]:
             complain(text)
         if len(of_nodes) > MOST_ERRORS:
-            complain(f"and {len(of_nodes) - MOST_ERRORS:,} more nodes: {kind.short}. See: sdist nodes")
+            complain(
+                f"and {len(of_nodes) - MOST_ERRORS:,} more nodes: {kind.short}. See: sdist nodes"
+            )
 
 
 def put(text: str) -> None:
@@ -95,13 +109,18 @@ def put_raw(head: str, data: bytes) -> None:
 def put_values(text: str) -> None:
     """JSON, or lines of it: what people should not be shown has JSON's own escapes, so that every value is exact."""
     foreign = HAZARDS if (sys.stdout.encoding or "").lower().startswith("utf") else _NO_ASCII
-    print(foreign.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
+    print(
+        foreign.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text),
+        flush=True,
+    )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows, in colours on a terminal."""
     cells = [[_text(cell) for cell in row] for row in rows]
-    if os.environ.get("TERM") == "dumb" or not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
+    if os.environ.get("TERM") == "dumb" or not (
+        sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
+    ):
         for line in plain_lines(headings, cells):
             put(line)
         return
@@ -122,7 +141,8 @@ def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
     everything = [[heading.upper() for heading in headings], *rows]
     widths = [max(len(row[column]) for row in everything) for column in range(len(headings))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in everything
     ]
 
 
@@ -137,7 +157,10 @@ class Output:
     """The result of a command: one JSON document, or a table or lines for people. As a parameter it is `--json`."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
+        bool,
+        typer.Option(
+            "--json", help="One JSON document on standard output, and nothing else there."
+        ),
     ] = False
 
     def document(self, document: Mapping[str, Any]) -> bool:
@@ -146,7 +169,9 @@ class Output:
             put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
         return self.as_json
 
-    def table(self, document: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    def table(
+        self, document: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
         """Print the document, or the rows as a table."""
         if not self.document(document):
             table(headings, rows)
@@ -161,7 +186,9 @@ class Listing(Output):
     """The rows of a list, for people or for scripts. As a parameter it is `--json`, `--lines` and `--names`."""
 
     names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False
-    lines: Annotated[bool, typer.Option("--lines", help="A JSON document for each, one a line.")] = False
+    lines: Annotated[
+        bool, typer.Option("--lines", help="A JSON document for each, one a line.")
+    ] = False
 
     def rows(self, document: Mapping[str, Any], rows: str, name: str) -> bool:
         """Print the rows of this key for a script, or the document; False where people are to read them."""
@@ -183,7 +210,9 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirm(question: str, lines: Iterable[str] = (), *, most: int | None = None, refusal: str) -> None:
+def confirm(
+    question: str, lines: Iterable[str] = (), *, most: int | None = None, refusal: str
+) -> None:
     """Show what is about to be done, and ask for a yes; without one the command ends with 130.
 
     most: of more lines, only so many are shown; refusal: begins the error where there is no terminal, as in `3 crawls

@@ -24,19 +24,30 @@ from .nodes import fleet_view
 from .options import option
 from .output import Output, put
 
-Fleet = Annotated[bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")]
+Fleet = Annotated[
+    bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")
+]
 
 
 OnTrouble = Annotated[
     str | None,
-    option("With --fleet: run this command, or post to this http(s) address, when something goes wrong, and when it is"
-           " well again. SDIST_ON_TROUBLE in the environment says the same.", metavar="CMD|URL",
-           envvar="SDIST_ON_TROUBLE", show_envvar=False, panel=WATCHING),
-]  # fmt: skip
+    option(
+        "With --fleet: run this command, or post to this http(s) address, when something goes wrong, and when it is"
+        " well again. SDIST_ON_TROUBLE in the environment says the same.",
+        metavar="CMD|URL",
+        envvar="SDIST_ON_TROUBLE",
+        show_envvar=False,
+        panel=WATCHING,
+    ),
+]
 
 
 def watch(
-    context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False, on_trouble: OnTrouble = None
+    context: Context,
+    watched: WatchOptions,
+    crawl: SomeCrawl = None,
+    fleet: Fleet = False,
+    on_trouble: OnTrouble = None,
 ) -> int:
     """Watch a crawl to its end, or watch the fleet.
 
@@ -48,7 +59,9 @@ def watch(
     Example: sdist watch easy-20260102T030405Z
     """
     if on_trouble is not None and not on_trouble.strip():
-        raise ConfigError("--on-trouble is empty: give it a command or an address, or leave it out.")
+        raise ConfigError(
+            "--on-trouble is empty: give it a command or an address, or leave it out."
+        )
     if fleet:
         _no_crawl(crawl)
         return fleet_view.watch(context, watched, on_trouble)
@@ -60,7 +73,9 @@ def watch(
     return watcher.watch(context.root, context.store, name, watched)
 
 
-def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> int:
+def status(
+    context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()
+) -> int:
     """Say how a crawl stands, once; or how the fleet does.
 
     Example: sdist status easy-20260102T030405Z --json
@@ -85,14 +100,17 @@ def _ended(context: Context, row: Crawl) -> list[str]:
 
 def _no_crawl(crawl: str | None) -> None:
     if crawl is not None:
-        raise ConfigError(f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two.")
+        raise ConfigError(
+            f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two."
+        )
 
 
 def report(
     context: Context,
     crawl: SomeCrawl = None,
     output: Annotated[
-        Path | None, option("Where the page goes; CRAWL.html if left out.", "-o", "--output", metavar="FILE")
+        Path | None,
+        option("Where the page goes; CRAWL.html if left out.", "-o", "--output", metavar="FILE"),
     ] = None,
     ask_nodes: Annotated[bool, option("Ask the nodes, too, which versions they have now.")] = False,
     result: Output = Output(),
@@ -112,12 +130,17 @@ def report(
     from scrapyd_dist.report.series import document
 
     if str(output) == STDOUT and result.as_json:
-        raise ConfigError("--json and -o - both write to standard output: leave one of the two out.")
+        raise ConfigError(
+            "--json and -o - both write to standard output: leave one of the two out."
+        )
     row = crawl_or_latest(context.store, crawl)
     facts = gather(context.store, row.id, now=time.time(), lives=runs(row))
     if ask_nodes:
         seen = look(context.nodes(), row.project, timeout=5.0)
-        now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]
+        now = [
+            NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or ""))
+            for one in seen
+        ]
         facts = replace(facts, nodes_now=tuple(now))
     if result.as_json:
         result.document(document(facts))

@@ -53,7 +53,9 @@ class EggFinder:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None:
-            raise ModuleNotFoundError(f"No module named {fullname!r} in the egg {self.egg}", name=fullname)
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r} in the egg {self.egg}", name=fullname
+            )
         return spec
 
 
@@ -69,7 +71,9 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     """
     if sys.version_info < OLDEST_PYTHON:
         found, oldest = sys.version_info[:2], OLDEST_PYTHON
-        raise ImportError(f"Python {found[0]}.{found[1]} is too old for scrapyd-dist; it needs {oldest[0]}.{oldest[1]}")
+        raise ImportError(
+            f"Python {found[0]}.{found[1]} is too old for scrapyd-dist; it needs {oldest[0]}.{oldest[1]}"
+        )
     if sys.argv[1:2] == [LIST]:
         keep_output_for_names()
     folder = egg
@@ -78,7 +82,9 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
         folder = str(unpack_egg(Path(egg)))
     except NotUnpacked as error:
         problem = str(error)
-    sys.path[:] = [folder if path and Path(path).absolute() == Path(egg) else path for path in sys.path]
+    sys.path[:] = [
+        folder if path and Path(path).absolute() == Path(egg) else path for path in sys.path
+    ]
     project = settings_module.partition(".")[0]
     sys.meta_path.insert(0, EggFinder(folder, find_packages(folder) | {project}))
     # A .pth file or a plugin may have imported the node's installed copy already.
@@ -128,7 +134,10 @@ def find_packages(egg: str) -> set[str]:
 
 def _names_ours(components: Iterable[Any], name: str) -> bool:
     """Whether one of these, each a class or a dotted path, is this class of the package or a submodule."""
-    paths = (one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in components)
+    paths = (
+        one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}"
+        for one in components
+    )
     return any(path.startswith(f"{PACKAGE}.") and path.rpartition(".")[2] == name for path in paths)
 
 

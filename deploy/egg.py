@@ -33,20 +33,52 @@ if TYPE_CHECKING:
 #: package -> those of its modules that a worker may import, besides the packages below
 WORKER_MODULES = {
     "scrapyd_dist": (
-        "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "ownership",
-        "payload", "plurals", "related_names", "settings", "typed_lines", "version",
+        "__init__",
+        "batches",
+        "config",
+        "errors",
+        "escapes",
+        "goals",
+        "job_record",
+        "keys",
+        "nodes",
+        "ownership",
+        "payload",
+        "plurals",
+        "related_names",
+        "settings",
+        "typed_lines",
+        "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
-        "__init__", "addon", "assignment", "classifier", "codec", "contained", "engine_compat", "goal_keeper",
-        "item_lines", "pause_gate", "session_cookies", "slot_routing", "spider_attributes", "store_access", "targets",
-        "typed_json", "watchdog",
+        "__init__",
+        "addon",
+        "assignment",
+        "classifier",
+        "codec",
+        "contained",
+        "engine_compat",
+        "goal_keeper",
+        "item_lines",
+        "pause_gate",
+        "session_cookies",
+        "slot_routing",
+        "spider_attributes",
+        "store_access",
+        "targets",
+        "typed_json",
+        "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
-}  # fmt: skip
+}
 #: packages that are included as a whole, with these suffixes
-WORKER_PACKAGES = ("scrapyd_dist.middlewares.throttle", "scrapyd_dist.middlewares.worker", "scrapyd_dist.store")
+WORKER_PACKAGES = (
+    "scrapyd_dist.middlewares.throttle",
+    "scrapyd_dist.middlewares.worker",
+    "scrapyd_dist.store",
+)
 _SUFFIXES = (".py", ".lua", ".sql")
 BOOT_PREFIX = "_sdist_boot_"
 #: top-level names of the Redis client, which travels with byte code and is not unpacked on this machine
@@ -122,8 +154,14 @@ def unpack(data: bytes) -> ProjectFiles:
     Raises BadZipFile, or ConfigError if the egg has no worker half or names files outside itself.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
-    boot = b"".join(files[name] for name in files if name.startswith(BOOT_PREFIX) and name.endswith(".py"))
+        files = {
+            entry.filename: archive.read(entry)
+            for entry in archive.infolist()
+            if not entry.is_dir()
+        }
+    boot = b"".join(
+        files[name] for name in files if name.startswith(BOOT_PREFIX) and name.endswith(".py")
+    )
     named = _SETTINGS.search(boot.decode("utf-8", "replace"))
     if named is None or any(name.startswith("/") or ".." in name.split("/") for name in files):
         raise ConfigError("The kept egg is none that a crawl can run: it has no worker half.")
@@ -148,7 +186,11 @@ def unpack_to(project: ProjectFiles, folder: Path) -> None:
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
     """Return the worker half: path inside the egg -> content; ConfigError if this installation lacks a module."""
-    files = dict(_source(package, module) for package, modules in WORKER_MODULES.items() for module in modules)
+    files = dict(
+        _source(package, module)
+        for package, modules in WORKER_MODULES.items()
+        for module in modules
+    )
     for name in WORKER_PACKAGES:
         files.update(package_files(resource_files(name), name.replace(".", "/"), _SUFFIXES))
     if key is not None:
@@ -156,7 +198,9 @@ def worker_files(key: bytes | None = None) -> dict[str, bytes]:
     return files
 
 
-def package_files(folder: Traversable, path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def package_files(
+    folder: Traversable, path: str, suffixes: tuple[str, ...]
+) -> Iterator[tuple[str, bytes]]:
     """Generate the files of a package with these suffixes: path inside the egg, content."""
     for entry in folder.iterdir():
         if entry.is_dir() and entry.name.isidentifier() and entry.name != "__pycache__":
@@ -186,19 +230,26 @@ def _hash_of(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def _egg_info(project: ProjectFiles, files: Mapping[str, bytes], *, entry: str, version: str) -> dict[str, bytes]:
+def _egg_info(
+    project: ProjectFiles, files: Mapping[str, bytes], *, entry: str, version: str
+) -> dict[str, bytes]:
     """Return the metadata, with the entry points of a setup.py except its `[scrapy] settings`."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told
     parser.read_string(project.info.get(f"{INFO}entry_points.txt", b"").decode())
     parser["scrapy"] = {"settings": entry}
-    points = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]
+    points = [
+        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items())
+        for name in parser
+    ]
     modules = (name.removesuffix(".py").split("/") for name in files if name.endswith(".py"))
     tops = {parts[0] for parts in modules if all(part.isidentifier() for part in parts)}
     about = project.info[f"{INFO}PKG-INFO"]
     return {
         # pkg_resources accepts the file as an egg only with PKG-INFO.
-        f"{INFO}PKG-INFO": re.sub(rb"(?m)^Version:.*$", f"Version: {version}".encode(), about, count=1),
+        f"{INFO}PKG-INFO": re.sub(
+            rb"(?m)^Version:.*$", f"Version: {version}".encode(), about, count=1
+        ),
         f"{INFO}entry_points.txt": "\n".join(points[1:]).encode(),
         f"{INFO}top_level.txt": "".join(f"{name}\n" for name in sorted(tops)).encode(),
     }
@@ -209,7 +260,7 @@ def _compiled(source: bytes, path: str) -> bytes:
     """Return the content of an unchecked hash-based `.pyc` file; `path` is the file name in tracebacks."""
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     # The same code gives the same bytes: what is just read has no references from elsewhere.
-    packed = marshal.dumps(marshal.loads(marshal.dumps(code, _MARSHAL_VERSION)), _MARSHAL_VERSION)  # noqa: S302 - our own
+    packed = marshal.dumps(marshal.loads(marshal.dumps(code, _MARSHAL_VERSION)), _MARSHAL_VERSION)
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + packed
 
 

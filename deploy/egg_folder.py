@@ -56,7 +56,9 @@ def unpack_egg(egg: Path) -> Path:
     try:
         return _own_folder(egg, _private_home(Path(tempfile.gettempdir())))
     except _ZIP_ERRORS as error:
-        reasons = dict.fromkeys([str(beside), str(error)])  # an egg that is damaged is so in both places
+        reasons = dict.fromkeys(
+            [str(beside), str(error)]
+        )  # an egg that is damaged is so in both places
         raise NotUnpacked("; ".join(reasons)) from error
 
 
@@ -142,7 +144,9 @@ def _unpack(egg: Path, home: Path) -> Path:
     return folder
 
 
-def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, sources: set[str]) -> None:
+def _write(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, sources: set[str]
+) -> None:
     """Write one entry; ValueError if its name leads out of the folder, or it is a link."""
     parts = entry.filename.removesuffix("/").split("/")
     outside = any(part in {"", ".", ".."} or "\\" in part for part in parts)

@@ -31,7 +31,9 @@ def why(error: ApiRefused, egg: Egg) -> str:
 def _remedy(words: str, egg: Egg) -> str:
     missing = re.search(r"No module named '(\w+)", words)
     if missing and f"{missing[1]}.py" in egg.left_out:
-        return f"{missing[1]}.py lies beside the packages, and only packages travel: move it into one"
+        return (
+            f"{missing[1]}.py lies beside the packages, and only packages travel: move it into one"
+        )
     if missing and missing[1] in egg.left_out:
         return f"The folder {missing[1]} has no __init__.py, and only packages travel: add one"
     if missing:

@@ -52,7 +52,9 @@ class SavedEgg:
         """Read the egg; NothingMatched if the file was not built by this program."""
         content_hash = self.content_hash
         if content_hash is None:
-            raise NothingMatched(f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew.")
+            raise NothingMatched(
+                f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew."
+            )
         data = self.path.read_bytes()
         return Egg(make=lambda: data, content_hash=content_hash)
 
@@ -71,9 +73,13 @@ def read_egg(path: Path) -> Egg:
     except zipfile.BadZipFile:
         names = []
     if not {"EGG-INFO/PKG-INFO", "EGG-INFO/entry_points.txt"} <= {*names}:
-        raise ConfigError(f"{path} is no egg with Scrapy's settings among its entry points, so Scrapyd cannot use it.")
+        raise ConfigError(
+            f"{path} is no egg with Scrapy's settings among its entry points, so Scrapyd cannot use it."
+        )
     known = SavedEgg(version="", path=path).content_hash
-    return Egg(make=lambda: data, content_hash=known or hashlib.sha256(data).hexdigest()[:HASH_DIGITS])
+    return Egg(
+        make=lambda: data, content_hash=known or hashlib.sha256(data).hexdigest()[:HASH_DIGITS]
+    )
 
 
 def folder_of(state: Path, project: str) -> Path:
@@ -123,15 +129,23 @@ def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
 
     A custom name may mean other content on a node by now.
     """
-    return next((egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None)
+    return next(
+        (egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None
+    )
 
 
 def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
-    found = [SavedEgg(version=path.stem, path=path) for folder in folders for path in folder.glob("*.egg")]
+    found = [
+        SavedEgg(version=path.stem, path=path)
+        for folder in folders
+        for path in folder.glob("*.egg")
+    ]
     return sorted(found, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
-def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path) -> SavedEgg:
+def choose(
+    kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path
+) -> SavedEgg:
     """Return the egg to deploy again, out of the kept ones, newest first.
 
     `wanted` is a version's name, or a prefix of it or of its content hash; None means the version before the current
@@ -142,7 +156,11 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
         return _before(kept, current, folder)
     name = sanitised(wanted)
     exact = [egg for egg in kept if egg.version == name]
-    near = [egg for egg in kept if egg.version.startswith(name) or (hash_in(egg.version) or "").startswith(name)]
+    near = [
+        egg
+        for egg in kept
+        if egg.version.startswith(name) or (hash_in(egg.version) or "").startswith(name)
+    ]
     found = exact or near
     if not found:
         raise NothingMatched(
@@ -157,7 +175,9 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
 def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> SavedEgg:
     now, before = None, None
     if current is not None:
-        now = hash_in(current) or next((egg.content_hash for egg in kept if egg.version == current), None)
+        now = hash_in(current) or next(
+            (egg.content_hash for egg in kept if egg.version == current), None
+        )
         before = made_at(current)
     others = [egg for egg in kept if egg.content_hash is not None and egg.content_hash != now]
     older = [egg for egg in others if before is None or egg.at < before]

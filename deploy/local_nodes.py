@@ -65,7 +65,9 @@ class LocalNode(Leader):
     @property
     def node(self) -> Node:
         address = f"{_HOST}:{self.port}"
-        return Node.parse(address, name=self.name, username=USERNAME, password=self.password, slots=self.slots)
+        return Node.parse(
+            address, name=self.name, username=USERNAME, password=self.password, slots=self.slots
+        )
 
 
 _FIELDS = {"name": str, "port": int, "password": str, "slots": int, "pid": int, "folder": Path}
@@ -89,7 +91,9 @@ def read(state: Path) -> list[LocalNode]:
     path = list_path(state)
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["nodes"]
-        return [LocalNode(**{name: kind(row[name]) for name, kind in _FIELDS.items()}) for row in rows]
+        return [
+            LocalNode(**{name: kind(row[name]) for name, kind in _FIELDS.items()}) for row in rows
+        ]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
@@ -101,7 +105,9 @@ def read(state: Path) -> list[LocalNode]:
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     rows = [asdict(node) for node in sorted(nodes, key=lambda node: (len(node.name), node.name))]
-    write_file(list_path(state), json.dumps({"schema": 1, "nodes": rows}, indent=1, default=str).encode())
+    write_file(
+        list_path(state), json.dumps({"schema": 1, "nodes": rows}, indent=1, default=str).encode()
+    )
 
 
 def cores() -> int:
@@ -109,7 +115,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def up(state: Path, count: int, *, slots: int | None = None, python: str | None = None) -> tuple[Node, ...]:
+def up(
+    state: Path, count: int, *, slots: int | None = None, python: str | None = None
+) -> tuple[Node, ...]:
     """Start local nodes until at least `count` run; returns all running ones.
 
     A new node gets `slots` process slots, by default the number of cores divided by `count`, and runs in the
@@ -117,7 +125,9 @@ def up(state: Path, count: int, *, slots: int | None = None, python: str | None 
     `slots` is below one; DistError if a node ended or did not answer, while the others keep running.
     """
     if count < 1 or (slots is not None and slots < 1):
-        raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
+        raise ConfigError(
+            f"Cannot start {count} local nodes with {slots} process slots: both must be one or more."
+        )
     _psutil()  # without it no node could be found again
     with locked(state):
         # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
@@ -128,9 +138,14 @@ def up(state: Path, count: int, *, slots: int | None = None, python: str | None 
         slots = slots or max(1, cores() // count)
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-                results = [pool.submit(_start, state, name, python or sys.executable, slots) for name in names]
+                results = [
+                    pool.submit(_start, state, name, python or sys.executable, slots)
+                    for name in names
+                ]
         finally:
-            write(state, known + [result.result() for result in results if result.exception() is None])
+            write(
+                state, known + [result.result() for result in results if result.exception() is None]
+            )
         for result in results:
             result.result()
     return running(state)
@@ -161,14 +176,18 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
         write(state, left)
     if left:
         ids = ", ".join(str(node.pid) for node in left)
-        raise DistError(f"These local nodes do not end, though they were killed (process ids): {ids}.")
+        raise DistError(
+            f"These local nodes do not end, though they were killed (process ids): {ids}."
+        )
     return tuple(node.name for node in alive)
 
 
 def _start(state: Path, name: str, python: str, slots: int) -> LocalNode:
     folder = state / "nodes" / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
+    text = (
+        importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
+    )
     text = string.Template(text).substitute(node_name=name, max_proc=slots)
     # The nearest scrapy.cfg overrides ~/.scrapyd.conf. Without this one it would be the project's,
     # whose [settings] would make Scrapyd run the project's folder instead of the egg.
@@ -177,23 +196,40 @@ def _start(state: Path, name: str, python: str, slots: int) -> LocalNode:
     for _ in range(_PORT_TRIES):
         if node := _attempt(name, folder, python, slots):
             return node
-    raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
+    raise DistError(
+        f"The local node {name} found no free port {_PORT_TRIES} times. Start it again."
+    )
 
 
 def _attempt(name: str, folder: Path, python: str, slots: int) -> LocalNode | None:
     """Start a node and wait for its first answer; returns None if another process took its port."""
     port, password = _free_port(), secrets.token_urlsafe(24)
     # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
-    ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SCRAPY_", "SCRAPYD_"))
+    }
+    ours = {
+        "SCRAPYD_HTTP_PORT": str(port),
+        "SCRAPYD_USERNAME": USERNAME,
+        "SCRAPYD_PASSWORD": password,
+    }
     with (folder / "scrapyd.log").open("wb") as log:
         # The session of its own keeps a Ctrl-C in the terminal from the node.
         process = subprocess.Popen(
-            [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env={**kept, **ours}, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            [python, "-m", "scrapyd", "--pidfile="],
+            cwd=folder,
+            env={**kept, **ours},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     place = folder.resolve()
-    node = LocalNode(name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place)
+    node = LocalNode(
+        name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place
+    )
     try:
         if _answers(node.node, process):
             process.returncode = 0  # suppresses the warning that the process outlives this object
@@ -234,7 +270,9 @@ def _explain_end(name: str, python: str, code: int, log: Path) -> None:
     if "CannotListenError" in text or "Couldn't listen" in text:
         return
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])
-    raise DistError(f"The local node {name} ended with exit code {code} before it answered. {log} ends with:\n{tail}")
+    raise DistError(
+        f"The local node {name} ended with exit code {code} before it answered. {log} ends with:\n{tail}"
+    )
 
 
 def _free_port() -> int:
@@ -290,7 +328,11 @@ def _members(leaders: Iterable[Leader]) -> list[int]:
         certain = is_alive(leader)
         folders = {pid: _folder_of(pid) for pid in groups[leader.pid]}
         # The jobs of a killed node live on. Without their leader, the folder tells which node they belong to.
-        found += [pid for pid, folder in folders.items() if folder == leader.folder or (certain and folder is not None)]
+        found += [
+            pid
+            for pid, folder in folders.items()
+            if folder == leader.folder or (certain and folder is not None)
+        ]
     return found
 
 
@@ -306,7 +348,7 @@ def _folder_of(pid: int) -> Path | None:
 
 def _psutil() -> Any:
     try:
-        import psutil  # noqa: PLC0415 - of the extra `local`
+        import psutil
     except ImportError:
         raise not_installed("psutil") from None
     return psutil

@@ -12,7 +12,15 @@ from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Job
 from scrapyd_dist.scrapyd.jobs import content_of
-from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_crawls, sanitised, told_content
+from scrapyd_dist.scrapyd.versions import (
+    behind,
+    by_time,
+    current,
+    hash_in,
+    is_crawls,
+    sanitised,
+    told_content,
+)
 from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
@@ -35,7 +43,9 @@ class NodeVersions:
     node: Node
     project: str  #: the project's name on the node
     versions: tuple[str, ...] = ()  #: versions of the project, in Scrapyd's order
-    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: version -> ids of jobs that need it
+    jobs: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  #: version -> ids of jobs that need it
     unknown: tuple[str, ...] = ()  #: ids of running jobs whose version is unknown
     old: tuple[str, ...] = ()  #: versions to delete, or those that were deleted
     error: NodeError | None = None
@@ -47,17 +57,26 @@ class NodeVersions:
 
 
 def look(
-    nodes: Sequence[Node], project: str, version_of: VersionOf | None = None, *, timeout: float = api.TIMEOUT
+    nodes: Sequence[Node],
+    project: str,
+    version_of: VersionOf | None = None,
+    *,
+    timeout: float = api.TIMEOUT,
 ) -> tuple[NodeVersions, ...]:
     """Ask every node for its versions of the project, whose name a node may have otherwise, and for the jobs on them.
 
     `version_of` knows the version of a crawl's job, by its id; without it, no jobs are asked for. Each node is asked in
     a thread of its own, at most 64 at once; `timeout` is that of each call, in seconds.
     """
-    return _on_all(nodes, lambda sender, node: _look(sender, node, node.project or project, version_of, timeout))
+    return _on_all(
+        nodes,
+        lambda sender, node: _look(sender, node, node.project or project, version_of, timeout),
+    )
 
 
-def _look(sender: Sender, node: Node, project: str, version_of: VersionOf | None, timeout: float) -> NodeVersions:
+def _look(
+    sender: Sender, node: Node, project: str, version_of: VersionOf | None, timeout: float
+) -> NodeVersions:
     seen = NodeVersions(node=node, project=project)
     try:
         seen = replace(seen, versions=sender.send(node, api.listversions(project), timeout=timeout))
@@ -88,11 +107,17 @@ def spiders(
         try:
             there = sender.send(node, api.listversions(name), timeout=timeout)
             if not there:
-                raise NothingMatched(f"There is no version of the project {name}. Deploy it first: sdist deploy --all.")
-            wanted = sanitised(version) if version is not None else current(there, known) or there[-1]
+                raise NothingMatched(
+                    f"There is no version of the project {name}. Deploy it first: sdist deploy --all."
+                )
+            wanted = (
+                sanitised(version) if version is not None else current(there, known) or there[-1]
+            )
             if wanted not in there:
                 shown = ", ".join(there)
-                raise NothingMatched(f"There is no version {version} of the project {name}. It has: {shown}.")
+                raise NothingMatched(
+                    f"There is no version {version} of the project {name}. It has: {shown}."
+                )
             found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
         except DistError as error:
             return NodeResult(node=node, version=version, error=error)
@@ -126,7 +151,9 @@ def _needed(job: Job, seen: NodeVersions, version_of: VersionOf) -> list[str]:
     return [seen.default] if job.state is api.JobState.PENDING and seen.default else []
 
 
-def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None = None) -> list[str]:
+def differences(
+    seen: Iterable[NodeVersions], known: Mapping[str, float] | None = None
+) -> list[str]:
     """Return a sentence for each reason why the default version is not the same newest code on all nodes.
 
     `known` are upload times of versions whose names have none, in seconds since the epoch.
@@ -134,9 +161,14 @@ def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None 
     answered = [entry for entry in seen if entry.error is None]
     contents = [told_content(entry.default) for entry in answered]
     common = max(contents, key=contents.count, default=None)
-    usual = next((entry.default for entry in answered if told_content(entry.default) == common), None)
+    usual = next(
+        (entry.default for entry in answered if told_content(entry.default) == common), None
+    )
     other = (
-        (f"{entry.default or 'no version at all'}, most nodes {usual or 'no version at all'}", entry.node)
+        (
+            f"{entry.default or 'no version at all'}, most nodes {usual or 'no version at all'}",
+            entry.node,
+        )
         for entry, content in zip(answered, contents, strict=True)
         if content != common
     )
@@ -145,12 +177,19 @@ def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None 
         for entry in answered
         if (why := behind(entry.versions, known))
     )
-    return [f"{', '.join(names)} would run {what}." for what, names in names_by([*other, *wrong]).items()]
+    return [
+        f"{', '.join(names)} would run {what}."
+        for what, names in names_by([*other, *wrong]).items()
+    ]
 
 
 def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
     """Return a sentence for each default version that a crawl brought."""
-    brought = names_by((one.default, one.node) for one in seen if one.default is not None and is_crawls(one.default))
+    brought = names_by(
+        (one.default, one.node)
+        for one in seen
+        if one.default is not None and is_crawls(one.default)
+    )
     return [
         f"{', '.join(names)} would run {version}, which a crawl brought: nothing was deployed there."
         for version, names in brought.items()

@@ -26,10 +26,31 @@ INFO = "EGG-INFO/"
 SETUP_TIMEOUT, COMMIT_TIMEOUT = 300, 20
 #: what tools keep in a project: version control, caches, editors' files
 _TOOL_FILES = {
-    "__pycache__", "node_modules", "CVS", "_darcs", ".git", ".gitignore", ".gitattributes", ".hg", ".hgignore", ".svn",
-    ".bzr", ".fslckout", ".jj", ".tox", ".nox", ".eggs", ".cache", ".hypothesis", ".ipynb_checkpoints", ".idea",
-    ".vscode", ".DS_Store", ".scrapy", ".sdist",
-}  # fmt: skip
+    "__pycache__",
+    "node_modules",
+    "CVS",
+    "_darcs",
+    ".git",
+    ".gitignore",
+    ".gitattributes",
+    ".hg",
+    ".hgignore",
+    ".svn",
+    ".bzr",
+    ".fslckout",
+    ".jj",
+    ".tox",
+    ".nox",
+    ".eggs",
+    ".cache",
+    ".hypothesis",
+    ".ipynb_checkpoints",
+    ".idea",
+    ".vscode",
+    ".DS_Store",
+    ".scrapy",
+    ".sdist",
+}
 _TOOL_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
 #: only of hidden ones: `.mypy_cache`, `.settings.py.swp`; a folder `price_cache` may be the project's own
 _HIDDEN_SUFFIXES = (*_TOOL_SUFFIXES, "_cache", ".swp")
@@ -38,10 +59,25 @@ _BUILD_FOLDERS = {"build", "dist"}
 #: modules for tools, not for spiders
 _TOOL_MODULES = {"setup.py", "conftest.py"}
 #: not copied for setup.py
-_NOT_COPIED = ("__pycache__", "node_modules", "build", "dist", "*.egg-info", ".sdist", ".git", ".hg", ".svn", ".tox")
+_NOT_COPIED = (
+    "__pycache__",
+    "node_modules",
+    "build",
+    "dist",
+    "*.egg-info",
+    ".sdist",
+    ".git",
+    ".hg",
+    ".svn",
+    ".tox",
+)
 #: commands for each of scrapyd-client's keywords: description of the commit, number of commits as a fallback, branch
 _COMMANDS = {
-    "GIT": (("git", "describe"), ("git", "rev-list", "--count", "HEAD"), ("git", "rev-parse", "--abbrev-ref", "HEAD")),
+    "GIT": (
+        ("git", "describe"),
+        ("git", "rev-list", "--count", "HEAD"),
+        ("git", "rev-parse", "--abbrev-ref", "HEAD"),
+    ),
     "HG": (("hg", "log", "-r", ".", "-T", "r{rev}"), ("hg", "id", "-n"), ("hg", "branch")),
 }
 
@@ -53,7 +89,9 @@ class ProjectFiles:
     settings_module: str  #: dotted name
     files: Mapping[str, bytes] = field(repr=False)  #: path inside the egg, with slashes -> content
     info: Mapping[str, bytes] = field(repr=False)  #: path -> content of the files below EGG-INFO
-    key: bytes | None = field(default=None, repr=False)  #: the Fernet key with which workers decrypt batches
+    key: bytes | None = field(
+        default=None, repr=False
+    )  #: the Fernet key with which workers decrypt batches
     left_out: tuple[str, ...] = ()  #: paths in the project folder that were left out
 
 
@@ -97,7 +135,11 @@ def _base(root: Path, top: str) -> Path:
     """Return the folder of the packages: that of scrapy.cfg, or its `src` if only that has the settings module."""
     source = root / "src"
     beside = (root / top).is_dir() or (root / f"{top}.py").is_file()
-    return source if not beside and ((source / top).is_dir() or (source / f"{top}.py").is_file()) else root
+    return (
+        source
+        if not beside and ((source / top).is_dir() or (source / f"{top}.py").is_file())
+        else root
+    )
 
 
 def _top_level(root: Path, settings_top: str) -> Iterator[tuple[str, bytes | None]]:
@@ -155,7 +197,11 @@ def run_setup_py(root: Path, settings_module: str) -> ProjectFiles:
         copy = Path(folder) / root.name
         _copy(root, copy)
         with zipfile.ZipFile(_run(root, copy, Path(folder) / "eggs")) as archive:
-            found = {name: archive.read(name) for name in sorted(archive.namelist()) if not name.endswith("/")}
+            found = {
+                name: archive.read(name)
+                for name in sorted(archive.namelist())
+                if not name.endswith("/")
+            }
     info = {name: content for name, content in found.items() if name.startswith(INFO)}
     entry_points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     entry_points.read_string(info.get(f"{INFO}entry_points.txt", b"").decode())
@@ -173,23 +219,34 @@ def _copy(root: Path, copy: Path) -> None:
     patterns = shutil.ignore_patterns(*_NOT_COPIED)
 
     def ignored(folder: str, names: list[str]) -> set[str]:
-        return patterns(folder, names) | {name for name in names if _is_environment(Path(folder) / name)}
+        return patterns(folder, names) | {
+            name for name in names if _is_environment(Path(folder) / name)
+        }
 
     try:
         shutil.copytree(root, copy, ignore=ignored, symlinks=True)
     except (OSError, shutil.Error) as error:
-        raise ConfigError(f"Cannot copy the project in {root} for its setup.py: {error}.") from error
+        raise ConfigError(
+            f"Cannot copy the project in {root} for its setup.py: {error}."
+        ) from error
 
 
 def _run(root: Path, copy: Path, target: Path) -> Path:
     command = [sys.executable, "setup.py", "--quiet", "bdist_egg", "--dist-dir", str(target)]
     try:
         done = subprocess.run(
-            command, cwd=copy, capture_output=True, text=True, check=False, timeout=SETUP_TIMEOUT,
+            command,
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SETUP_TIMEOUT,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{root / 'setup.py'} did not end within {SETUP_TIMEOUT} seconds.") from None
+        raise ConfigError(
+            f"{root / 'setup.py'} did not end within {SETUP_TIMEOUT} seconds."
+        ) from None
     eggs = sorted(target.glob("*.egg"))
     if done.returncode == 0 and len(eggs) == 1 and eggs[0].is_file():
         return eggs[0]

@@ -79,7 +79,9 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
         known = _closure(_ON_EVERY_NODE)
         _install(project_root, Path(folder), known)
         wanted = [
-            found for found in distributions(path=[folder]) if canonicalize_name(found.metadata["Name"]) not in known
+            found
+            for found in distributions(path=[folder])
+            if canonicalize_name(found.metadata["Name"]) not in known
         ]
         compiled = sorted(found.metadata["Name"] for found in wanted if _is_compiled(found))
         if compiled:
@@ -92,18 +94,38 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
 
 
 def _install(project_root: Path, folder: Path, known: set[str]) -> None:
-    text = _without(known, (project_root / REQUIREMENTS).read_text(encoding="utf-8", errors="replace"), project_root)
-    options = ["--target", str(folder), "--no-compile", "--no-input", "--disable-pip-version-check", "--quiet"]
+    text = _without(
+        known,
+        (project_root / REQUIREMENTS).read_text(encoding="utf-8", errors="replace"),
+        project_root,
+    )
+    options = [
+        "--target",
+        str(folder),
+        "--no-compile",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--quiet",
+    ]
     command = command_of_module("pip", "install", *options, "--requirement", "/dev/stdin")
     try:
         done = subprocess.run(
-            command, cwd=project_root, capture_output=True, text=True, check=False, timeout=PIP_TIMEOUT,
+            command,
+            cwd=project_root,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PIP_TIMEOUT,
             input=text,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"pip did not end within {PIP_TIMEOUT} seconds; the egg was not built.") from None
+        raise ConfigError(
+            f"pip did not end within {PIP_TIMEOUT} seconds; the egg was not built."
+        ) from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
+        lines = [
+            line for line in done.stderr.splitlines() if line.startswith("ERROR:")
+        ] or done.stderr.splitlines()
         why = (lines or ["it gave no reason"])[-1].removeprefix("ERROR: ").rstrip(".")
         raise ConfigError(
             f"pip cannot install what {project_root / REQUIREMENTS} names: {why}. Correct that file, or deploy without "

@@ -27,7 +27,15 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, made_at, newest, version_name
+from scrapyd_dist.scrapyd.versions import (
+    current,
+    hash_in,
+    is_crawls,
+    later_than,
+    made_at,
+    newest,
+    version_name,
+)
 from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
@@ -62,15 +70,23 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 @dataclass(frozen=True, kw_only=True)
 class RollOutRequest:
     spider: str | None = None  #: the version must have it
-    upload: bool = True  #: if not, the version with the egg's content is taken, else the newest deployment
+    upload: bool = (
+        True  #: if not, the version with the egg's content is taken, else the newest deployment
+    )
     timeout: float = 60.0  #: seconds for all calls to one node
     dirty: bool = False  #: whether there are uncommitted changes, for the name of a new version
     label: str = ""  #: name of the commit, for the name of a new version
-    for_crawl: bool = False  #: whether it is for a crawl, so that it must not become a node's default
+    for_crawl: bool = (
+        False  #: whether it is for a crawl, so that it must not become a node's default
+    )
     #: node name -> version name there, instead of one chosen by time and content
     given: Mapping[str, str] = field(default_factory=dict)
-    only_missing: bool = False  #: whether a node that has the given name is skipped, instead of uploading again
-    atomic: bool = False  #: whether all uploads are undone if one node fails, except those that a job may run
+    only_missing: bool = (
+        False  #: whether a node that has the given name is skipped, instead of uploading again
+    )
+    atomic: bool = (
+        False  #: whether all uploads are undone if one node fails, except those that a job may run
+    )
     retries: int = 0  #: maximum retries of a call after a transient failure
     dry_run: bool = False  #: whether nothing is uploaded; results have `planned` instead
 
@@ -78,7 +94,9 @@ class RollOutRequest:
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
     node: Node
-    version: str | None = None  #: the version that jobs on this node are pinned to; None if it failed
+    version: str | None = (
+        None  #: the version that jobs on this node are pinned to; None if it failed
+    )
     uploaded: bool = False
     same_code: bool = False  #: whether the version has the egg's content; others are accepted only without an upload
     spiders: tuple[str, ...] = ()
@@ -92,7 +110,9 @@ class NodeResult:
     @property
     def reason(self) -> str:
         """Why it failed, if possible without the node's name, for grouping."""
-        return self.error.reason if isinstance(self.error, BrokenEggError) else str(self.error or "")
+        return (
+            self.error.reason if isinstance(self.error, BrokenEggError) else str(self.error or "")
+        )
 
 
 class RollOut:
@@ -100,7 +120,9 @@ class RollOut:
 
     def __init__(self, results: Iterable[NodeResult]) -> None:
         self.results = tuple(results)
-        self.ready = tuple(result for result in self.results if result.error is None and not result.undone)
+        self.ready = tuple(
+            result for result in self.results if result.error is None and not result.undone
+        )
         self.failed = tuple(result for result in self.results if result.error is not None)
         versions = {result.version for result in self.results if result.version is not None}
         #: on all good nodes; None without a good node, or with different versions (only without an upload)
@@ -152,7 +174,9 @@ def ensure(
     with each step, from several threads, but never concurrently. Ctrl-C during the upload raises RollOutInterrupted.
     """
     if not nodes:
-        raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
+        raise ConfigError(
+            "There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg."
+        )
     if egg is None and wish.upload:
         raise ConfigError("Nothing to deploy: no egg was built.")
     lock, steps = threading.Lock(), {node.name: Step.ASKING for node in nodes}
@@ -164,19 +188,37 @@ def ensure(
 
     sender = transport or RequestsTransport()
     uploads = [
-        NodeUpload(node=node, project=node.project or project, egg=egg, wish=wish, tell=tell, transport=sender)
+        NodeUpload(
+            node=node,
+            project=node.project or project,
+            egg=egg,
+            wish=wish,
+            tell=tell,
+            transport=sender,
+        )
         for node in nodes
     ]
     with thread_pool(len(uploads)) as pool:
         list(pool.map(NodeUpload.ask, uploads))
         if egg is None or not wish.upload:
-            return RollOut(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))
+            return RollOut(
+                pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads)
+            )
         there, content = [one.versions for one in uploads if one.error is None], egg.content_hash
-        saved = find_egg(state, project, content) if state is not None and not wish.for_crawl else None
-        common = common_name(there, content, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
+        saved = (
+            find_egg(state, project, content) if state is not None and not wish.for_crawl else None
+        )
+        common = common_name(
+            there, content, for_crawl=wish.for_crawl, kept=saved.version if saved else None
+        )
         if common is None:
-            moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
-            common = version_name(content, moment, for_crawl=wish.for_crawl, dirty=wish.dirty, label=wish.label)
+            moment = later_than(
+                now or datetime.now(timezone.utc),
+                [name for one in uploads for name in one.versions],
+            )
+            common = version_name(
+                content, moment, for_crawl=wish.for_crawl, dirty=wish.dirty, label=wish.label
+            )
         names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
         try:
             result = RollOut(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
@@ -186,21 +228,37 @@ def ensure(
             if wish.dry_run:  # nothing was under way
                 raise
             last = dict(steps)
-            _keep(state, project, egg, [(node, names[node.name]) for node in nodes if last[node.name] in _SENT])
+            _keep(
+                state,
+                project,
+                egg,
+                [(node, names[node.name]) for node in nodes if last[node.name] in _SENT],
+            )
             raise RollOutInterrupted(last, common) from None
-    _keep(state, project, egg, [(one.node, one.version) for one in result.results if one.uploaded and one.version])
+    _keep(
+        state,
+        project,
+        egg,
+        [(one.node, one.version) for one in result.results if one.uploaded and one.version],
+    )
     return result
 
 
 def _keep(state: Path | None, project: str, egg: Egg, sent: Iterable[tuple[Node, str]]) -> None:
     """Keep the egg under each version, for the project itself and for each other name that it has on a node."""
     if state is not None:
-        for name, version in {(name, version) for node, version in sent for name in (project, node.project or project)}:
+        for name, version in {
+            (name, version) for node, version in sent for name in (project, node.project or project)
+        }:
             save_egg(state, name, version, egg.data)
 
 
 def common_name(
-    there: Sequence[Sequence[str]], content_hash: str, *, for_crawl: bool = False, kept: str | None = None
+    there: Sequence[Sequence[str]],
+    content_hash: str,
+    *,
+    for_crawl: bool = False,
+    kept: str | None = None,
 ) -> str | None:
     """Return the existing version name to use for a content on all nodes: the most common one; None for a new name.
 
@@ -263,8 +321,17 @@ class NodeUpload:
         """
         self.ask(again=True)
         if self.wish.dry_run:
-            planned, known = version not in self.versions and self.error is None, None if self.error else version
-            return NodeResult(node=self.node, version=known, planned=planned, before=self.versions, error=self.error)
+            planned, known = (
+                version not in self.versions and self.error is None,
+                None if self.error else version,
+            )
+            return NodeResult(
+                node=self.node,
+                version=known,
+                planned=planned,
+                before=self.versions,
+                error=self.error,
+            )
         again = self.node.name in self.wish.given and not self.wish.only_missing
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
@@ -294,30 +361,41 @@ class NodeUpload:
                 return replace(result, stays=stays)
             self._send(api.delversion(self.project, version))
         except NodeError as error:
-            return replace(result, stays=f"the version {version} could not be removed again: {error}")
+            return replace(
+                result, stays=f"the version {version} could not be removed again: {error}"
+            )
         self.tell(self.node, Step.UNDONE)
         return replace(result, version=None, undone=True)
 
     def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
         """Use the wanted version, else the newest one with the egg's content, else the newest deployment."""
         self.ask(again=True)
-        ours = [name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash]
+        ours = [
+            name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash
+        ]
         there = max(ours, key=lambda name: made_at(name) or 0.0) if ours else current(self.versions)
         version = there if wanted is None else wanted
-        return self._result(lambda: self._check_there(version), version=version or "", uploaded=False)
+        return self._result(
+            lambda: self._check_there(version), version=version or "", uploaded=False
+        )
 
     def _check_there(self, version: str | None) -> tuple[str, ...]:
         if version is not None and version in self.versions:
             return self._check(version)
         what, advice = "version", "Deploy it first: sdist deploy --all."
         if version is not None:
-            what, advice = f"version {version}", "Deploy it first, or name another one: sdist code versions."
+            what, advice = (
+                f"version {version}",
+                "Deploy it first, or name another one: sdist code versions.",
+            )
         raise NothingMatched(
             f"There is no {what} of the project {self.project} on the node, and uploading is switched off "
             f'(DISTRIBUTED_DEPLOY = "never"). {advice}'
         )
 
-    def _result(self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool) -> NodeResult:
+    def _result(
+        self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool
+    ) -> NodeResult:
         try:
             if self.error is not None:
                 raise self.error
@@ -328,7 +406,12 @@ class NodeUpload:
         self.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(
-            node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders, before=self.versions
+            node=self.node,
+            version=version,
+            uploaded=uploaded,
+            same_code=same,
+            spiders=spiders,
+            before=self.versions,
         )
 
     def _upload(self, version: str, egg: Egg) -> tuple[str, ...]:
@@ -338,7 +421,9 @@ class NodeUpload:
                 self._send(api.addversion(self.project, version, egg.data))
             except NodeError as error:
                 # The upload may have succeeded although the reply was lost.
-                if not error.maybe_accepted or version not in self._send(api.listversions(self.project)):
+                if not error.maybe_accepted or version not in self._send(
+                    api.listversions(self.project)
+                ):
                     raise
             return self._check(version)
         except ApiRefused as error:
@@ -361,7 +446,9 @@ class NodeUpload:
         except ApiRefused:
             return ""  # the node has not kept it
         except NodeError as error:
-            return f" The version {version} is still there and may be the node's default now: {error}"
+            return (
+                f" The version {version} is still there and may be the node's default now: {error}"
+            )
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], at_most: float = float("inf"), *, tried: int = 0) -> T:
@@ -377,7 +464,7 @@ class NodeUpload:
 
     def _pause(self, tried: int) -> bool:
         """Wait until the next retry; returns False if there is none left."""
-        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not cryptography
+        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)
         if tried >= self.wish.retries or time.monotonic() + pause > self._deadline:
             return False
         self.tell(self.node, Step.RETRYING)

@@ -1,5 +1,5 @@
 """How Sphinx makes the site of these pages: `make docs`."""
-# ruff: noqa: INP001 - a script of Sphinx
+
 
 import re
 from pathlib import Path
@@ -9,7 +9,9 @@ HERE = Path(__file__).parent
 project = "scrapyd-dist"
 author = "The scrapyd-dist maintainers"
 release = re.findall(
-    '^__version__ = "(.+)"', (HERE.parent / "scrapyd_dist" / "version.py").read_text("utf-8"), re.MULTILINE
+    '^__version__ = "(.+)"',
+    (HERE.parent / "scrapyd_dist" / "version.py").read_text("utf-8"),
+    re.MULTILINE,
 )[0]
 
 extensions = ["myst_parser"]

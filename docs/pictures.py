@@ -1,5 +1,5 @@
 """Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
-# ruff: noqa: INP001, E402 - a script of its own, and what it imports is found by what it does first
+
 
 from __future__ import annotations
 
@@ -64,7 +64,15 @@ def main() -> int:
 
 def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
     """One demo: what its live view showed on the way, and what the store knows of it in the end."""
-    demo = [sys.executable, "-m", "scrapyd_dist", "demo", f"--items={items}", f"--nodes={nodes}", "--dir=demo"]
+    demo = [
+        sys.executable,
+        "-m",
+        "scrapyd_dist",
+        "demo",
+        f"--items={items}",
+        f"--nodes={nodes}",
+        "--dir=demo",
+    ]
     with subprocess.Popen(demo, cwd=folder, env={**os.environ, "HOME": str(folder)}) as process:
         store = folder / "demo" / ".sdist" / "store.db"
         live = watch(process, store, items)
@@ -95,7 +103,12 @@ def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str
 def svg(document: Mapping[str, Any]) -> str:
     """The live view of a crawl as an SVG document. Its fonts are those of the reader's machine: it fetches nothing."""
     console = Console(
-        record=True, width=110, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
+        record=True,
+        width=110,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        legacy_windows=False,
     )
     console.print(frame(document))
     return re.sub(r"@font-face\s*{[^}]*}\s*", "", console.export_svg(title="sdist watch"))
@@ -118,7 +131,9 @@ def take(report: Path, folder: Path, out: Path) -> None:
 
 def _edge(opened: Browser, title: str, edge: str) -> float:
     sections = "[...document.querySelectorAll('section')]"
-    script = f"{sections}.find(s => s.innerText.startsWith('{title}')).getBoundingClientRect().{edge}"
+    script = (
+        f"{sections}.find(s => s.innerText.startsWith('{title}')).getBoundingClientRect().{edge}"
+    )
     return float(opened.run(script))
 
 

@@ -40,7 +40,9 @@ class Behaviour:
                 behaviour = cls(kind=kind, argument=argument)
                 behaviour.check()
                 return behaviour
-        raise ValueError(f"no such behaviour of a page: {text!r}; one of {', '.join(get_args(Kind))} is meant")
+        raise ValueError(
+            f"no such behaviour of a page: {text!r}; one of {', '.join(get_args(Kind))} is meant"
+        )
 
     def check(self) -> None:
         """Refuse an argument that would only fail when the page is asked for.
@@ -102,12 +104,16 @@ class Behaviours:
         parsed = {path: Behaviour.parse(text) for path, text in texts.items()}
         return cls(
             exact={path: behaviour for path, behaviour in parsed.items() if not path.endswith("*")},
-            prefixes={path[:-1]: behaviour for path, behaviour in parsed.items() if path.endswith("*")},
+            prefixes={
+                path[:-1]: behaviour for path, behaviour in parsed.items() if path.endswith("*")
+            },
         )
 
     def of(self, path: str) -> Behaviour | None:
         """The behaviour of a path without a query, or None."""
         found = self.exact.get(path)
         if found is None and self.prefixes:
-            return next((found for start, found in self.prefixes.items() if path.startswith(start)), None)
+            return next(
+                (found for start, found in self.prefixes.items() if path.startswith(start)), None
+            )
         return found

@@ -34,7 +34,9 @@ class Hit(NamedTuple):
     def row(self, *, with_headers: bool) -> dict[str, Any]:
         """The hit as the log shows it."""
         headers = self.headers()
-        shown: dict[str, Any] = {"headers": headers} if with_headers else {"headers_sha256": _sha(self.head)}
+        shown: dict[str, Any] = (
+            {"headers": headers} if with_headers else {"headers_sha256": _sha(self.head)}
+        )
         return {
             "time": self.time,
             "host": headers.get("host", ""),
@@ -89,13 +91,19 @@ class Log:
 
     def lines(self) -> str:
         """The whole log, one JSON object per line."""
-        return "".join(json.dumps(hit.row(with_headers=self._with_headers)) + "\n" for hit in self._hits)
+        return "".join(
+            json.dumps(hit.row(with_headers=self._with_headers)) + "\n" for hit in self._hits
+        )
 
     def flush(self) -> None:
         """Write what is not yet in the file."""
         if self._file:
             fresh = self._hits[self._written :]
-            self._file.write("".join(json.dumps(hit.row(with_headers=self._with_headers)) + "\n" for hit in fresh))
+            self._file.write(
+                "".join(
+                    json.dumps(hit.row(with_headers=self._with_headers)) + "\n" for hit in fresh
+                )
+            )
             self._file.flush()
             self._written = len(self._hits)
 

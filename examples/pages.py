@@ -19,8 +19,26 @@ INDEX_TEMPLATE = "/properties/index_%05d.html"
 _AGENTS = 50
 
 _LOOKS = ("Bright", "Quiet", "Spacious", "Modern", "Victorian", "Compact", "Sunny", "Restored")
-_KINDS = ("garden flat", "town house", "studio", "loft", "cottage", "maisonette", "terrace", "bungalow")
-_PLACES = ("Camden", "Brixton", "Hackney", "Ealing", "Richmond", "Islington", "Greenwich", "Chelsea")
+_KINDS = (
+    "garden flat",
+    "town house",
+    "studio",
+    "loft",
+    "cottage",
+    "maisonette",
+    "terrace",
+    "bungalow",
+)
+_PLACES = (
+    "Camden",
+    "Brixton",
+    "Hackney",
+    "Ealing",
+    "Richmond",
+    "Islington",
+    "Greenwich",
+    "Chelsea",
+)
 _STREETS = ("Mill Lane", "Station Road", "Orchard Close", "Bridge Street", "Park View", "Kiln Yard")
 _EXTRAS = (
     "It is close to the river and to two schools.",
@@ -143,7 +161,11 @@ class Site:
         if page is not None:
             return self._index(page, host)
         agent = self._agents.get(path)
-        return None if agent is None else f"<html><body><h1 class='agent'>Agent {agent}</h1></body></html>".encode()
+        return (
+            None
+            if agent is None
+            else f"<html><body><h1 class='agent'>Agent {agent}</h1></body></html>".encode()
+        )
 
     def _detail(self, number: int) -> bytes:
         fields = {name: _escaped(value) for name, value in self.item(number).items()}
@@ -154,11 +176,20 @@ class Site:
         numbers = range(first, min(first + self.per_page, self.items))
         links = [self._link(number, "?from=list&sort=price" if at < self.duplicates else "")
                  for at, number in enumerate(numbers)]  # fmt: skip
-        links += [self._link(number, "?sort=price&from=list") for number in numbers[: self.duplicates]]
-        links += [self._link(number, "?via=partner", self.other_host(host)) for number in numbers[: self.offsite]]
+        links += [
+            self._link(number, "?sort=price&from=list") for number in numbers[: self.duplicates]
+        ]
+        links += [
+            self._link(number, "?via=partner", self.other_host(host))
+            for number in numbers[: self.offsite]
+        ]
         has_next = page + 1 < self.pages
-        next_link = f'<p class="pager"><a class="next" href="{self.index_path(page + 1)}">Next page</a></p>'
-        return _INDEX.format(page=page, links="\n".join(links), next_link=next_link if has_next else "").encode()
+        next_link = (
+            f'<p class="pager"><a class="next" href="{self.index_path(page + 1)}">Next page</a></p>'
+        )
+        return _INDEX.format(
+            page=page, links="\n".join(links), next_link=next_link if has_next else ""
+        ).encode()
 
     def _link(self, number: int, query: str, origin: str = "") -> str:
         href = _escaped(origin + self.detail_path(number) + query)

@@ -55,11 +55,17 @@ class BadRequestError(Exception):
 
 
 def response(
-    status: int, body: bytes, headers: dict[str, str] | None = None, kind: str = "text/html; charset=utf-8"
+    status: int,
+    body: bytes,
+    headers: dict[str, str] | None = None,
+    kind: str = "text/html; charset=utf-8",
 ) -> bytes:
     """A whole HTTP response, ready to be written."""
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}", f"Content-Type: {kind}"]
-    lines += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in (headers or {}).items())]
+    lines += [
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
 
@@ -88,8 +94,12 @@ def take_request(buffer: bytes) -> tuple[Request, bytes] | None:
         raise BadRequestError
     if len(buffer) < end + 4 + length:
         return None
-    close = b"connection: close" in lower or (version == "HTTP/1.0" and b"connection: keep-alive" not in lower)
-    return Request(method, target, head, buffer[end + 4 : end + 4 + length], close), buffer[end + 4 + length :]
+    close = b"connection: close" in lower or (
+        version == "HTTP/1.0" and b"connection: keep-alive" not in lower
+    )
+    return Request(method, target, head, buffer[end + 4 : end + 4 + length], close), buffer[
+        end + 4 + length :
+    ]
 
 
 class Server:
@@ -103,7 +113,12 @@ class Server:
     """
 
     def __init__(
-        self, site: Site, log: Log | None = None, *, latency: float = 0.0, behaviours: Behaviours | None = None
+        self,
+        site: Site,
+        log: Log | None = None,
+        *,
+        latency: float = 0.0,
+        behaviours: Behaviours | None = None,
     ) -> None:
         self.site = site
         self.log = log or Log()
@@ -139,7 +154,9 @@ class Server:
         if behaviour is None and "behave=" not in query:
             return self._page(request, path)
         return self._behave(
-            request, path, behaviour or Behaviour.parse(query.partition("behave=")[2].partition("&")[0])
+            request,
+            path,
+            behaviour or Behaviour.parse(query.partition("behave=")[2].partition("&")[0]),
         )
 
     def _page(self, request: Request, path: str) -> Answer:
@@ -162,22 +179,32 @@ class Server:
         if status is not None:
             page = Answer(response(status, b"<h1>Not today</h1>", behaviour.error_headers()))
         elif behaviour.kind == "says":
-            page = Answer(response(200, behaviour.argument.encode(), kind="text/plain; charset=utf-8"))
+            page = Answer(
+                response(200, behaviour.argument.encode(), kind="text/plain; charset=utf-8")
+            )
         elif not behaviour.lets_in(parse_headers(request.head)):
             page = Answer(response(403, b"<h1>Not for you</h1>"))
         elif behaviour.kind == "redirect":
             page = Answer(response(302, b"", {"Location": behaviour.argument}))
         elif behaviour.kind == "setcookie":
             head, _, body = page.data.partition(b"\r\n\r\n")
-            page = Answer(head + f"\r\nSet-Cookie: {behaviour.argument}; Path=/\r\n\r\n".encode() + body)
+            page = Answer(
+                head + f"\r\nSet-Cookie: {behaviour.argument}; Path=/\r\n\r\n".encode() + body
+            )
         elif behaviour.kind == "cut":
             return Answer(page.data[: -(len(page.data) // 4)], self.latency, "close")
         slow = float(behaviour.argument) if behaviour.kind == "slow" else 0.0
         return Answer(page.data, self.latency + slow)
 
     def _echo(self, request: Request) -> Answer:
-        said = {"method": request.method, "target": request.target, "headers": parse_headers(request.head)}
-        return _json({**said, "body": request.body.decode("utf-8", "replace")})._replace(delay=self.latency)
+        said = {
+            "method": request.method,
+            "target": request.target,
+            "headers": parse_headers(request.head),
+        }
+        return _json({**said, "body": request.body.decode("utf-8", "replace")})._replace(
+            delay=self.latency
+        )
 
     def _control(self, request: Request) -> Answer:
         if request.path == "/__hits__":
@@ -215,7 +242,7 @@ class _Connection(asyncio.Protocol):
         self._peer = transport.get_extra_info("peername")[:2]
         self._connections.add(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+    def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
@@ -232,7 +259,10 @@ class _Connection(asyncio.Protocol):
                 request, self._buffer = taken
                 answer = self._server.answer(request, self._peer)
             except (BadRequestError, ValueError):
-                answer, request = Answer(response(400, b"<h1>Bad request</h1>"), after="close"), None
+                answer, request = (
+                    Answer(response(400, b"<h1>Bad request</h1>"), after="close"),
+                    None,
+                )
             if request is not None and request.method == "HEAD":
                 answer = answer._replace(data=answer.data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
             if request is not None and request.close and answer.after == "keep":
@@ -246,7 +276,9 @@ class _Connection(asyncio.Protocol):
             self._waiting = True
             asyncio.get_running_loop().call_later(answer.delay, self._send_late, answer)
         elif answer.after == "reset":
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER
+            )
             self._transport.abort()
         else:
             self._transport.write(answer.data)

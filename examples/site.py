@@ -37,14 +37,24 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
     parser.add_argument("--items", type=int, default=3000, help="number of detail pages")
     parser.add_argument("--per-page", type=int, default=30, help="links per index page")
-    parser.add_argument("--url-style", choices=get_args(UrlStyle), default="numbered", help="how detail URLs look")
-    parser.add_argument("--offsite", type=int, default=0, help="links per index page to another host name")
-    parser.add_argument("--duplicates", type=int, default=0, help="links per index page that stand there twice")
+    parser.add_argument(
+        "--url-style", choices=get_args(UrlStyle), default="numbered", help="how detail URLs look"
+    )
+    parser.add_argument(
+        "--offsite", type=int, default=0, help="links per index page to another host name"
+    )
+    parser.add_argument(
+        "--duplicates", type=int, default=0, help="links per index page that stand there twice"
+    )
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--behave", type=Path, help="JSON file: path -> behaviour")
     parser.add_argument("--log", type=Path, help="file that gets one JSON line per hit")
-    parser.add_argument("--log-headers", action="store_true", help="log all headers instead of a hash of them")
-    parser.add_argument("--until-eof", action="store_true", help="end when standard input is closed")
+    parser.add_argument(
+        "--log-headers", action="store_true", help="log all headers instead of a hash of them"
+    )
+    parser.add_argument(
+        "--until-eof", action="store_true", help="end when standard input is closed"
+    )
     return parser
 
 
@@ -62,7 +72,13 @@ def site_from(options: argparse.Namespace) -> Site:
 def announcement(site: Site, host: str, port: int) -> dict[str, Any]:
     """What is printed once it listens."""
     url = f"http://{host}:{port}"
-    return {"port": port, "url": url, "index": url + INDEX_TEMPLATE, "items": site.items, "pages": site.pages}
+    return {
+        "port": port,
+        "url": url,
+        "index": url + INDEX_TEMPLATE,
+        "items": site.items,
+        "pages": site.pages,
+    }
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -70,7 +86,9 @@ async def serve(options: argparse.Namespace) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     behaviours = json.loads(options.behave.read_text(encoding="utf-8")) if options.behave else {}
     log = Log(options.log, with_headers=options.log_headers)
-    server = Server(site_from(options), log, latency=options.latency, behaviours=Behaviours.parse(behaviours))
+    server = Server(
+        site_from(options), log, latency=options.latency, behaviours=Behaviours.parse(behaviours)
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     if options.until_eof:

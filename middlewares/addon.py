@@ -91,7 +91,8 @@ def warn_of_zip(settings: BaseSettings) -> None:
     reason = settings.get(ZIPPED)
     if reason:
         logger.warning(
-            "The egg of this job could not be unpacked, so code that opens files beside itself finds none: %s.", reason
+            "The egg of this job could not be unpacked, so code that opens files beside itself finds none: %s.",
+            reason,
         )
 
 
@@ -119,7 +120,9 @@ class Addon:
             self._leave_to_scrapy(settings)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
-        self.waits_for_spider = self._crawler is not None and self._crawler.spider is None and _depends(settings)
+        self.waits_for_spider = (
+            self._crawler is not None and self._crawler.spider is None and _depends(settings)
+        )
         if self.waits_for_spider:
             return
         give_state_to_spider(settings, self._crawler)
@@ -139,7 +142,9 @@ class Addon:
             _leave_feeds(settings)
             _give_feed(settings)
             return
-        if not is_filler(settings):  # whose own items go to its own feeds, and whose queue may be on disk
+        if not is_filler(
+            settings
+        ):  # whose own items go to its own feeds, and whose queue may be on disk
             self._keep_at_home(settings)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
@@ -171,7 +176,9 @@ class Addon:
         try:
             find_target(spider, settings)
         except NoTarget as error:
-            logger.warning("This crawl is not distributed; Scrapy runs it in this process. %s", error)
+            logger.warning(
+                "This crawl is not distributed; Scrapy runs it in this process. %s", error
+            )
             settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
         except ConfigError:
             return  # the producer refuses it, in words

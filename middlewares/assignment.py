@@ -23,7 +23,9 @@ from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.settings import SettingReader
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
-LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
+LOCAL_COMMANDS = frozenset(
+    {"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"}
+)
 #: the setting of a process that only fills this frontier
 FRONTIER = "DISTRIBUTED_FRONTIER"
 #: the setting that names the crawling strategy that a worker works for
@@ -117,14 +119,18 @@ class Assignment(WorkerRequest):
     store_sealed: str = ""  #: the same, encrypted
     foreign: bool = False  #: the crawl is another project's
     key_sealed: str = ""  #: the key of such a crawl, sealed for this code
-    goals: Mapping[str, float] = field(default_factory=dict)  #: of the whole crawl, as `Goals.limits`
+    goals: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: of the whole crawl, as `Goals.limits`
     typed: bool = False  #: items keep their classes, and values that JSON lacks
 
     # a job that is sent a batch
     batch: int = 0
     attempt: int = 0
     feed: bool = False  #: items go to the project's feed URL instead of the log folder
-    allowance: Mapping[str, float] = field(default_factory=dict)  #: of the goals, where the store is out of reach
+    allowance: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: of the goals, where the store is out of reach
     row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
 
     # a job that leases its batches
@@ -140,7 +146,9 @@ class Assignment(WorkerRequest):
     def name(self) -> str:
         """The job's id, which names its files and holds its leases."""
         home = self.home or self.crawl
-        return worker_id(home, self.worker) if self.leases else job_id(home, self.batch, self.attempt)
+        return (
+            worker_id(home, self.worker) if self.leases else job_id(home, self.batch, self.attempt)
+        )
 
     @property
     def other_slot(self) -> str:

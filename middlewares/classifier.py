@@ -51,14 +51,22 @@ class FrontierFeed:
     crawler: Crawler  #: its fingerprinter and its offsite middleware judge
     spider: Spider = field(init=False)  #: whose requests they are
     key: bytes | None  #: the key that the nodes have, for what must be hidden
-    stay: str = "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
-    slotting: SlotRouting | None = None  #: where requests go; None when batches are sent to nodes: there are no slots
+    stay: str = (
+        "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
+    )
+    slotting: SlotRouting | None = (
+        None  #: where requests go; None when batches are sent to nodes: there are no slots
+    )
     #: makes requests with dont_filter differ from those that other processes found; None: they differ from none
     salt: str | None = ""
-    counts: Counter[str] = field(default_factory=Counter)  #: since they were last taken; SEALED counts with its batch
+    counts: Counter[str] = field(
+        default_factory=Counter
+    )  #: since they were last taken; SEALED counts with its batch
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
     callbacks: set[str] = field(default_factory=set)  #: names of those of the found requests
-    undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
+    undelivered: Counter[str] = field(
+        default_factory=Counter
+    )  #: why those for other spiders go nowhere
     _misses: list[Miss] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -66,7 +74,7 @@ class FrontierFeed:
         assert crawler.spider
         self.spider = crawler.spider
         self._placing = SlotPlacement(
-            lambda request: crawler.request_fingerprinter.fingerprint(request),  # noqa: PLW0108 - it is not there yet
+            lambda request: crawler.request_fingerprinter.fingerprint(request),
             self.slotting,
             salt=self.salt,
         )
@@ -89,11 +97,15 @@ class FrontierFeed:
             return self._fate(Disposition.REFUSED), None
         except CannotTravel as why:
             self.reasons[str(why)] += 1
-            return self._fate(Disposition.REFUSED if self.stay == "refuse" else Disposition.LOCAL), None
+            return self._fate(
+                Disposition.REFUSED if self.stay == "refuse" else Disposition.LOCAL
+            ), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
         to = self._addressee(request)
-        if to is None and is_offsite(self.crawler, request):  # one for another spider is judged there
+        if to is None and is_offsite(
+            self.crawler, request
+        ):  # one for another spider is judged there
             return self._fate(Disposition.OFFSITE), None
         is_seen = self._is_seen(request)
         if is_seen:
@@ -121,26 +133,34 @@ class FrontierFeed:
         if self.slotting is not None:
             return self.slotting.addressee(request, callback_name(request, self.spider))
         if meant := Addressee.of(request):
-            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
+            whom = (
+                f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
+            )
             raise Undeliverable(
                 f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to that one"
             )
         return None
 
-    def _found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
+    def _found(
+        self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes
+    ) -> FrontierIntake:
         """The request as it goes to the fleet; CannotTravel if it cannot."""
         value = self._value(request, to)
         if self.slotting is not None:
             value |= pack_attributes(self.spider, self.slotting.attributes)
         hidden = None if self.key else hidden_by(value)
         if hidden:
-            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
+            raise CannotTravel(
+                f"it has {hidden}, and the code on the nodes carries no key to read it with"
+            )
         if len(str(value)) > LARGE:
             try:
                 fit([value], key=self.key)
             except TooLarge as error:
                 raise CannotTravel(f"it is too large for a job's settings ({error})") from error
-        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+        return FrontierIntake(
+            value=value, fingerprint=fingerprint, slot=slot, priority=request.priority
+        )
 
     def _value(self, request: Request, to: Addressee | None) -> RequestValue:
         if to is None:

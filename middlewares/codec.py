@@ -30,7 +30,9 @@ AGAIN = "distributed_again"
 #: request meta: it waits for its turn outside of the queue: for a permit, or by a goal of the crawl
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
+LOCAL_META = frozenset(
+    {"is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT}
+)
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: meta that means nothing to another spider
@@ -44,7 +46,10 @@ ATTRIBUTES = "attributes"
 #: classes of requests that are no more than their fields
 PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 #: fields of a value that are those of the request, and those that may hold what JSON has no form for
-_AS_THEY_ARE, _PACKED = ("method", "encoding", "priority", "dont_filter"), ("body", "cookies", "cb_kwargs")
+_AS_THEY_ARE, _PACKED = (
+    ("method", "encoding", "priority", "dont_filter"),
+    ("body", "cookies", "cb_kwargs"),
+)
 
 
 class WatchedDict(partial[Any]):
@@ -75,9 +80,13 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
             value["errback"] = _name(errback, spider)
         return {**value, **_fields(request, LOCAL_META)}
     value = {"url": request.url, "rule": rule}
-    if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
+    if errback != getattr(
+        spider, "_errback", None
+    ):  # process_request of the rule gave it another one
         value["errback"] = None if errback is None else _name(errback, spider)
-    usual = {"link_text"} if request.meta.get("link_text") == "" else set()  # what a rule's request has anyway
+    usual = (
+        {"link_text"} if request.meta.get("link_text") == "" else set()
+    )  # what a rule's request has anyway
     return {**value, **_fields(request, RULE_META | usual)}
 
 
@@ -102,9 +111,13 @@ def to_value_for_other(request: Request, spider: Spider, callback: str | None) -
 def _fields(request: Request, left: frozenset[str]) -> RequestValue:
     """All but address and callbacks; of meta all but what is `left` here."""
     if type(request) not in PLAIN_CLASSES:
-        raise CannotTravel(f"{type(request).__name__} is a class of its own, which may mean more than its fields")
+        raise CannotTravel(
+            f"{type(request).__name__} is a class of its own, which may mean more than its fields"
+        )
     if abs(request.priority) > MAX_PRIORITY:
-        raise CannotTravel(f"its priority is {request.priority}, and none beyond {MAX_PRIORITY} can be kept")
+        raise CannotTravel(
+            f"its priority is {request.priority}, and none beyond {MAX_PRIORITY} can be kept"
+        )
     value: RequestValue = {}
     if request.method != "GET":
         value["method"] = request.method
@@ -163,10 +176,16 @@ def _request(
     return Request(value["url"], callback=callback, errback=errback, meta=meta, **given)
 
 
-def add_cookies(value: RequestValue, request: Request, cookies: list[dict[str, Any]]) -> RequestValue:
+def add_cookies(
+    value: RequestValue, request: Request, cookies: list[dict[str, Any]]
+) -> RequestValue:
     """The value of a request with more cookies; those that the request has itself go before them."""
     own = request.cookies
-    named = own if isinstance(own, list) else [{"name": name, "value": text} for name, text in own.items()]
+    named = (
+        own
+        if isinstance(own, list)
+        else [{"name": name, "value": text} for name, text in own.items()]
+    )
     return {**value, "cookies": _pack([*cookies, *named], "cookies")}
 
 
@@ -190,7 +209,7 @@ def set_attributes(value: RequestValue, spider: Spider) -> None:
 
 def rule_of(request: Request, spider: Spider) -> int | None:
     """The number of the CrawlSpider rule that made this request, or None."""
-    if isinstance(spider, CrawlSpider) and request.callback == spider._callback:  # noqa: SLF001 - how Scrapy marks its own
+    if isinstance(spider, CrawlSpider) and request.callback == spider._callback:
         rule = request.meta.get("rule")
         return rule if isinstance(rule, int) else None
     return None
@@ -220,13 +239,17 @@ def method_name(method: Callable[..., Any] | None, spider: Spider) -> str:
 @lru_cache(maxsize=256)
 def _attribute_of(kind: Any, function: Any) -> str:
     """The attribute of the class that holds this function; Scrapy's own serializer looks for it in the same way."""
-    return next((name for name in dir(kind) if inspect.getattr_static(kind, name, None) is function), "")
+    return next(
+        (name for name in dir(kind) if inspect.getattr_static(kind, name, None) is function), ""
+    )
 
 
 def _name(method: Callable[..., Any], spider: Spider) -> str:
     name = method_name(method, spider)
     if not name:
-        raise CannotTravel(f"{getattr(method, '__qualname__', method)} is not a method of the spider")
+        raise CannotTravel(
+            f"{getattr(method, '__qualname__', method)} is not a method of the spider"
+        )
     return name
 
 
@@ -238,10 +261,16 @@ def _targets(value: RequestValue, spider: Spider, meta: dict[str, Any]) -> tuple
         meta["rule"] = value["rule"]
         meta.setdefault("link_text", "")
         # Where Scrapy itself looks for what a request does not name; it has no other name for them.
-        return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001 - see above
+        errback = spider._errback
+        if "errback" in value:
+            errback = _method(value["errback"], spider)
+        return spider._callback, errback
     default = _default(spider)
     callback = value.get("callback", default)
-    return (None if callback == default else _method(callback, spider), _method(value.get("errback"), spider))
+    return (
+        None if callback == default else _method(callback, spider),
+        _method(value.get("errback"), spider),
+    )
 
 
 def _method(name: Any, spider: Spider) -> Any:
@@ -266,7 +295,9 @@ def _unpack(item: Any, spider: Spider | None) -> Any:
         return unpack(item, package)
     except UnknownClass as error:
         if spider is None:
-            return item  # a process without the project; what it does not call is of no matter to it
+            return (
+                item  # a process without the project; what it does not call is of no matter to it
+            )
         raise CannotTravel(str(error)) from error
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         raise CannotTravel(f"it has a value that cannot be made here: {error}") from error

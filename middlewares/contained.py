@@ -53,7 +53,7 @@ def contain_errors(crawler: Crawler) -> None:
         _put_around(scraper.spidermw, "_process_spider_input", _contained)
         for name in ("scrape_response", "scrape_response_async"):
             _put_around(scraper.spidermw, name, _with_contained_output)
-        if iscoroutinefunction(scraper._scrape):  # noqa: SLF001 - Scrapy 2.13 takes care of it
+        if iscoroutinefunction(scraper._scrape):
             _put_around(scraper, "_scrape", _contained)
         for owner in (scraper.itemproc, engine.downloader.middleware):
             for name in ("process_item", "process_item_async", "download", "download_async"):
@@ -75,7 +75,9 @@ def _contain_in_tasks() -> None:
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
     # Scrapy makes as many tasks for a page as CONCURRENT_ITEMS says; what its own code calls there is contained.
     file = work.cr_code.co_filename if isinstance(work, CoroutineType) else ""
-    return asyncio.Task(work if file.startswith(_SCRAPY) else _without_exit(work), loop=loop, **options)
+    return asyncio.Task(
+        work if file.startswith(_SCRAPY) else _without_exit(work), loop=loop, **options
+    )
 
 
 async def _without_exit(work: Any) -> Any:
@@ -97,7 +99,9 @@ def _is_running(task: asyncio.Task[Any] | None) -> bool:
         return False
 
 
-def _put_around(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _put_around(
+    owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
     """Change this method on this instance only; older Scrapys lack some."""
     if hasattr(owner, name):
         setattr(owner, name, around(getattr(owner, name)))
@@ -145,7 +149,11 @@ def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         result = call_contained(*arguments, **named)
-        return result.addCallback(_contained_output) if isinstance(result, Deferred) else _output_in(result)
+        return (
+            result.addCallback(_contained_output)
+            if isinstance(result, Deferred)
+            else _output_in(result)
+        )
 
     return call
 
@@ -155,7 +163,11 @@ async def _output_in(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[An
 
 
 def _contained_output(output: Any) -> Iterator[Any] | AsyncIterator[Any]:
-    return contained_stream(output) if isinstance(output, AsyncIterator) else _synchronous(iter(output))
+    return (
+        contained_stream(output)
+        if isinstance(output, AsyncIterator)
+        else _synchronous(iter(output))
+    )
 
 
 async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncIterator[Any]:

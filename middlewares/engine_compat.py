@@ -35,7 +35,9 @@ _START_ERROR = "start_error"
 def project_receivers(crawler: Any, signal: object) -> list[Callable[..., Any]]:
     """The receivers of a signal of Scrapy that are neither Scrapy's nor this program's."""
     receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(crawler, signal))
-    return [one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))]
+    return [
+        one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))
+    ]
 
 
 def _module_of(receiver: Callable[..., Any]) -> str:
@@ -52,7 +54,11 @@ def read_generators(spider: Spider) -> list[Callable[..., Any]]:
     """
     kind = type(spider)
     # By the class: a property of the same name is not to be called.
-    methods = [getattr(spider, name) for name in dir(kind) if isgeneratorfunction(getattr(kind, name, None))]
+    methods = [
+        getattr(spider, name)
+        for name in dir(kind)
+        if isgeneratorfunction(getattr(kind, name, None))
+    ]
     for method in methods:
         with suppress(Exception):  # Scrapy will say it, with the first page
             is_generator_with_return_value(method)
@@ -75,7 +81,9 @@ def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable
     name = settings.get(setting)
     method: Callable[..., Any] | None = getattr(spider, str(name), None) if name else None
     if name and not callable(method):
-        raise ConfigError(f"{setting} names {name!r}, and the spider {spider.name} has no method of that name.")
+        raise ConfigError(
+            f"{setting} names {name!r}, and the spider {spider.name} has no method of that name."
+        )
     return method
 
 
@@ -86,7 +94,7 @@ def has_own_filter(settings: BaseSettings) -> bool:
 
 def is_seen(crawler: Crawler, request: Request) -> bool:
     """Whether the engine's own filter of duplicates has seen a request; from now on it has."""
-    slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
+    slot = crawler.engine._slot
     assert slot
     scheduler: Any = slot.scheduler
     return bool(scheduler.df.request_seen(request))
@@ -110,7 +118,7 @@ def share_robots_rules(crawler: Crawler) -> None:
     robots = crawler.get_downloader_middleware(RobotsTxtMiddleware)
     if robots is None or not iscoroutinefunction(robots.robot_parser):
         return
-    parsers, ask = robots._parsers, robots.robot_parser  # noqa: SLF001 - nothing else tells that it is under way
+    parsers, ask = robots._parsers, robots.robot_parser
 
     async def robot_parser(request: Request) -> Any:
         """The rules of the request's site, when they are there."""
@@ -158,10 +166,12 @@ def watch_idle_reason(crawler: Crawler) -> Callable[[], str]:
         return answers
 
     def tell() -> str:
-        has_failed = getattr(crawler.engine, "_start_error", False)  # an older Scrapy has no such reason
+        has_failed = getattr(
+            crawler.engine, "_start_error", False
+        )  # an older Scrapy has no such reason
         return reason or (_START_ERROR if has_failed else FinishReason.FINISHED.value)
 
-    setattr(crawler.signals, "send_catch_log", send_and_note)  # noqa: B010 - on this instance only
+    setattr(crawler.signals, "send_catch_log", send_and_note)
     return tell
 
 
@@ -184,7 +194,9 @@ def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: 
         is_idle = False
 
     engine = crawler.engine
-    name = "close_spider_async" if hasattr(engine, "close_spider_async") else "close_spider"  # Scrapy 2.13
+    name = (
+        "close_spider_async" if hasattr(engine, "close_spider_async") else "close_spider"
+    )  # Scrapy 2.13
     close = getattr(engine, name)
 
     @wraps(close)
@@ -201,14 +213,14 @@ def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: 
 
 def is_closing(crawler: Crawler) -> bool:
     """Whether the crawl waits for nothing but what is under way."""
-    slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
+    slot = crawler.engine._slot
     return slot is None or slot.closing is not None
 
 
 def under_way(crawler: Crawler) -> bool:
     """Whether Scrapy has any request or item left, apart from what the spider's start may still bring."""
     engine = crawler.engine
-    slot = engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
+    slot = engine._slot
     assert engine.scraper.slot
     if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
         return slot is not None
@@ -223,11 +235,13 @@ def pages_in_work(crawler: Crawler) -> Iterable[Request]:
 
 def is_held_up(crawler: Crawler) -> bool:
     """Whether nothing is fetched now, as what is next waits for its turn: for a permit, or for a delay."""
-    downloader, slot = crawler.engine.downloader, crawler.engine._slot  # noqa: SLF001 - as above
+    downloader, slot = crawler.engine.downloader, crawler.engine._slot
     slots = downloader.slots.values()
     if any(one.transferring for one in slots):
         return False
-    if any(one.queue for one in slots) or any(WAITS in request.meta for request in downloader.active):
+    if any(one.queue for one in slots) or any(
+        WAITS in request.meta for request in downloader.active
+    ):
         return True
     scraper = crawler.engine.scraper.slot
     if slot is None or downloader.active or (scraper and not scraper.is_idle()):

@@ -61,7 +61,9 @@ def take_settings(settings: BaseSettings) -> None:
     job = Assignment.from_settings(settings)
     alone = is_worker(settings) or is_filler(settings) if job is None else bool(job.row)
     if settings.get(CLOSESPIDER) == "crawl" and not alone:
-        settings.set(GIVEN, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline")
+        settings.set(
+            GIVEN, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline"
+        )
         for name in SCRAPYS.values():
             settings.set(name, 0, priority="cmdline")
     if str(depth := settings.get(DEPTH) or 0) != "0":
@@ -103,7 +105,7 @@ class GoalKeeper:
         self._ends = lambda: self._closed or is_closing(crawler)
 
         def add() -> None:
-            crawler.engine.downloader.middleware._add_middleware(self)  # noqa: SLF001 - there is no public way behind all others
+            crawler.engine.downloader.middleware._add_middleware(self)
 
         def item() -> None:
             self.count("items")
@@ -120,7 +122,9 @@ class GoalKeeper:
 
     # its life
 
-    def open(self, thread: StoreThread, crawl: str, ended: Callable[[str], object], *, own: bool = False) -> None:
+    def open(
+        self, thread: StoreThread, crawl: str, ended: Callable[[str], object], *, own: bool = False
+    ) -> None:
         """Ask this store from now on; `own`: its thread is closed at the end.
 
         `ended` is called with the goal that is reached, or with none when the store has been away for too long.
@@ -201,7 +205,11 @@ class GoalKeeper:
                 away = isinstance(error, StoreError) and time.monotonic() - since <= PATIENCE
                 if self._ends() or not away:
                     fault = None if isinstance(error, DistError) else error
-                    logger.error("No more requests leave, as goals cannot be counted: %s", error, exc_info=fault)  # noqa: TRY400 - a fault alone has a traceback
+                    logger.error(
+                        "No more requests leave, as goals cannot be counted: %s",
+                        error,
+                        exc_info=fault,
+                    )
                     was_ending, self._ask = self._ends(), _nothing
                     self.stop()
                     self._refuse(waiting)

@@ -36,7 +36,7 @@ def _text_of(value: Any) -> str:
         return bytes(value).decode("utf-8", "backslashreplace")
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - a project's class may do anything
+    except Exception:
         return object.__repr__(value)
 
 
@@ -64,7 +64,9 @@ class TypedLines(ItemLines):
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file)
         self._file, self._line = file, BytesIO()
-        self._exporter = self._exporter_to(self._line, set())  # what became text on the line is whole in its form
+        self._exporter = self._exporter_to(
+            self._line, set()
+        )  # what became text on the line is whole in its form
 
     def add(self, item: Any) -> None:
         self._line.seek(0)

@@ -84,6 +84,10 @@ class PauseGate:
             return await maybe_deferred_to_future(download(request, *rest))
 
         def held(request: Request, *rest: Any) -> Any:
-            return deferred_from_coro(later(request, *rest)) if self.rests else download(request, *rest)
+            return (
+                deferred_from_coro(later(request, *rest))
+                if self.rests
+                else download(request, *rest)
+            )
 
         return held

@@ -19,7 +19,7 @@ def session_cookies(crawler: Crawler, request: Request) -> list[dict[str, Any]]:
         return []
     middleware = crawler.get_downloader_middleware(CookiesMiddleware)
     jar = None if middleware is None else middleware.jars.get(request.meta.get("cookiejar"))
-    if jar is None or not jar._cookies:  # noqa: SLF001 - Scrapy's own way into it
+    if jar is None or not jar._cookies:
         return []
     return [_fields(cookie) for cookie in _sent(jar, request)]
 
@@ -33,11 +33,20 @@ def _sent(jar: CookieJar, request: Request) -> Iterator[Cookie]:
     asking: Any = WrappedRequest(trial)
     for cookie in jar.jar:
         is_in_header = f"{cookie.name}={cookie.value}" in pairs
-        if is_in_header and jar.policy.path_return_ok(cookie.path, asking) and jar.policy.return_ok(cookie, asking):
+        if (
+            is_in_header
+            and jar.policy.path_return_ok(cookie.path, asking)
+            and jar.policy.return_ok(cookie, asking)
+        ):
             yield cookie
 
 
 def _fields(cookie: Cookie) -> dict[str, Any]:
-    fields = {"name": cookie.name, "value": cookie.value, "path": cookie.path, "secure": cookie.secure}
+    fields = {
+        "name": cookie.name,
+        "value": cookie.value,
+        "path": cookie.path,
+        "secure": cookie.secure,
+    }
     # One that names no domain is for its host alone, and says so by naming none.
     return {**fields, "domain": cookie.domain} if cookie.domain_specified else fields

@@ -40,7 +40,9 @@ class Addressee:
 
     spider: str
     project: str = ""  #: "" for the sender's own
-    callback: str | None = None  #: the name of its method; None: the name that the sender's callback has
+    callback: str | None = (
+        None  #: the name of its method; None: the name that the sender's callback has
+    )
 
     @classmethod
     def of(cls, request: Request) -> Addressee | None:
@@ -52,10 +54,16 @@ class Addressee:
     def read(cls, said: Any) -> Addressee:
         """From `"login"` or `{"spider": "login", "project": …, "callback": …}`; Undeliverable if it is neither."""
         fields = {"spider": said} if isinstance(said, str) else said
-        if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
-            raise Undeliverable(f"its address {said!r} is no spider's: give a name, or spider, project and callback")
+        if not isinstance(fields, Mapping) or not all(
+            isinstance(text, str) for text in fields.values()
+        ):
+            raise Undeliverable(
+                f"its address {said!r} is no spider's: give a name, or spider, project and callback"
+            )
         if not fields.get("spider") or fields.keys() - ADDRESS:
-            raise Undeliverable(f"its address {dict(fields)!r} needs a spider, and may have project and callback")
+            raise Undeliverable(
+                f"its address {dict(fields)!r} needs a spider, and may have project and callback"
+            )
         return cls(**fields)
 
 
@@ -64,8 +72,12 @@ class SlotRouting:
     """The slots of one process."""
 
     usual: SlotRule = field(default_factory=SlotRule)
-    callbacks: Mapping[str, SlotRule] = field(default_factory=dict)  #: callback's name -> its own slots
-    spiders: Mapping[str, Addressee] = field(default_factory=dict)  #: callback's name -> the spider that has it
+    callbacks: Mapping[str, SlotRule] = field(
+        default_factory=dict
+    )  #: callback's name -> its own slots
+    spiders: Mapping[str, Addressee] = field(
+        default_factory=dict
+    )  #: callback's name -> the spider that has it
     attributes: tuple[str, ...] = ()  #: of the spider, which travel with each request
     project: str = ""  #: whose the ordinary slots of the frontier are; "" where that is not known
     spider: str = ""  #: the same
@@ -79,9 +91,12 @@ class SlotRouting:
         by_site = settings.get("DISTRIBUTED_FAIR") or follows_strategy(settings)
         by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if by_site else WAYS[0]))
         return cls(
-            usual=SlotRule(prefix=read("DISTRIBUTED_SLOT_PREFIX"), number=read("DISTRIBUTED_SLOTS"), by=by),
+            usual=SlotRule(
+                prefix=read("DISTRIBUTED_SLOT_PREFIX"), number=read("DISTRIBUTED_SLOTS"), by=by
+            ),
             callbacks={
-                name: SlotRule.parse(str(text), by=by) for name, text in read("DISTRIBUTED_CALLBACK_SLOTS").items()
+                name: SlotRule.parse(str(text), by=by)
+                for name, text in read("DISTRIBUTED_CALLBACK_SLOTS").items()
             },
             spiders={name: _addressee(name, said) for name, said in read(SPIDER_CALLBACKS).items()},
             attributes=read("DISTRIBUTED_SPIDER_ATTRIBUTES"),
@@ -100,7 +115,9 @@ class SlotRouting:
         project = to.project or of_own[0]
         project = "" if project == self.project else project
         if project == of_own[0] and self.known is not None and to.spider not in self.known:
-            raise Undeliverable(f"there is no spider {to.spider!r} in this project; there are: {self.known}")
+            raise Undeliverable(
+                f"there is no spider {to.spider!r} in this project; there are: {self.known}"
+            )
         if project == of_own[0] and self.known is not None and self.known.hides_us(to.spider):
             raise Undeliverable(
                 f"the custom_settings of the spider {to.spider} set ADDONS, which hides the add-on that its workers"
@@ -110,21 +127,32 @@ class SlotRouting:
             return None
         return Addressee(spider=to.spider, project=project, callback=to.callback)
 
-    def slot(self, request: Request, callback: str, to: Addressee | None, fingerprint: bytes) -> str:
+    def slot(
+        self, request: Request, callback: str, to: Addressee | None, fingerprint: bytes
+    ) -> str:
         """The slot of a request with a callback of this name; CannotTravel if its meta asks for impossible slots."""
         try:
             if to is not None:
                 ours = not to.project and to.spider == self.spider
-                return self._ours(request, callback, fingerprint) if ours else slot_of_spider(to.spider, to.project)
+                return (
+                    self._ours(request, callback, fingerprint)
+                    if ours
+                    else slot_of_spider(to.spider, to.project)
+                )
             return self.own or self._ours(request, callback, fingerprint)
         except ConfigError as error:
             raise CannotTravel(str(error).rstrip(".")) from error
 
     def _ours(self, request: Request, callback: str, fingerprint: bytes) -> str:
         slots = self.callbacks.get(callback, self.usual)
-        prefix, number = request.meta.get(PREFIX, slots.prefix), request.meta.get(NUMBER, slots.number)
+        prefix, number = (
+            request.meta.get(PREFIX, slots.prefix),
+            request.meta.get(NUMBER, slots.number),
+        )
         if not isinstance(prefix, str) or type(number) is not int:
-            raise ConfigError(f"its meta {PREFIX} is {prefix!r} and {NUMBER} {number!r}: a text and a number.")
+            raise ConfigError(
+                f"its meta {PREFIX} is {prefix!r} and {NUMBER} {number!r}: a text and a number."
+            )
         if (prefix, number) != (slots.prefix, slots.number):
             slots = SlotRule(prefix=prefix, number=number, by=self.usual.by)
         return slots.of(request.url, fingerprint)
@@ -134,14 +162,24 @@ class SlotPlacement:
     """The slot and the fingerprint of each request."""
 
     def __init__(
-        self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str | None = ""
+        self,
+        fingerprint: Callable[[Request], bytes],
+        slotting: SlotRouting | None,
+        *,
+        salt: str | None = "",
     ) -> None:
         """Place requests by Scrapy's fingerprint; `slotting` and `salt` as in a `FrontierFeed`."""
         self._fingerprint, self._slotting, self._salt = fingerprint, slotting, salt
         self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
 
     def place(
-        self, request: Request, callback: str, to: Addressee | None, where: int = 0, *, is_new: bool = False
+        self,
+        request: Request,
+        callback: str,
+        to: Addressee | None,
+        where: int = 0,
+        *,
+        is_new: bool = False,
     ) -> tuple[str, bytes]:
         """Slot and fingerprint; the latter, of a request with dont_filter, of this time that it was found `where`.
 
@@ -150,7 +188,9 @@ class SlotPlacement:
         """
         own = request.meta.get(FINGERPRINT)
         if own is not None and not isinstance(own, str):
-            raise CannotTravel(f"its meta {FINGERPRINT} is of the type {type(own).__name__}, and must be a str")
+            raise CannotTravel(
+                f"its meta {FINGERPRINT} is of the type {type(own).__name__}, and must be a str"
+            )
         known = _hash(own) if own is not None else self._fingerprint(request)
         slot = "" if self._slotting is None else self._slotting.slot(request, callback, to, known)
         if slot.startswith(OTHER_SPIDER):  # two spiders may both want a page
@@ -163,7 +203,7 @@ class SlotPlacement:
 
 
 def _hash(text: str, before: bytes = b"") -> bytes:
-    return hashlib.sha1(before + text.encode()).digest()  # noqa: S324 - a fingerprint, as long as Scrapy's
+    return hashlib.sha1(before + text.encode()).digest()
 
 
 def hides_addon(custom_settings: Mapping[str, Any]) -> bool:
@@ -194,7 +234,9 @@ class SpiderAddresses:
 
     def hides_us(self, spider: str) -> bool:
         """Whether a worker of it would not know that it is one, and enter the spider's own start."""
-        return spider in self._names and hides_addon(self._loader.load(spider).custom_settings or {})
+        return spider in self._names and hides_addon(
+            self._loader.load(spider).custom_settings or {}
+        )
 
     def __str__(self) -> str:
         return ", ".join(sorted(self._names))

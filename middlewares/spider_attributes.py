@@ -58,7 +58,11 @@ def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
         values |= vars(kind)
     values |= vars(spider)
     for name, value in values.items():
-        if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):
+        if (
+            not name.startswith("__")
+            and not callable(value)
+            and not hasattr(type(value), "__get__")
+        ):
             yield name, _state(value)
 
 
@@ -68,13 +72,15 @@ def _state(value: Any) -> Any:
         return id(value), len(value)
     try:
         return json.dumps(value, sort_keys=True)
-    except Exception:  # noqa: BLE001 - what the project puts into it may do anything
+    except Exception:
         return id(value), *_inside(value)
 
 
 def _inside(value: Any) -> tuple[int | None, str]:
     """How much something has, and as a text what; of a container only."""
     try:
-        return len(value) if hasattr(value, "__len__") else None, repr(value) if isinstance(value, _CONTAINERS) else ""
-    except Exception:  # noqa: BLE001 - likewise
+        return len(value) if hasattr(value, "__len__") else None, repr(value) if isinstance(
+            value, _CONTAINERS
+        ) else ""
+    except Exception:
         return None, ""

@@ -52,14 +52,19 @@ def _address(job: Assignment) -> str:
         return plain
     if not job.store_sealed:
         raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
-    from cryptography.fernet import Fernet, InvalidToken  # only an address with a password pays for it
+    from cryptography.fernet import (
+        Fernet,
+        InvalidToken,
+    )  # only an address with a password pays for it
 
     try:
         key = job.crawl_key()
     except ValueError as error:
         raise OutOfReach(f"the store's address is encrypted, and {error}") from None
     if key is None:
-        raise OutOfReach("the store's address is encrypted, and this code carries no key; deploy it with sdist")
+        raise OutOfReach(
+            "the store's address is encrypted, and this code carries no key; deploy it with sdist"
+        )
     try:
         return Fernet(key).decrypt(job.store_sealed).decode()
     except InvalidToken:
@@ -70,7 +75,9 @@ def _address(job: Assignment) -> str:
 
 def _check_file(path: Path) -> None:
     if not path.is_absolute():
-        raise OutOfReach(f"the store {path} has no absolute path, and only its own machine knows what it is below")
+        raise OutOfReach(
+            f"the store {path} has no absolute path, and only its own machine knows what it is below"
+        )
     try:
         there = path.is_file()
     except OSError as error:
@@ -89,8 +96,12 @@ def _check_same(store: Store, job: Assignment, place: str) -> None:
     try:
         row = store.crawl(job.crawl)
     except NothingMatched:
-        raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {job.crawl}") from None
+        raise OutOfReach(
+            f"{place}, as this worker sees it, is another store: it has no crawl {job.crawl}"
+        ) from None
     except DistError as error:
         raise OutOfReach(str(error), lasting=False) from None
     if home_of(row.id, row.created) != job.home:
-        raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another one")
+        raise OutOfReach(
+            f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another one"
+        )

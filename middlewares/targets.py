@@ -62,7 +62,9 @@ class Target:
             for key in META.keys() & request.meta.keys():
                 _answer(key)
         rule = rule_of(request, spider)
-        return (rule is not None and rule in self.rules) or callback_name(request, spider) in self.callbacks
+        return (rule is not None and rule in self.rules) or callback_name(
+            request, spider
+        ) in self.callbacks
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,11 @@ class LinkTarget(Target):
     every: bool = False  #: no target is named: all requests of callbacks are links
 
     def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
-        return self.every or rule_of(request, spider) is not None or super().takes(request, spider, start=start)
+        return (
+            self.every
+            or rule_of(request, spider) is not None
+            or super().takes(request, spider, start=start)
+        )
 
 
 @cache
@@ -99,7 +105,10 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
         NoTarget: there is none.
         ConfigError: the settings name what there is not.
     """
-    others, seeds = frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)), settings.getbool("DISTRIBUTED_SEEDS")
+    others, seeds = (
+        frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)),
+        settings.getbool("DISTRIBUTED_SEEDS"),
+    )
     target = _own_target(spider, settings, others)
     own = (method_name(getattr(spider, name, None), spider) or name for name in target.callbacks)
     return replace(target, callbacks=frozenset(own) | others, seeds=seeds)
@@ -123,7 +132,9 @@ def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) 
         return _plain_target(spider, settings, others)
     known = _rules(spider)
     if rule >= len(known):
-        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider) or callbacks_of(spider)}")
+        raise ConfigError(
+            f"The spider {spider.name} has no rule {rule}.{_known(spider) or callbacks_of(spider)}"
+        )
     if rule >= 0 and not known[rule].callback:
         raise ConfigError(
             f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}"
@@ -136,13 +147,17 @@ def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) 
                 f"{callbacks_of(spider, name)}{_known(spider)}"
             )
         rules |= {number for number, one in enumerate(known) if _callback_name(one) == name}
-    named = [f"rule {number}" for number in sorted(rules)] + [f"callback {name}" for name in callbacks]
+    named = [f"rule {number}" for number in sorted(rules)] + [
+        f"callback {name}" for name in callbacks
+    ]
     return Target(frozenset(rules), frozenset(callbacks), f"{' and '.join(named)} of {spider.name}")
 
 
 def only_rule(spider: Spider | None) -> int | None:
     """The number of a CrawlSpider's only rule with a callback that does not follow, if there is just one."""
-    fitting = [number for number, rule in enumerate(_rules(spider)) if rule.callback and not rule.follow]
+    fitting = [
+        number for number, rule in enumerate(_rules(spider)) if rule.callback and not rule.follow
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 
@@ -165,7 +180,9 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
 def has_parse(spider: Spider | None) -> bool:
     """Whether the spider has a callback for pages of no other: seeds of a strategy are such."""
     kind = type(spider)
-    own = (getattr(kind, name, None) is not getattr(Spider, name, None) for name in ("parse", "_parse"))
+    own = (
+        getattr(kind, name, None) is not getattr(Spider, name, None) for name in ("parse", "_parse")
+    )
     return any(own)
 
 
@@ -183,27 +200,35 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
     if number is not None:
         name = _callback_name(_rules(spider)[number])
         return Target(
-            frozenset({number}), how=f"rule {number} of {spider.name} ({name}), its only rule that ends at a page"
+            frozenset({number}),
+            how=f"rule {number} of {spider.name} ({name}), its only rule that ends at a page",
         )
     if settings.getbool("DISTRIBUTED_TARGET_BY_META"):
         return Target(how=f"requests with meta {MARK!r}")
     if others:
         return Target(how=f"callbacks of other spiders ({', '.join(sorted(others))})")
     rules = _rules(spider)
-    if any(rule.callback for rule in rules) and all(rule.follow for rule in rules):  # as genspider writes it
+    if any(rule.callback for rule in rules) and all(
+        rule.follow for rule in rules
+    ):  # as genspider writes it
         how = f"all requests of the rules of {spider.name}, each of which follows links: so do the workers"
         return Target(frozenset(range(len(rules))), how=how, follows=True)
     if isinstance(spider, SitemapSpider):
-        names = frozenset(one if isinstance(one, str) else one.__name__ for _, one in spider.sitemap_rules)
-        return Target(callbacks=names, how=f"pages of the sitemaps of {spider.name} ({', '.join(sorted(names))})")
+        names = frozenset(
+            one if isinstance(one, str) else one.__name__ for _, one in spider.sitemap_rules
+        )
+        return Target(
+            callbacks=names,
+            how=f"pages of the sitemaps of {spider.name} ({', '.join(sorted(names))})",
+        )
     if settings.getbool("DISTRIBUTED_SEEDS"):
         return Target(how="start requests")
     likely = other_callbacks(spider)
-    line = f" Type: sdist crawl {shlex.quote(spider.name)} --callback {likely[0]}." if likely else ""
+    line = (
+        f" Type: sdist crawl {shlex.quote(spider.name)} --callback {likely[0]}." if likely else ""
+    )
     if not likely and has_parse(spider):
-        line = (
-            f" If its first pages are all that there is: sdist crawl {shlex.quote(spider.name)} -s DISTRIBUTED_SEEDS=1."
-        )
+        line = f" If its first pages are all that there is: sdist crawl {shlex.quote(spider.name)} -s DISTRIBUTED_SEEDS=1."
     raise NoTarget(
         f"Nothing says which requests of the spider {spider.name} go to the nodes.{line} They can be named by rule"
         " (--rule N, DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or marked"
@@ -236,7 +261,11 @@ def guesses(target: Target, settings: BaseSettings) -> list[str]:
 def other_callbacks(spider: Spider) -> list[str]:
     """The names of the spider's callbacks besides those of its first pages and its login; likely ones first."""
     login = (getattr(spider, "settings", None) or {}).get("DISTRIBUTED_LOGIN")
-    names = [name for name in _callback_names(type(spider)) if name not in {"parse", "parse_start_url", login}]
+    names = [
+        name
+        for name in _callback_names(type(spider))
+        if name not in {"parse", "parse_start_url", login}
+    ]
     return sorted(names, key=lambda name: not name.startswith("parse"))
 
 
@@ -245,7 +274,9 @@ def _rules(spider: Spider | None) -> list[Any]:
 
 
 def _callback_name(rule: Any) -> str:
-    return rule.callback if isinstance(rule.callback, str) else getattr(rule.callback, "__name__", "")
+    return (
+        rule.callback if isinstance(rule.callback, str) else getattr(rule.callback, "__name__", "")
+    )
 
 
 def callbacks_of(spider: Spider | type[Spider], wanted: str = "") -> str:
@@ -260,12 +291,17 @@ def callbacks_of(spider: Spider | type[Spider], wanted: str = "") -> str:
 
 
 def _callback_names(kind: type[Spider]) -> list[str]:
-    return sorted(name for name, method in inspect.getmembers(kind, callable) if _is_callback(name, method))
+    return sorted(
+        name for name, method in inspect.getmembers(kind, callable) if _is_callback(name, method)
+    )
 
 
 def _is_callback(name: str, method: Any) -> bool:
     """Whether a method of a spider's class looks like one that takes a page, and is not Scrapy's own."""
-    if name.startswith("_") or getattr(method, "__module__", "scrapy").partition(".")[0] == "scrapy":
+    if (
+        name.startswith("_")
+        or getattr(method, "__module__", "scrapy").partition(".")[0] == "scrapy"
+    ):
         return False
     try:
         parameters = list(inspect.signature(method).parameters)[1:2]

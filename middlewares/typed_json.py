@@ -120,7 +120,11 @@ def _module(name: str, package: str) -> Any:
 
 def item_form(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON form of an item with these packed fields; of a dict if its class cannot be made elsewhere."""
-    return {"$dict": fields} if _why_not(kind) else {ITEM: [kind.__module__, kind.__qualname__, fields]}
+    return (
+        {"$dict": fields}
+        if _why_not(kind)
+        else {ITEM: [kind.__module__, kind.__qualname__, fields]}
+    )
 
 
 def _pack_item(item: Any) -> list[Any]:
@@ -130,7 +134,11 @@ def _pack_item(item: Any) -> list[Any]:
     fields = dict(ItemAdapter(item))
     if _has_more(item, fields):
         raise NoJsonForm(f"{kind.__name__} with attributes that are no fields")
-    return [kind.__module__, kind.__qualname__, {name: pack(value) for name, value in fields.items()}]
+    return [
+        kind.__module__,
+        kind.__qualname__,
+        {name: pack(value) for name, value in fields.items()},
+    ]
 
 
 @cache
@@ -238,7 +246,9 @@ def _unpack_dict(form: Any, package: str) -> dict[str, Any]:
 
 
 #: what makes the values of a defaultdict, by name
-_FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool)}
+_FACTORIES: dict[str, type] = {
+    kind.__name__: kind for kind in (list, dict, set, int, float, str, bool)
+}
 #: type -> tag, and what makes the JSON below it
 _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("$bytes", lambda value: base64.b64encode(value).decode()),

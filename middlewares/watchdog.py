@@ -46,7 +46,9 @@ def put_in(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> Non
     read = SettingReader(crawler.settings).value
     longest, stall = read("DISTRIBUTED_JOB_TIMEOUT"), read("DISTRIBUTED_STALL_TIMEOUT")
     if longest or stall:
-        Watchdog(crawler, longest=longest or math.inf, stall=stall or math.inf, has_work=has_work).start()
+        Watchdog(
+            crawler, longest=longest or math.inf, stall=stall or math.inf, has_work=has_work
+        ).start()
 
 
 class Watchdog:
@@ -57,7 +59,9 @@ class Watchdog:
     or whose machine sleeps, is not over its time when it goes on; nor is one whose crawl rests.
     """
 
-    def __init__(self, crawler: Crawler, *, longest: float, stall: float, has_work: Callable[[], bool]) -> None:
+    def __init__(
+        self, crawler: Crawler, *, longest: float, stall: float, has_work: Callable[[], bool]
+    ) -> None:
         self._crawler, self._has_work = crawler, has_work
         self._longest, self._stall = longest, max(stall, 2 * TICK)
         self._now = 0.0
@@ -92,18 +96,24 @@ class Watchdog:
         self._moved = self._now
 
     def _turn(self) -> None:
-        slot = self._crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
+        slot = self._crawler.engine._slot
         if self._over is not None and not self._told and slot is not None:
             self._told = True
             close_spider(self._crawler, self._over.value)
-        if is_held_up(self._crawler) or PauseGate.closed(self._crawler) or not (self._told or self._has_work()):
+        if (
+            is_held_up(self._crawler)
+            or PauseGate.closed(self._crawler)
+            or not (self._told or self._has_work())
+        ):
             self._move()
 
     # the thread's side
 
     def _watch(self) -> None:
         before = reason = None
-        while before is None or reason is None:  # at the first tick, what has waited meanwhile may not be handled yet
+        while (
+            before is None or reason is None
+        ):  # at the first tick, what has waited meanwhile may not be handled yet
             if self._tick():
                 return
             before, reason = reason, self._reason()
@@ -154,7 +164,7 @@ class Watchdog:
         if hasattr(signal, "SIGVTALRM"):
             log = self._crawler.settings.get("LOG_FILE")
             # open until the process ends
-            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)  # noqa: SIM115, PTH123 - until the process ends
+            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)
 
 
 def _end_after(seconds: float) -> None:

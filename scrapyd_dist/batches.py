@@ -36,7 +36,12 @@ class CrawlState(str, Enum):
     @property
     def ended(self) -> bool:
         """Whether the crawl has ended, so that no process works on it."""
-        return self in {CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.INCOMPLETE, CrawlState.REFUSED}
+        return self in {
+            CrawlState.FINISHED,
+            CrawlState.STOPPED,
+            CrawlState.INCOMPLETE,
+            CrawlState.REFUSED,
+        }
 
 
 class BatchState(str, Enum):
@@ -56,7 +61,9 @@ class BatchState(str, Enum):
 #: request is alone.
 STEPS: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
-    BatchState.SENT: frozenset({BatchState.RUNNING, BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
+    BatchState.SENT: frozenset(
+        {BatchState.RUNNING, BatchState.DONE, BatchState.FAILED, BatchState.SEALED}
+    ),
     BatchState.RUNNING: frozenset({BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
     BatchState.FAILED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
     BatchState.DONE: frozenset(),
@@ -82,7 +89,10 @@ def check_crawl_name(name: str, what: str = "crawl") -> str:
 def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
     """Return `<spider>-<YYYYMMDDTHHMMSSZ>`, with a number appended if that is taken; `now` must have a time zone."""
     stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider).lstrip("-")[: _NAME_ROOM - len(stamp) - 1] or "crawl"
+    plain = (
+        re.sub(r"[^A-Za-z0-9_-]+", "-", spider).lstrip("-")[: _NAME_ROOM - len(stamp) - 1]
+        or "crawl"
+    )
     names = chain([f"{plain}-{stamp}"], (f"{plain}-{stamp}-{number}" for number in count(2)))
     return next(name for name in names if name not in taken)
 
@@ -128,7 +138,9 @@ class Crawl:
     host: str = ""  #: host of the producer, where the crawl's folder is
     beat: float | None = None  #: the producer's last heartbeat, seconds since the epoch
     exit_code: int | None = None
-    message: str = ""  #: one paragraph for users: why the crawl was refused or stopped, and how to continue
+    message: str = (
+        ""  #: one paragraph for users: why the crawl was refused or stopped, and how to continue
+    )
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
     wanted: str = ""  #: one of `WANTED`, obeyed within seconds
     #: one paragraph on why the signature of `options` was rejected (they are empty then); computed, never stored
@@ -190,9 +202,17 @@ class AttemptState(str, Enum):
 #: worker returns a lease that it has not begun.
 ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
     AttemptState.SENDING: frozenset(
-        {AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.REFUSED}
+        {
+            AttemptState.SENT,
+            AttemptState.RUNNING,
+            AttemptState.ACCEPTED,
+            AttemptState.FAILED,
+            AttemptState.REFUSED,
+        }
     ),
-    AttemptState.SENT: frozenset({AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED}),
+    AttemptState.SENT: frozenset(
+        {AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED}
+    ),
     AttemptState.RUNNING: frozenset(
         {AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.ACKED, AttemptState.REFUSED}
     ),
@@ -286,7 +306,9 @@ class FinishReason(str, Enum):
     START_FAILED = "start-failed"
     LIMITED = "limited"  #: the producer has found as many requests as its limit allows
     TIMEOUT = "timeout"  #: the job has run for longer than DISTRIBUTED_JOB_TIMEOUT
-    STALLED = "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
+    STALLED = (
+        "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
+    )
     GOAL = "goal"  #: the whole crawl has reached a goal, or its spider has closed it; what was not made waits
 
 

@@ -36,7 +36,9 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
 class ProjectConfig:
     root: Path  #: the folder of the closest scrapy.cfg
     settings_module: str  #: import path of the settings module
-    targets: tuple[Node, ...]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
+    targets: tuple[
+        Node, ...
+    ]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
     project: str | None  #: the `project` of `[deploy]`, if set
     options: Mapping[str, str] = field(default_factory=dict)  #: the `[sdist]` section
     #: the `[settings]` section, by names in lower case; empty where the environment names another module
@@ -63,7 +65,9 @@ class ProjectConfig:
         names: dict[str, str] = {}
         for node in self.targets:
             names.setdefault(node.url, node.name)
-        return distinct(replace(node, name=names[node.url]) for node in self.targets if self.is_own(node))
+        return distinct(
+            replace(node, name=names[node.url]) for node in self.targets if self.is_own(node)
+        )
 
     @property
     def project_names(self) -> tuple[str, ...]:
@@ -114,7 +118,9 @@ def stay_here() -> None:
 
 def _above(folder: Path) -> Path | None:
     start = folder.resolve()
-    return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
+    return next(
+        (place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None
+    )
 
 
 def load(folder: Path | None = None) -> ProjectConfig:
@@ -205,7 +211,9 @@ def node_named(text: str, known: Iterable[Node]) -> Node:
             " An address will do as well, such as web1:6800."
         )
     there = with_netrc(Node.parse(text))
-    return there if there.username else next((node for node in named if node.url == there.url), there)
+    return (
+        there if there.username else next((node for node in named if node.url == there.url), there)
+    )
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:
@@ -276,7 +284,10 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 def shared_files() -> list[Path]:
     """Return the configuration files that Scrapy reads before a project's own."""
     config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return [Path(name).expanduser() for name in ("/etc/scrapy.cfg", f"{config_home}/scrapy.cfg", "~/.scrapy.cfg")]
+    return [
+        Path(name).expanduser()
+        for name in ("/etc/scrapy.cfg", f"{config_home}/scrapy.cfg", "~/.scrapy.cfg")
+    ]
 
 
 def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
@@ -370,7 +381,9 @@ def _ca(text: str, root: Path) -> str | None:
         return None
     file = root / Path(text).expanduser()
     if not file.is_file():
-        raise ConfigError(f"ca = {text!r} names no file ({file} is not there). It holds the certificates to trust.")
+        raise ConfigError(
+            f"ca = {text!r} names no file ({file} is not there). It holds the certificates to trust."
+        )
     return str(file)
 
 

@@ -8,7 +8,15 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
+from scrapyd_dist.errors import (
+    ConnectionRefused,
+    HostNotFound,
+    NodeError,
+    NoReply,
+    NotFound,
+    NotJson,
+    TlsRefused,
+)
 from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, skew_of
@@ -21,7 +29,10 @@ T = TypeVar("T")
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
 #: seconds from sent to started from which a node looks at its queue too seldom, or is slow, and what to do
-LATE, POLL_REMEDY = 3.0, "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd; if it has that, look at its load."
+LATE, POLL_REMEDY = (
+    3.0,
+    "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd; if it has that, look at its load.",
+)
 #: logs of a spider that Scrapyd keeps unless scrapyd.conf says otherwise
 KEPT_BY_DEFAULT = 5
 #: clock skew in seconds that network latency cannot explain
@@ -63,7 +74,9 @@ class NodeStatus:
     latency: float | None = None  #: seconds
     skew: float | None = None  #: its clock minus ours, seconds
     versions: tuple[str, ...] | None = None  #: of the project
-    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
+    known: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: when versions were sent whose names do not tell it
     draining: float | None = None  #: since when, seconds since the epoch
     wedged: bool = False
 
@@ -83,7 +96,9 @@ class NodeStatus:
     def ask_versions(self, sender: Sender, project: str, timeout: float) -> None:
         """Ask the node for its versions of the project, unless it did not answer before."""
         if self.error is None:
-            self.versions = sender.send(self.node, api.listversions(self.node.project or project), timeout=timeout)
+            self.versions = sender.send(
+                self.node, api.listversions(self.node.project or project), timeout=timeout
+            )
 
     @property
     def state(self) -> NodeHealth:
@@ -110,7 +125,11 @@ class NodeStatus:
         """What is wrong with it, in a sentence."""
         if self.error is not None:
             return str(self.error).removeprefix(f"{self.node}: ")
-        return "jobs wait and none is ever started; `sdist doctor` says what to do" if self.wedged else ""
+        return (
+            "jobs wait and none is ever started; `sdist doctor` says what to do"
+            if self.wedged
+            else ""
+        )
 
     @property
     def short(self) -> str:
@@ -133,14 +152,20 @@ class NodeStatus:
             "latency_ms": None if self.latency is None else round(self.latency * 1000, 1),
             "skew_s": self.skew,
             "version": None if unknown else self.version,
-            "drift": None if unknown or newest is None else told_content(self.version) != told_content(newest),
+            "drift": None
+            if unknown or newest is None
+            else told_content(self.version) != told_content(newest),
             "draining": moment(self.draining),
             "wedged": self.wedged,
         }
 
 
 def moment(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    return (
+        None
+        if at is None
+        else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +202,9 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
     """Return the findings about a node; `now` is UTC."""
     if exam.error is not None:
         topic, remedy = _why_not(exam, exam.error)
-        return [exam.finding(Severity.DANGER, topic, exam.reason.split(". ")[0].rstrip("."), remedy)]
+        return [
+            exam.finding(Severity.DANGER, topic, exam.reason.split(". ")[0].rstrip("."), remedy)
+        ]
     rules = (_entry, _clock, _late, _files, _logs_lost, _code, _work)
     return [*(found for rule in rules for found in rule(exam)), *_certificate(exam, now)]
 
@@ -200,10 +227,16 @@ def _entry(exam: NodeDiagnosis) -> Iterator[Finding]:
         yield exam.finding(Severity.WARNING, "auth", text, remedy)
     if node.username is not None and node.url.startswith("http:") and not near:
         text = "the password travels readable, since the url is http://"
-        yield exam.finding(Severity.WARNING, "auth", text, "Put a proxy with TLS before it, or a tunnel.")
+        yield exam.finding(
+            Severity.WARNING, "auth", text, "Put a proxy with TLS before it, or a tunnel."
+        )
     if node.url.startswith("https:") and not node.verify:
-        text = "its certificate is not checked (verify = no), so anybody can pretend to be this node"
-        yield exam.finding(Severity.WARNING, "tls", text, _in_target(node, "ca = FILE, in place of verify = no"))
+        text = (
+            "its certificate is not checked (verify = no), so anybody can pretend to be this node"
+        )
+        yield exam.finding(
+            Severity.WARNING, "tls", text, _in_target(node, "ca = FILE, in place of verify = no")
+        )
 
 
 def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[Finding]:
@@ -211,18 +244,26 @@ def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[Finding]:
     if ends is not None and ends - now <= SOON:
         severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
         text = f"its certificate ends in {counted(max(0, (ends - now).days), 'day')}, on {ends:%Y-%m-%d %H:%M} UTC"
-        yield exam.finding(severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd.")
+        yield exam.finding(
+            severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd."
+        )
 
 
 def _clock(exam: NodeDiagnosis) -> Iterator[Finding]:
     if exam.skew is not None and abs(exam.skew) >= SKEW:
         severity = Severity.WARNING if abs(exam.skew) >= WRONG_CLOCK else Severity.NOTE
-        text = f"its clock is {abs(exam.skew):.0f} s {'ahead of' if exam.skew > 0 else 'behind'} ours"
+        text = (
+            f"its clock is {abs(exam.skew):.0f} s {'ahead of' if exam.skew > 0 else 'behind'} ours"
+        )
         text += "; start times are corrected for that, the order of merged logs is not"
-        yield exam.finding(severity, "clock", text, "On the node: timedatectl set-ntp true (or run chrony).")
+        yield exam.finding(
+            severity, "clock", text, "On the node: timedatectl set-ntp true (or run chrony)."
+        )
     if exam.latency is not None and exam.latency > SLOW:
         remedy = "Look at its load: max_proc above its number of cores, or a project that takes long to import."
-        yield exam.finding(Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy)
+        yield exam.finding(
+            Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy
+        )
 
 
 def _late(exam: NodeDiagnosis) -> Iterator[Finding]:
@@ -236,14 +277,18 @@ def _files(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check whether items and logs can be fetched."""
     if exam.knows_status is False:
         text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer a job cannot be asked for"
-        yield exam.finding(Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'")
+        yield exam.finding(
+            Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'"
+        )
     if exam.logs is False:
         text = "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended cannot be told"
         remedy = "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
         yield exam.finding(Severity.DANGER, "logs", text, remedy)
     if exam.ranges is False:
         text = "it sends whole files where a piece is asked for: following logs costs their whole length each time"
-        remedy = "Look at the proxy before it: it has to pass the Range header on, and not compress."
+        remedy = (
+            "Look at the proxy before it: it has to pass the Range header on, and not compress."
+        )
         yield exam.finding(Severity.WARNING, "logs", text, remedy)
     if exam.items:
         text = "items_dir is set: Scrapyd then replaces the FEEDS of plain jobs, and keeps their items on the node"
@@ -259,11 +304,18 @@ def _logs_lost(exam: NodeDiagnosis) -> Iterator[Finding]:
         text += "; Scrapyd deletes logs even while their job runs"
         text += ", and with items_dir the items of these jobs too" if exam.items else ""
         severity = Severity.DANGER if exam.items else Severity.WARNING
-        yield exam.finding(severity, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd")
+        yield exam.finding(
+            severity,
+            "jobs_to_keep",
+            text,
+            "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd",
+        )
         return
     if logs.lost:
         text = f"{lost}: they wrote none (LOG_FILE, LOG_ENABLED, or killed as they began), or it was removed by hand"
-        yield exam.finding(Severity.NOTE, "logs", text, "How each of them ended, as far as it is known: sdist jobs")
+        yield exam.finding(
+            Severity.NOTE, "logs", text, "How each of them ended, as far as it is known: sdist jobs"
+        )
     if logs.most <= KEPT_BY_DEFAULT:
         text = "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run; its default is 5"
         remedy = "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend on it)"
@@ -287,11 +339,15 @@ def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
         default = exam.versions[-1]
         if is_crawls(default):
             text = f"nothing was deployed there: jobs that name no version would run {default}, which a crawl brought"
-            yield exam.finding(Severity.NOTE, "versions", text, "For plain jobs: sdist deploy --all")
+            yield exam.finding(
+                Severity.NOTE, "versions", text, "For plain jobs: sdist deploy --all"
+            )
         elif newer := behind(exam.versions, exam.known):
             text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
             deletes = f"sdist nodes api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
-            yield exam.finding(Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}")
+            yield exam.finding(
+                Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}"
+            )
 
 
 def _work(exam: NodeDiagnosis) -> Iterator[Finding]:
@@ -349,7 +405,10 @@ def _tls_remedy(node: Node, text: str) -> str:
     if "mismatch" in text or "doesn't match" in text:
         return _in_target(node, "url = https://…, with a name that stands in the certificate")
     if node.ca is not None:
-        return _in_target(node, "ca = …, the file with the certificates that signed the server's own (this did not)")
+        return _in_target(
+            node,
+            "ca = …, the file with the certificates that signed the server's own (this did not)",
+        )
     return _in_target(node, "ca = FILE, with the CA certificate, if it is of your own making")
 
 
@@ -359,9 +418,13 @@ def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> l
     for exam in exams:
         projects.setdefault(exam.node.project or exam.project, []).append(exam)
     found = [finding for group in projects.values() for finding in _differing(group)]
-    for name, nodes in _twice((exam.load.node_name, exam.node) for exam in exams if exam.load is not None):
+    for name, nodes in _twice(
+        (exam.load.node_name, exam.node) for exam in exams if exam.load is not None
+    ):
         text = f"all of them say that they are {name!r}; if that is one Scrapyd, its slots are counted twice"
-        remedy = "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"
+        remedy = (
+            "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"
+        )
         found.append(Finding(Severity.NOTE, ", ".join(nodes), "names", text, remedy))
     for (url, _), nodes in _twice(((node.url, node.project), node) for node in targets):
         text = f"these targets have the same url, {url}; only {nodes[0]} is used"
@@ -377,9 +440,13 @@ def _differing(exams: Sequence[NodeDiagnosis]) -> list[Finding]:
     by_code = names_by((first[told_content(version)], node) for version, node in deployed)
     if len(by_code) < 2:
         return []
-    shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
+    shown = "; ".join(
+        f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items())
+    )
     text = f"the newest versions of the project differ: {shown}"
-    remedy = "sdist deploy --all --only-missing (the egg that was sent last), or: sdist deploy --all"
+    remedy = (
+        "sdist deploy --all --only-missing (the egg that was sent last), or: sdist deploy --all"
+    )
     fewest = min(by_code.values(), key=len)
     return [Finding(Severity.WARNING, ", ".join(fewest), "versions", text, remedy)]
 

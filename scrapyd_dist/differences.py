@@ -52,7 +52,9 @@ class Difference:
     sentence: str  #: plain text: what Scrapy does, what happens in many processes, what to do
     settings: Sequence[str] = ()  #: noticed when one of these is set; a name may end with `*`
     folders: Sequence[str] = ()  #: noticed when one of these names a folder of one machine
-    components: Sequence[str] = ()  #: import paths of classes, noticed when one is enabled, or a class made from it
+    components: Sequence[
+        str
+    ] = ()  #: import paths of classes, noticed when one is enabled, or a class made from it
     trait: Trait | None = None
 
     @property
@@ -86,8 +88,13 @@ class FoundDifference:
 
 def texts(documents: Sequence[Any]) -> list[str]:
     """The objects of a plan or a summary as lines for people."""
-    rows = [one for one in documents if isinstance(one, Mapping)]  # an older store may have anything
-    return [f"{', '.join(map(str, one.get('found') or [one.get('name')]))}: {one.get('sentence')}" for one in rows]
+    rows = [
+        one for one in documents if isinstance(one, Mapping)
+    ]  # an older store may have anything
+    return [
+        f"{', '.join(map(str, one.get('found') or [one.get('name')]))}: {one.get('sentence')}"
+        for one in rows
+    ]
 
 
 _SAME, _TOLD, _REFUSED = Meaning

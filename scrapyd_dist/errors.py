@@ -17,17 +17,23 @@ _LONGEST = 2_000
 
 def fault_of(error: BaseException) -> str:
     """What was raised by a project's code, and where in it."""
-    frames = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")]
+    frames = [
+        f for f in extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")
+    ]
     own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     said = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}{place}"
-    return said.encode("utf-8", "replace").decode()  # halves of surrogate pairs can be neither stored nor shown
+    return said.encode(
+        "utf-8", "replace"
+    ).decode()  # halves of surrogate pairs can be neither stored nor shown
 
 
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""
 
-    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/reference/commands/README.md)
+    exit_code: ClassVar[int] = (
+        1  #: the exit code of the process (see docs/reference/commands/README.md)
+    )
 
 
 class ConfigError(DistError):
@@ -179,7 +185,9 @@ class NoReply(NodeError):
 
 class ConnectionLost(NodeError):
     short = "connection lost before the reply"
-    hint = "The node may have been stopped or restarted; it may have taken the request all the same."
+    hint = (
+        "The node may have been stopped or restarted; it may have taken the request all the same."
+    )
 
 
 class CutReply(NodeError):

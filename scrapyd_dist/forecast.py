@@ -59,10 +59,15 @@ class CrawlForecast:
 
 def forecast(probed: Probed, crawl: CrawlShape) -> CrawlForecast:
     """What to expect of a crawl: the longest of its index, its workers' pages and this machine's work decides."""
-    index, per_page = probed.index, probed.targets / probed.index.pages if probed.index.pages else 0.0
+    index, per_page = (
+        probed.index,
+        probed.targets / probed.index.pages if probed.index.pages else 0.0,
+    )
     detail = replace(probed.detail, processor=probed.detail.processor + BOOKKEEPING)
     pages = index.pages if probed.whole else crawl.pages
-    expected = probed.targets if probed.whole else None if pages is None else round(per_page * pages)
+    expected = (
+        probed.targets if probed.whole else None if pages is None else round(per_page * pages)
+    )
     if crawl.limit:
         expected = crawl.limit if expected is None else min(expected, crawl.limit)
     details = probed.targets if expected is None else expected

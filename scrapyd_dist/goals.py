@@ -54,9 +54,13 @@ class Goals:
         found = dict[str, Any]()
         if reader.value(CLOSESPIDER) == "crawl":
             given = settings.get(GIVEN) or settings
-            found = {name: _number(theirs, given.get(theirs) or 0) for name, theirs in SCRAPYS.items()}
+            found = {
+                name: _number(theirs, given.get(theirs) or 0) for name, theirs in SCRAPYS.items()
+            }
         found |= {name: reader.value(ours) for name, ours in OURS.items() if reader.given(ours)}
-        return cls(**{name: value if "time" in name else int(value) for name, value in found.items()})
+        return cls(
+            **{name: value if "time" in name else int(value) for name, value in found.items()}
+        )
 
     @property
     def limits(self) -> dict[str, float]:
@@ -75,7 +79,11 @@ def _number(name: str, value: Any) -> float:
 
 
 #: goal -> our setting
-OURS = {one.name: ours for one in fields(Goals) if (ours := f"DISTRIBUTED_GOAL_{one.name.upper()}") in SETTINGS}
+OURS = {
+    one.name: ours
+    for one in fields(Goals)
+    if (ours := f"DISTRIBUTED_GOAL_{one.name.upper()}") in SETTINGS
+}
 
 
 class Spent(NamedTuple):
@@ -90,9 +98,13 @@ class Spent(NamedTuple):
 
 
 def spend(
-    limits: Mapping[str, float], counts: Mapping[str, int], requests: int, told: Mapping[str, int], *,
+    limits: Mapping[str, float],
+    counts: Mapping[str, int],
+    requests: int,
+    told: Mapping[str, int],
+    *,
     reserve: bool = False,
-) -> Spent:  # fmt: skip
+) -> Spent:
     """Add what a process tells, and grant it as many requests as the goals leave; `reserve`: for later."""
     after = {name: counts.get(name, 0) + told.get(name, 0) for name in {*counts, *told}}
     if told.get("items"):
@@ -110,6 +122,10 @@ def spend(
 
 def in_words(name: str, most: float) -> str:
     """A goal for people, such as "100 requests (--max-requests)"."""
-    what = {"time": "seconds", "dry_pages": "pages without an item", "dry_time": "seconds without an item"}
+    what = {
+        "time": "seconds",
+        "dry_pages": "pages without an item",
+        "dry_time": "seconds without an item",
+    }
     source = SETTINGS[OURS[name]].option if name in OURS else SCRAPYS[name]
     return f"{most:,.10g} {what.get(name, name)} ({source})"

@@ -49,7 +49,12 @@ class QueueDecision:
 def read_limit(text: str) -> tuple[str, int]:
     """Return the name and the number of a limit, `spider=2`; ConfigError if it is none."""
     name, _, number = text.rpartition("=")
-    if not name or not number.isascii() or not number.isdigit() or not 0 < int(number[:9]) < 1_000_000:
+    if (
+        not name
+        or not number.isascii()
+        or not number.isdigit()
+        or not 0 < int(number[:9]) < 1_000_000
+    ):
         raise ConfigError(
             f"--limit {text!r} is no limit. Write spider=N, or NAME=N for a label NAME=VALUE: at most N jobs at once"
             " with the same one."
@@ -76,13 +81,26 @@ def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
     if not failed or record.signals or record.attempt > record.retries:
         return None
     return JobRecord(
-        id=job, spider=record.spider, project=record.project, version=record.version, created=now,
-        labels=record.labels, args=record.args, settings=record.settings, state=Outcome.WAITING,
-        attempt=record.attempt + 1, first=record.first or record.id, retries=record.retries, limits=record.limits,
-        priority=record.priority, sealed=record.sealed, wanted_project=record.wanted_project, on=record.on,
+        id=job,
+        spider=record.spider,
+        project=record.project,
+        version=record.version,
+        created=now,
+        labels=record.labels,
+        args=record.args,
+        settings=record.settings,
+        state=Outcome.WAITING,
+        attempt=record.attempt + 1,
+        first=record.first or record.id,
+        retries=record.retries,
+        limits=record.limits,
+        priority=record.priority,
+        sealed=record.sealed,
+        wanted_project=record.wanted_project,
+        on=record.on,
         among=record.among,
         tried=(*record.tried, record.url) if record.url else record.tried,
-    )  # fmt: skip
+    )
 
 
 def chains(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
@@ -119,16 +137,22 @@ def predecessors_in(records: Sequence[JobRecord]) -> list[Predecessor]:
     ]
 
 
-def decide(records: Sequence[JobRecord], others: Collection[Predecessor], now: float) -> QueueDecision:
+def decide(
+    records: Sequence[JobRecord], others: Collection[Predecessor], now: float
+) -> QueueDecision:
     """Return the waiting jobs that may start, in order of priority and age; `others`: jobs and crawls."""
     posted = [one for one in records if not one.state.over and one.state is not Outcome.WAITING]
     labels = Counter(label for one in posted for label in {*one.labels, f"{SPIDER}={one.spider}"})
     ready, dropped = list[JobRecord](), list[JobRecord]()
     waiting = (one for one in records if one.state is Outcome.WAITING)
-    for one in sorted(waiting, key=lambda one: (-(one.priority or 0.0), one.created, one.place, one.id)):
+    for one in sorted(
+        waiting, key=lambda one: (-(one.priority or 0.0), one.created, one.place, one.id)
+    ):
         waits, never = _conditions(one, others)
         if never:
-            dropped.append(replace(one, state=Outcome.CANCELLED, ended=now, reason=never, sealed=""))
+            dropped.append(
+                replace(one, state=Outcome.CANCELLED, ended=now, reason=never, sealed="")
+            )
         elif not waits and _has_room(one, labels):
             ready.append(one)
             labels.update({*one.labels, f"{SPIDER}={one.spider}"})

@@ -16,7 +16,9 @@ OPEN_ONLY = math.inf
 class Outcome(str, Enum):
     """The state of a job, or its outcome."""
 
-    WAITING = "waiting"  #: in the store, on no node: for a limit, for other jobs, or for its next attempt
+    WAITING = (
+        "waiting"  #: in the store, on no node: for a limit, for other jobs, or for its next attempt
+    )
     PENDING = "pending"  #: waiting for a process slot; of a record: posted, and not seen to be over
     RUNNING = "running"
     STALLED = "stalled"  #: running without progress
@@ -85,7 +87,9 @@ class JobRecord:
     attempt: int = 1
     first: str = ""  #: id of the first attempt, if this is a later one
     retries: int = 0  #: further attempts after the first one
-    limits: tuple[str, ...] = ()  #: `spider=2`: at most two jobs of this spider at once; or of a label's value
+    limits: tuple[
+        str, ...
+    ] = ()  #: `spider=2`: at most two jobs of this spider at once; or of a label's value
     after: tuple[str, ...] = ()  #: jobs, crawls and labels that it follows, `NAME:OUTCOME`
     priority: float | None = None
     place: int = 0  #: among the jobs of one command
@@ -94,7 +98,9 @@ class JobRecord:
     on: str = ""  #: name of the one node that will do
     among: tuple[str, ...] = ()  #: names of the nodes that will do; () for all
     tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
-    signals: tuple[str, ...] = ()  #: that `sdist jobs cancel` was about to send it: it is not tried again
+    signals: tuple[
+        str, ...
+    ] = ()  #: that `sdist jobs cancel` was about to send it: it is not tried again
 
     @property
     def had_no_time(self) -> bool:

@@ -37,7 +37,7 @@ def state_key(state: Path) -> bytes:
     """Return the project's Fernet key, created on first use in a file that only its owner can read."""
     path = state / _FILE
     if not path.exists():
-        from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
+        from cryptography.fernet import Fernet
 
         handle, name = tempfile.mkstemp(dir=state, prefix=".key-")
         with os.fdopen(handle, "wb") as file:
@@ -79,7 +79,7 @@ def public_half(key: bytes) -> str:
 
 def seal(secret: bytes, public: str) -> str:
     """Encrypt a secret for the owner of a public key; returns a token, or raises `SealError` if the key is invalid."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     once = X25519PrivateKey.generate()
     try:
@@ -92,7 +92,7 @@ def seal(secret: bytes, public: str) -> str:
 
 def unseal(token: str, key: bytes) -> bytes:
     """Decrypt a token that was sealed for this project's Fernet key; any other one raises `SealError`."""
-    from cryptography.fernet import InvalidToken  # noqa: PLC0415 - see the module
+    from cryptography.fernet import InvalidToken
 
     once, _, sealed = token.partition(".")
     pair = _pair(key)
@@ -105,28 +105,28 @@ def unseal(token: str, key: bytes) -> bytes:
 
 def _box(pair: X25519PrivateKey, theirs: bytes, publics: bytes) -> Fernet:
     """Return what encrypts between two key pairs; `publics` is the public key of the sealing pair, then the other."""
-    from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415 - as above
+    from cryptography.fernet import Fernet
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     shared = pair.exchange(X25519PublicKey.from_public_bytes(theirs))
     return Fernet(base64.urlsafe_b64encode(_derived(shared, _OF_A_SEAL + publics)))
 
 
 def _pair(key: bytes) -> X25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(_derived(key, _OF_AN_EGG))
 
 
 def _public(pair: X25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return pair.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
 def _derived(secret: bytes, what_for: bytes) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see the module
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=what_for).derive(secret)
 

@@ -38,7 +38,9 @@ class Node:
     url: str  #: normalised base url: lower-case scheme and host, no default port, no user, no slash at the end
     username: str | None = field(default=None, compare=False)
     password: str | None = field(default=None, compare=False, repr=False)
-    slots: int | None = field(default=None, compare=False)  #: number of process slots; None if unknown
+    slots: int | None = field(
+        default=None, compare=False
+    )  #: number of process slots; None if unknown
     verify: bool = field(default=True, compare=False)  #: whether the TLS certificate is checked
     #: path of a file with CA certificates to trust instead of the system's
     ca: str | None = field(default=None, compare=False)
@@ -46,8 +48,12 @@ class Node:
     tls_name: str | None = field(default=None, compare=False)
     #: whether the host is to be looked up, with one node per address: see `config.addresses_of`
     lookup: bool = field(default=False, compare=False)
-    project: str | None = field(default=None, compare=False)  #: project name on this node, if the target sets one
-    version: str | None = field(default=None, compare=False)  #: the target's `version` key: GIT, HG or a literal
+    project: str | None = field(
+        default=None, compare=False
+    )  #: project name on this node, if the target sets one
+    version: str | None = field(
+        default=None, compare=False
+    )  #: the target's `version` key: GIT, HG or a literal
     #: credentials whose value is a variable that is not set: `username` or `password` -> the variable's name
     unset: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -72,7 +78,9 @@ class Node:
         if username is None and parts.username is not None:
             username, password = unquote(parts.username), unquote(parts.password or "")
         if username is not None and ":" in username:
-            raise ConfigError(f"The user name for the node {shown!r} has a colon in it, which HTTP cannot carry.")
+            raise ConfigError(
+                f"The user name for the node {shown!r} has a colon in it, which HTTP cannot carry."
+            )
         return cls(
             name=name or urlsplit(url).netloc,
             url=url,
@@ -88,7 +96,9 @@ class Node:
         place = f"[{address}]" if ":" in address else address
         netloc = place if parts.port is None else f"{place}:{parts.port}"
         url = f"{parts.scheme}://{netloc}{parts.path}"
-        return replace(self, name=f"{self.name}/{address}", url=url, tls_name=self.host, lookup=False)
+        return replace(
+            self, name=f"{self.name}/{address}", url=url, tls_name=self.host, lookup=False
+        )
 
     def __str__(self) -> str:
         return f"node {self.name} ({self.url})"
@@ -135,17 +145,26 @@ class NodeRecord:
     """State of a node that is stored between looks and crawls."""
 
     name: str  #: the target's name
-    draining: float | None = None  #: when draining began, seconds since the epoch; None if it is not draining
+    draining: float | None = (
+        None  #: when draining began, seconds since the epoch; None if it is not draining
+    )
     start_delay: float = 0.0  #: longest observed time from posting a job to its start, in seconds
     #: times of the latest consecutive looks that found jobs waiting and none running, newest last
     idle_looks: tuple[float, ...] = ()
     url: str = ""  #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
-    changed: float = 0.0  #: when `url` was set last, seconds since the epoch; grows with each change
+    changed: float = (
+        0.0  #: when `url` was set last, seconds since the epoch; grows with each change
+    )
 
 
 def check_project(name: str) -> str:
     """Return the name, or raise `ConfigError` if no project can be called so: nodes name folders by it."""
-    if not name or name in {".", ".."} or _NO_PROJECT.search(name) or len(name.encode("utf-8", "replace")) > _NAME_MAX:
+    if (
+        not name
+        or name in {".", ".."}
+        or _NO_PROJECT.search(name)
+        or len(name.encode("utf-8", "replace")) > _NAME_MAX
+    ):
         raise ConfigError(
             f"{name[:100]!r} cannot be the name of a project: it is a folder's name on the nodes, so it has no line"
             f" feed or other control character and no /, and at most {_NAME_MAX} bytes. The name is BOT_NAME of the"
@@ -182,9 +201,15 @@ def _split(text: str) -> tuple[SplitResult, str]:
     """Split the text of a node; returns the url parts, and the text without a password."""
     scheme, sep, rest = text.partition("://")
     # Anything before the last @ may be a password, even in an invalid text.
-    shown = f"{scheme.rpartition('@')[2]}{sep}{rest.rpartition('@')[2]}" if sep else text.rpartition("@")[2]
+    shown = (
+        f"{scheme.rpartition('@')[2]}{sep}{rest.rpartition('@')[2]}"
+        if sep
+        else text.rpartition("@")[2]
+    )
     if _UNSAFE.search(text):
-        raise ConfigError(_nonsense(shown, "it has a space, a control character or a backslash in it"))
+        raise ConfigError(
+            _nonsense(shown, "it has a space, a control character or a backslash in it")
+        )
     if not sep:
         scheme, rest = "http", text
         if _is_bare_ipv6(rest):
@@ -229,7 +254,9 @@ def _host(host: str, shown: str) -> str:
         raise ConfigError(_nonsense(shown, "the host name is impossible")) from e
     if "_" in plain:
         # Container networks resolve such names, but Twisted rejects them.
-        raise ConfigError(_nonsense(shown, "an underscore is no part of a host name; use an alias or the address"))
+        raise ConfigError(
+            _nonsense(shown, "an underscore is no part of a host name; use an alias or the address")
+        )
     labels = plain.removesuffix(".").split(".")
     if len(plain) > 253 or not all(_HOST_LABEL.match(label) for label in labels):
         raise ConfigError(_nonsense(shown, "the host name is impossible"))

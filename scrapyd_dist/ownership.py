@@ -27,7 +27,9 @@ def fault_of_file(path: Path) -> str:
     A file that is not there is judged by its folder, and so is a folder that is not there by nothing.
     """
     with_companions = (path.with_name(path.name + suffix) for suffix in COMPANIONS)
-    return next(filter(None, map(_fault_of, (*_both(path.parent), *_both(path), *with_companions))), "")
+    return next(
+        filter(None, map(_fault_of, (*_both(path.parent), *_both(path), *with_companions))), ""
+    )
 
 
 def fault_of_folder(path: Path) -> str:
@@ -58,7 +60,13 @@ def _fault_of(path: Path) -> str:
         there = path.lstat()
     except OSError:
         return ""  # whoever opens it says why that fails
-    what = "folder" if stat.S_ISDIR(there.st_mode) else "link" if stat.S_ISLNK(there.st_mode) else "file"
+    what = (
+        "folder"
+        if stat.S_ISDIR(there.st_mode)
+        else "link"
+        if stat.S_ISLNK(there.st_mode)
+        else "file"
+    )
     if there.st_uid not in {os.geteuid(), 0}:
         return (
             f"the {what} {path} belongs to {_user(there.st_uid)}, and this is run by {_user(os.geteuid())}. {STAKES}"
@@ -80,7 +88,9 @@ def _remedy(path: Path, there: os.stat_result) -> str:
 def _others_write(path: Path, there: os.stat_result) -> bool:
     if there.st_mode & _ALL_WRITE:
         return True
-    return bool(there.st_mode & _GROUP_WRITES) and (_has_access_list(path) or not _is_private(there.st_gid))
+    return bool(there.st_mode & _GROUP_WRITES) and (
+        _has_access_list(path) or not _is_private(there.st_gid)
+    )
 
 
 def _has_access_list(path: Path) -> bool:

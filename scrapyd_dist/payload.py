@@ -27,11 +27,30 @@ PLAIN_MAX = 8_192
 
 #: headers without private data; any other header makes its batch encrypted
 OPEN_HEADERS = frozenset(
-    {"accept", "accept-encoding", "accept-language", "content-type", "referer", "user-agent", "x-requested-with"}
+    {
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "content-type",
+        "referer",
+        "user-agent",
+        "x-requested-with",
+    }
 )
 #: fields of a request value without private data
 OPEN_FIELDS = frozenset(
-    {"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags", "replaces"}
+    {
+        "url",
+        "rule",
+        "callback",
+        "errback",
+        "method",
+        "priority",
+        "dont_filter",
+        "encoding",
+        "flags",
+        "replaces",
+    }
 )
 #: the field of a retried request: the batch in which it failed, and its index there, from 0
 REPLACES = "replaces"
@@ -51,7 +70,10 @@ class TooLarge(PayloadError):
 
 def replaced_by(values: Sequence[RequestValue]) -> list[tuple[int, int]]:
     """Return (batch, index in it) of the earlier requests that these retry."""
-    return [(batch, place) for batch, place in (value[REPLACES] for value in values if REPLACES in value)]
+    return [
+        (batch, place)
+        for batch, place in (value[REPLACES] for value in values if REPLACES in value)
+    ]
 
 
 def hidden_by(value: RequestValue) -> str | None:
@@ -81,7 +103,9 @@ def _private(value: RequestValue) -> bool:
 
 def _meta(value: RequestValue) -> dict[str, Any]:
     meta: dict[str, Any] = value.get("meta", {})
-    wrapped: dict[str, Any] = meta.get("$dict", meta)  # the codec's form of a dict with keys that begin with $
+    wrapped: dict[str, Any] = meta.get(
+        "$dict", meta
+    )  # the codec's form of a dict with keys that begin with $
     return wrapped
 
 
@@ -109,10 +133,15 @@ def from_json(text: str) -> list[RequestValue]:
         raise PayloadError(f"{START_URLS} must be a JSON list of URLs")
     if not all(isinstance(entry, (str, dict)) for entry in document):
         raise PayloadError(f"{START_URLS} has an entry that is neither a URL nor a request")
-    values = [{**common, "url": entry} if isinstance(entry, str) else {**common, **entry} for entry in document]
+    values = [
+        {**common, "url": entry} if isinstance(entry, str) else {**common, **entry}
+        for entry in document
+    ]
     for value in values:
         if not isinstance(value.get("url"), str):
-            raise PayloadError(f"{START_URLS} has an entry without a URL: {json.dumps(value)[:100]}")
+            raise PayloadError(
+                f"{START_URLS} has an entry without a URL: {json.dumps(value)[:100]}"
+            )
     return values
 
 
@@ -123,7 +152,8 @@ def _common(values: Sequence[RequestValue]) -> RequestValue:
     return {
         name: first[name]
         for name in first
-        if name != "url" and all(name in value and _same(value[name], first[name]) for value in values)
+        if name != "url"
+        and all(name in value and _same(value[name], first[name]) for value in values)
     }
 
 
@@ -148,7 +178,7 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
     """
     text = to_json(values)
     if key and any(_private(value) for value in values):
-        from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
+        from cryptography.fernet import Fernet
 
         return _spread("e:" + Fernet(key).encrypt(zlib.compress(text.encode(), 9)).decode())
     hidden = next(filter(None, map(hidden_by, values)), None)
@@ -203,17 +233,23 @@ def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[Reque
 
 
 def _decrypt(text: str, key: bytes | None) -> bytes:
-    from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415 - as above
+    from cryptography.fernet import Fernet, InvalidToken
 
     if key is None:
-        raise PayloadError("the batch is encrypted, and this code carries no key; deploy it with sdist")
+        raise PayloadError(
+            "the batch is encrypted, and this code carries no key; deploy it with sdist"
+        )
     try:
         return Fernet(key).decrypt(text)
     except InvalidToken as error:
-        raise PayloadError("the batch is encrypted with another key than this code carries; deploy again") from error
+        raise PayloadError(
+            "the batch is encrypted with another key than this code carries; deploy again"
+        ) from error
 
 
-def fit(values: Sequence[RequestValue], *, key: bytes | None = None) -> list[tuple[list[RequestValue], dict[str, str]]]:
+def fit(
+    values: Sequence[RequestValue], *, key: bytes | None = None
+) -> list[tuple[list[RequestValue], dict[str, str]]]:
     """Encode requests, halving the list until every piece fits; returns (requests, settings) of each piece, in order.
 
     `TooLarge` means that a single request does not fit.
@@ -238,4 +274,9 @@ def describe(values: Sequence[RequestValue], settings: Mapping[str, str]) -> dic
     form = {"z:": "compressed", "e:": "encrypted"}.get(text[:2], "plain")
     size = argument_bytes(settings)
     kinds = Counter(str(value.get("rule", value.get("callback"))) for value in values)
-    return {"form": form, "bytes": size, "per_url": round(size / max(1, len(values)), 1), "targets": dict(kinds)}
+    return {
+        "form": form,
+        "bytes": size,
+        "per_url": round(size / max(1, len(values)), 1),
+        "targets": dict(kinds),
+    }

@@ -33,7 +33,9 @@ def started_at(pid: int) -> float | None:
         ProcessLookupError: the process does not run, or is a zombie.
     """
     if not (_PROC / "self/stat").exists():
-        listing = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False, text=True)
+        listing = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False, text=True
+        )
         if listing.stdout.strip()[:1] in {"", "Z", "X"}:
             raise ProcessLookupError(pid)
         return None

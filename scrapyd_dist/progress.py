@@ -43,7 +43,12 @@ COUNTS = ("requests", "pages", "items", "failed")
 #: the state of a crawl whose process is gone before its end
 DIED = "died"
 #: kind of misses -> where a summary counts them
-MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
+MISSED = {
+    "gone": "gone_urls",
+    "failed": "failed_urls",
+    "dead": "dead_urls",
+    "index": "index_failed",
+}
 
 
 @dataclass(kw_only=True)
@@ -84,7 +89,13 @@ class KnownTotals(str, Enum):
 
 
 def outlook(
-    *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
+    *,
+    found: int,
+    done: int,
+    rate: float,
+    finding: bool,
+    pages: int = 0,
+    total_pages: int | None = None,
 ) -> dict[str, Any]:
     """The expected number of requests, and the seconds that are left, as a part of the summary.
 
@@ -96,7 +107,11 @@ def outlook(
         sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
         expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
     left = expected - done
-    return {"requests": expected, "sure": sure.value, "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None}
+    return {
+        "requests": expected,
+        "sure": sure.value,
+        "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None,
+    }
 
 
 @dataclass(kw_only=True)
@@ -104,7 +119,9 @@ class Progress:
     """The progress of a crawl's nodes, updated by `look`."""
 
     _jobs: dict[str, JobRun] = field(default_factory=dict)  #: jobs that are out
-    _heard: dict[str, float] = field(default_factory=dict)  #: of these, when the first report was read
+    _heard: dict[str, float] = field(
+        default_factory=dict
+    )  #: of these, when the first report was read
     #: node -> `COUNTS` of its attempts that are no longer out, and of all
     _ended: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
@@ -118,7 +135,9 @@ class Progress:
         for attempt in attempts:
             self._ended[attempt.node].update(counts_of(attempt.report))
 
-    def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
+    def look(
+        self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0
+    ) -> None:
         """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
         self._now = now
         out = {job: one for member in members for job, one in member.out.items()}
@@ -163,7 +182,9 @@ class Progress:
 
     def stragglers(self) -> list[dict[str, Any]]:
         """Return the batches that are far slower than the others, slowest first, as a part of the summary."""
-        running = [(job, pace) for job in self._jobs.values() if (pace := self._pace(job)) is not None]
+        running = [
+            (job, pace) for job in self._jobs.values() if (pace := self._pace(job)) is not None
+        ]
         known = [*self._batch_paces, *(pace for _, pace in running if pace)]
         if len(known) < SLOW_NEEDS:
             return []
@@ -218,10 +239,14 @@ class Snapshot:
     index_total: int | None = None  #: all pages; None if unknown
     index_failed: int = 0
     own_items: int = 0
-    local_missed: Counter[str] = field(default_factory=Counter)  #: requests crawled locally in vain: gone, failed
+    local_missed: Counter[str] = field(
+        default_factory=Counter
+    )  #: requests crawled locally in vain: gone, failed
     output: Sequence[str] = ()
     misses: str | None = None  #: path of the list of URLs without a result
-    differences: list[FoundDifference] = field(default_factory=list)  #: from `scrapy crawl`, that people are told of
+    differences: list[FoundDifference] = field(
+        default_factory=list
+    )  #: from `scrapy crawl`, that people are told of
     warnings: list[str] = field(default_factory=list)
     message: str = ""  #: one paragraph for people: why it stopped
     progress: Progress = field(default_factory=Progress)  #: updated with the members
@@ -234,7 +259,11 @@ def summary(snap: Snapshot) -> dict[str, Any]:
     spec, backlog, counters = state.spec, state.backlog, state.counters
     # Once a crawl has ended, what is not home is not done: it waits, to be resumed.
     is_over = snap.state in _OVER and state.limits.wait
-    running = Counter[str]() if is_over else sum((member.progress() for member in state.members), Counter[str]())
+    running = (
+        Counter[str]()
+        if is_over
+        else sum((member.progress() for member in state.members), Counter[str]())
+    )
     out = [] if is_over else [one for member in state.members for one in member.out.values()]
     left, left_requests = (backlog.out, backlog.out_requests) if is_over else (0, 0)
     done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
@@ -284,7 +313,11 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "gone_urls": counters.gone + snap.local_missed["gone"],
         "failed_urls": counters.failed_urls + snap.local_missed["failed"],
         "dead_urls": counters.dead_urls,
-        "index": {"pages": snap.index_pages, "total": snap.index_total, "failed": snap.index_failed},
+        "index": {
+            "pages": snap.index_pages,
+            "total": snap.index_total,
+            "failed": snap.index_failed,
+        },
         "index_failed": snap.index_failed,
         "nodes": [_node(member, snap, is_over=is_over) for member in state.members],
         "throttle": _throttle(snap),
@@ -304,19 +337,35 @@ def as_left(batch: Batch, crawl: Crawl) -> Batch:
     """Return a batch as the crawl has it: once that has ended none is out, and what was out waits to be resumed."""
     if crawl.kind != "crawl" or not crawl.state.ended or batch.state not in OUT:
         return batch
-    return replace(batch, state=BatchState.SEALED, reason=batch.reason or "it was out when the crawl ended")
+    return replace(
+        batch, state=BatchState.SEALED, reason=batch.reason or "it was out when the crawl ended"
+    )
 
 
 def told(crawl: Crawl) -> dict[str, Any]:
     """Return a stored crawl's summary: the producer's last one, or zeros, with its state, message and exit code now."""
-    known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
+    known = {
+        "crawl": crawl.id,
+        "spider": crawl.spider,
+        "project": crawl.project,
+        "version": crawl.version,
+    }
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
     return {**known, **(crawl.summary or _nothing_yet()), "labels": [*labels_of(crawl)], **now}
 
 
 def _nothing_yet() -> dict[str, Any]:
     """Return the summary of a crawl whose producer has written none, such as one that was refused."""
-    totals = ("urls_found", "urls_distinct", *ACCOUNT, "pages", "items", "gone_urls", "failed_urls", "dead_urls")
+    totals = (
+        "urls_found",
+        "urls_distinct",
+        *ACCOUNT,
+        "pages",
+        "items",
+        "gone_urls",
+        "failed_urls",
+        "dead_urls",
+    )
     return {
         "schema": SCHEMA,
         "paused": False,
@@ -331,7 +380,15 @@ def _nothing_yet() -> dict[str, Any]:
         "goals": {},
         **{
             name: []
-            for name in ("earlier_versions", "code", "nodes", "stragglers", "output", "differences", "warnings")
+            for name in (
+                "earlier_versions",
+                "code",
+                "nodes",
+                "stragglers",
+                "output",
+                "differences",
+                "warnings",
+            )
         },
         **dict.fromkeys(("misses", "goal", "closed_by")),
     }
@@ -386,7 +443,10 @@ def succeeded(document: Mapping[str, Any]) -> int:
 
 def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
     """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
-    return {name: 0.0 if snap.scheduler.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
+    return {
+        name: 0.0 if snap.scheduler.paused else round(rate, 2)
+        for name, rate in snap.progress.rates(node).items()
+    }
 
 
 def _node(member: NodeState, snap: Snapshot, *, is_over: bool) -> dict[str, Any]:
@@ -480,7 +540,8 @@ def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]])
         "items": summary["items"],
         "index": [index["pages"], index["total"]],
         "nodes": {  # pages, items, number of jobs out, and state
-            node["name"]: [node["pages"], node["items"], node["running"], node["state"]] for node in summary["nodes"]
+            node["name"]: [node["pages"], node["items"], node["running"], node["state"]]
+            for node in summary["nodes"]
         },
         "shards": {number: list(values) for number, values in shards.items()},
     }

@@ -76,7 +76,12 @@ CLASSES = {
     "BACKEND": f"{_NOT_NEEDED}: links and requests are in the store (DISTRIBUTED_STORE)",
     "MESSAGE_BUS": f"{_NOT_NEEDED}: workers and strategy processes meet in the store (DISTRIBUTED_STORE)",
 }
-_MODULES = {"frontera.": FRONTERA, "scrapy_frontera.": HCF, "hcf_backend.": HCF, "distributed_frontera.": FRONTERA}
+_MODULES = {
+    "frontera.": FRONTERA,
+    "scrapy_frontera.": HCF,
+    "hcf_backend.": HCF,
+    "distributed_frontera.": FRONTERA,
+}
 #: settings that are read from the project, so that `sdist config` can answer them
 NAMES = (*(name for names in SETTINGS_OF.values() for name in names), *CLASSES)
 #: a spider argument with settings as JSON, and an attribute of the spider with settings
@@ -91,7 +96,10 @@ META: Mapping[str, tuple[str, str]] = {
 }
 #: option -> its system, and what is written here
 OPTIONS: Mapping[str, tuple[str, str]] = {
-    "--project-id": (HCF, "run this in the other project's folder, with the same store (SDIST_STORE)"),
+    "--project-id": (
+        HCF,
+        "run this in the other project's folder, with the same store (SDIST_STORE)",
+    ),
     "--flow-id": (HCF, "leave it out: the store knows the jobs of a frontier"),
     "--children-tag": (HCF, "write --label NAME=VALUE"),
     "--loop-mode": (HCF, "write --loop SECONDS"),
@@ -105,8 +113,11 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "--seeds-url": (FRONTERA, "write --seeds URL"),
     "--seeds-file": (FRONTERA, "write --seeds FILE"),
     "--args": (FRONTERA, "write -a NAME=VALUE for each argument"),
-    "--partition-id": (FRONTERA, "leave it out: `sdist strategy join` adds a process, which gets its share"),
-}  # fmt: skip
+    "--partition-id": (
+        FRONTERA,
+        "leave it out: `sdist strategy join` adds a process, which gets its share",
+    ),
+}
 #: characters of a value that are shown
 _SHOWN = 200
 
@@ -140,7 +151,11 @@ def option_answer(name: str) -> str:
 def _answers(settings: Mapping[str, Any]) -> Iterator[str]:
     for name in settings:
         value = settings[name] if _is_related(name) else None
-        if value is None or value == "" or (name in _OWN_CLASSES and not isinstance(value, (str, type))):
+        if (
+            value is None
+            or value == ""
+            or (name in _OWN_CLASSES and not isinstance(value, (str, type)))
+        ):
             continue
         if name in CLASSES:
             yield from (
@@ -165,7 +180,11 @@ def _answer(name: str, value: Any) -> str:
         if name in names:
             instead = names[name].format(value=_shown(name, value))
             said = f"{name} is a setting of {system}, and scrapyd-dist does not read it. {instead}."
-            return said if name.startswith(tuple(_FAMILIES)) else f"{said} If the project reads it itself, keep it."
+            return (
+                said
+                if name.startswith(tuple(_FAMILIES))
+                else f"{said} If the project reads it itself, keep it."
+            )
     system = next(system for begin, system in _FAMILIES.items() if name.startswith(begin))
     return f"{name} is a setting of {system}, and scrapyd-dist does not read it. {_NOT_NEEDED}."
 
@@ -177,7 +196,11 @@ def _shown(name: str, value: Any) -> str:
         return path if ":" in path else ":".join(path.rsplit(".", 1))
     if name == "STRATEGY_ARGS":
         parsed = _parsed(value)
-        return " ".join(f"-a {key}=…" for key in parsed) if isinstance(parsed, Mapping) and parsed else "-a NAME=VALUE"
+        return (
+            " ".join(f"-a {key}=…" for key in parsed)
+            if isinstance(parsed, Mapping) and parsed
+            else "-a NAME=VALUE"
+        )
     bare = name in ("HCF_CONSUMER_FRONTIER", "HCF_CONSUMER_SLOT")  # for a command line
     text = value if bare and isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -96,7 +96,13 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default as documents and `sdist config` show it; empty for none."""
-        return "" if self.default is None else f"{self.default:g}" if type(self.default) is float else str(self.default)
+        return (
+            ""
+            if self.default is None
+            else f"{self.default:g}"
+            if type(self.default) is float
+            else str(self.default)
+        )
 
     def judged(self, value: Any, name: str = "") -> Any:
         """The value as its kind, which may also be written as text, as on a command line.
@@ -108,8 +114,12 @@ class Setting:
         try:
             read = _read(self.kind, value, self.choices)
         except (TypeError, ValueError, LookupError, OverflowError, RecursionError):
-            choices = " or ".join(filter(None, self.choices)) if self.kind is ValueKind.CHOICE else ""
-            raise ConfigError(f"{said} must be {choices or self.must_be or self.kind.value}.") from None
+            choices = (
+                " or ".join(filter(None, self.choices)) if self.kind is ValueKind.CHOICE else ""
+            )
+            raise ConfigError(
+                f"{said} must be {choices or self.must_be or self.kind.value}."
+            ) from None
         if self.kind in _RANGES and read not in self.choices and (limit := self._exceeded(read)):
             raise ConfigError(f"{said} must be {limit}.")
         return read
@@ -353,7 +363,9 @@ def of_options(options: object, command: str = "") -> dict[str, Any]:
     """The settings that an object with fields named like options, of this command, gives values to."""
     fields = {
         row.option.split()[-1].partition("/")[0].lstrip("-").replace("-", "_"): name
-        for name, row in sorted(SETTINGS.items(), key=lambda one: " " in one[1].option)  # a command's own go last
+        for name, row in sorted(
+            SETTINGS.items(), key=lambda one: " " in one[1].option
+        )  # a command's own go last
         if row.option and row.option.rpartition(" ")[0] in ("", command)
     }
     given = {name: getattr(options, field, None) for field, name in fields.items()}
@@ -362,7 +374,9 @@ def of_options(options: object, command: str = "") -> dict[str, Any]:
 
 def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> str:
     """What a misspelt name probably means, as the end of a sentence or paragraph; empty when none is near."""
-    ends = {one.removeprefix(PREFIX): one for one in known}  # the prefix would make any two names alike
+    ends = {
+        one.removeprefix(PREFIX): one for one in known
+    }  # the prefix would make any two names alike
     close = difflib.get_close_matches(name.removeprefix(PREFIX), ends, 1, cutoff)
     meant = ends[close[0]] if close else ""
     return f" Did you mean {repr(meant) if ' ' in meant else meant}?" if meant else ""
@@ -374,13 +388,18 @@ def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
     A name is taken for a misspelt one also where its beginning is: DISTRIBUTE_MAX_JOBS.
     """
     internal = (*INTERNAL, f"{PREFIX}START_URLS_")
-    others = [name for name in sorted(names) if name not in SETTINGS and not name.startswith(internal)]
+    others = [
+        name for name in sorted(names) if name not in SETTINGS and not name.startswith(internal)
+    ]
     meant = {name: nearest(name) for name in others if name.startswith(PREFIX)}
     for name in others:
         near = difflib.get_close_matches(name, SETTINGS, 1, MISSPELT)
         if near and name not in meant and name.startswith(PREFIX[:4]):
             meant[name] = f" Did you mean {near[0]}?"
-    said = [f"The setting {name} is none of scrapyd-dist's, and does nothing.{hint}" for name, hint in meant.items()]
+    said = [
+        f"The setting {name} is none of scrapyd-dist's, and does nothing.{hint}"
+        for name, hint in meant.items()
+    ]
     for variable in (row.variable for row in SETTINGS.values() if row.variable):
         near = difflib.get_close_matches(variable, environment, 3, 0.9)
         said += [
@@ -391,7 +410,9 @@ def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
     return said
 
 
-def complaints(settings: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
+def complaints(
+    settings: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
+) -> list[str]:
     """What to warn of where a process begins: unknown settings, misspelt variables, names of related systems.
 
     `arguments` are those of the spider, or its attributes.
@@ -475,7 +496,11 @@ def _number(kind: ValueKind, value: Any) -> float:
         if not re.fullmatch(r"\s*[+-]?\d+(\.0)?\s*", str(value)):
             raise ValueError
         return int(float(value)) if "." in str(value) else int(value)
-    span = _SPAN.fullmatch(value.strip()) if kind is ValueKind.SECONDS and isinstance(value, str) else None
+    span = (
+        _SPAN.fullmatch(value.strip())
+        if kind is ValueKind.SECONDS and isinstance(value, str)
+        else None
+    )
     number = float(span[1]) * _UNITS[span[2]] if span else float(value)
     if not math.isfinite(number):
         raise ValueError
@@ -499,7 +524,9 @@ def limits_in(options: Mapping[str, str]) -> dict[str, str]:
     keys = {name.removeprefix(PREFIX).lower(): name for name in JOB_LIMITS}
     found = {keys[key]: value for key, value in options.items() if key in keys}
     for name, value in found.items():
-        SETTINGS[name].judged(value, f"{name.removeprefix(PREFIX).lower()} in [sdist] of scrapy.cfg")
+        SETTINGS[name].judged(
+            value, f"{name.removeprefix(PREFIX).lower()} in [sdist] of scrapy.cfg"
+        )
     return found
 
 
@@ -507,5 +534,7 @@ def uploading_feeds(settings: BaseSettings) -> list[str]:
     """The feeds of this process that are stored elsewhere when it closes, without what is secret in their addresses."""
     feeds = (urlsplit(str(uri)) for uri in settings.getdict("FEEDS"))
     return [
-        uri._replace(netloc=uri.netloc.rpartition("@")[2]).geturl() for uri in feeds if uri.scheme not in LOCAL_FEEDS
+        uri._replace(netloc=uri.netloc.rpartition("@")[2]).geturl()
+        for uri in feeds
+        if uri.scheme not in LOCAL_FEEDS
     ]

@@ -27,7 +27,9 @@ class ShardTemplate:
                 " write it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
             )
         if self._width > _WIDEST:
-            raise ConfigError(f"The index address has room for {self._width} digits; it can be {_WIDEST} at most.")
+            raise ConfigError(
+                f"The index address has room for {self._width} digits; it can be {_WIDEST} at most."
+            )
 
     @property
     def place(self) -> str:
@@ -57,15 +59,24 @@ def check_page(url: str, what: str) -> str:
     """Return the URL of a start page; `ConfigError`, which calls it `what`, if no page can be asked for there."""
     try:
         parts = urlsplit(url)
-        known = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and " " not in parts.netloc
+        known = (
+            parts.scheme in {"http", "https"}
+            and parts.hostname
+            and parts.port != 0
+            and " " not in parts.netloc
+        )
     except ValueError:
         known = False
     if not known:
-        raise ConfigError(f"{what} is no address of a page: it begins with http:// or https:// and has a host.")
+        raise ConfigError(
+            f"{what} is no address of a page: it begins with http:// or https:// and has a host."
+        )
     return url
 
 
-def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:
+def shards_of_pages(
+    template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0
+) -> list[Shard]:
     """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
 
     If there are more shards than pages, each page is a shard.

@@ -95,7 +95,9 @@ def open_growing(path: Path) -> IO[bytes]:
     """Open a file to add to it, from where an earlier process has left it; made anew if that cannot have been ours."""
     make_folder(path.parent)
     try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(
+            path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except OSError:
         return os.fdopen(_made_anew(path), "a+b")
     there = os.fstat(handle)
@@ -120,7 +122,9 @@ def _fresh(path: Path, mode: int) -> tuple[int, Path]:
             handle = _opened(growing, mode)
             with suppress(OSError):  # not every file system has locks
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:  # else another process has taken it for a leftover, just before it was locked
+            if (
+                os.fstat(handle).st_nlink
+            ):  # else another process has taken it for a leftover, just before it was locked
                 return handle, growing
             os.close(handle)
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(usual))
@@ -131,7 +135,9 @@ def _other_name(path: Path) -> Path:
 
 
 def _opened(path: Path, mode: int, more: int = 0) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | more, mode)
+    return os.open(
+        path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | more, mode
+    )
 
 
 def _remove_leftover(path: Path) -> None:

@@ -32,7 +32,11 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # No test fails because the machine is slow, or by chance: the same examples are drawn each time, and none is kept.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
 )
 settings.load_profile("any machine")
 
@@ -41,7 +45,11 @@ PROCESSOR_TIME = pytest.StashKey[ProcessorTime]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json; see rig/durations.py")
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help="write tests/durations.json; see rig/durations.py",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,7 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[VARIABLE] = str(find_node_python(config.cache.mkdir("node-env")))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     rows = config.stash[PROCESSOR_TIME].close()
     terminalreporter.write_sep("=", "where the processors' seconds went")
     for kind, count, seconds in rows[:12]:
@@ -69,7 +79,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """An async test has a loop of its own, in a thread, unless pytest-twisted is to run it in the reactor's."""
-    if inspect.iscoroutinefunction(test := pyfuncitem.obj) and not hasattr(test, "_pytest_twisted_mark"):
+    if inspect.iscoroutinefunction(test := pyfuncitem.obj) and not hasattr(
+        test, "_pytest_twisted_mark"
+    ):
 
         def in_thread(**fixtures: Any) -> None:
             with ThreadPoolExecutor(1) as pool:
@@ -79,7 +91,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failed row says what it saw.
 
     Pytest's workers send reports as UTF-8: half of a surrogate pair in a captured log would end the whole run.
@@ -88,14 +102,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     fixtures = getattr(item, "funcargs", {})
     if report.when == "call" and report.failed and "tmp_path" in fixtures:
         report.sections += describe_failure(fixtures["tmp_path"], fixtures)
-    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    report.sections = [
+        (title, text.encode(errors="replace").decode()) for title, text in report.sections
+    ]
     return report
 
 
 @pytest.fixture(autouse=True)
 def _no_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command that runs in this process may import its project; those of other tests have the same name."""
-    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")  # so that it is taken out again if a test leaves one
+    monkeypatch.setenv(
+        "SCRAPY_SETTINGS_MODULE", ""
+    )  # so that it is taken out again if a test leaves one
     monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
@@ -133,7 +151,9 @@ def scrapyd_node(nodes: Nodes) -> Callable[..., ScrapydNode]:
 
 
 @pytest.fixture(scope="module")
-def module_fleet(node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+def module_fleet(
+    node_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Any]]:
     """Like `fleet`, but the nodes live until the last test of the module."""
     with closing(Nodes(node_python, tmp_path_factory.mktemp("nodes"))) as maker:
         yield maker.fleet
@@ -142,7 +162,9 @@ def module_fleet(node_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def _site_maker(folder: Path, stack: ExitStack) -> Callable[..., SiteProcess]:
     def make(items: int = 300, *options: str, **fields: Any) -> SiteProcess:
         where = folder / f"site{len(list(folder.glob('site*')))}"
-        return stack.enter_context(closing(SiteProcess(where, Site(items=items, **fields), *options)))
+        return stack.enter_context(
+            closing(SiteProcess(where, Site(items=items, **fields), *options))
+        )
 
     return make
 
@@ -175,7 +197,9 @@ def project(tmp_path: Path) -> Callable[..., Project]:
         path = tmp_path / f"project{len(list(tmp_path.glob('project?')))}"
         made = Project.demo(path) if spiders is None else Project.small(path, name, spiders, {})
         # Two jobs that start in one moment may choose one telnet port, which is an error in the log of one of them.
-        made.settings(**{"DISTRIBUTED_MODE": "push", "TELNETCONSOLE_ENABLED": False, **(settings or {})})
+        made.settings(
+            **{"DISTRIBUTED_MODE": "push", "TELNETCONSOLE_ENABLED": False, **(settings or {})}
+        )
         made.targets(nodes, extra)
         return made
 
@@ -192,10 +216,15 @@ def start_command(request: pytest.FixtureRequest) -> Iterator[StartCommand]:
     with ExitStack() as stack:
 
         def start(
-            project: Project, program: tuple[str, ...], *arguments: object, env: dict[str, str] | None = None
+            project: Project,
+            program: tuple[str, ...],
+            *arguments: object,
+            env: dict[str, str] | None = None,
         ) -> Command:
             line = [*program, *map(str, arguments)]
-            command = Command(line, cwd=project.path, folder=project.output, home=project.home, env=env, fork=fork)
+            command = Command(
+                line, cwd=project.path, folder=project.output, home=project.home, env=env, fork=fork
+            )
             return stack.enter_context(closing(command))
 
         yield start
@@ -204,13 +233,17 @@ def start_command(request: pytest.FixtureRequest) -> Iterator[StartCommand]:
 @pytest.fixture
 def start_cli(start_command: StartCommand) -> Callable[..., Command]:
     """`start_cli(project, "crawl", "easy", …)`: `sdist` in the background."""
-    return lambda project, *arguments, **options: start_command(project, SDIST, *arguments, **options)
+    return lambda project, *arguments, **options: start_command(
+        project, SDIST, *arguments, **options
+    )
 
 
 @pytest.fixture
 def start_scrapy(start_command: StartCommand) -> Callable[..., Command]:
     """`start_scrapy(project, "crawl", "easy", …)`: `scrapy` in the background."""
-    return lambda project, *arguments, **options: start_command(project, SCRAPY, *arguments, **options)
+    return lambda project, *arguments, **options: start_command(
+        project, SCRAPY, *arguments, **options
+    )
 
 
 @pytest.fixture
@@ -223,7 +256,11 @@ def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable
     here = not _starts_really(request)
 
     def run(
-        project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
+        project: Project,
+        *arguments: object,
+        timeout: float = 120.0,
+        code: int | None = None,
+        **options: Any,
     ) -> Result:
         words = list(map(str, arguments))
         if here and not options and path_of(words) in READING:
@@ -236,14 +273,18 @@ def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable
 @pytest.fixture
 def run_sdist_here() -> Callable[..., Result]:
     """`run_sdist_here(project, "jobs", …)`: `sdist` in this process, as `rig.commands.run_here` has it."""
-    return lambda project, *arguments: run_here(list(map(str, arguments)), cwd=project.path, home=project.home)
+    return lambda project, *arguments: run_here(
+        list(map(str, arguments)), cwd=project.path, home=project.home
+    )
 
 
 @pytest.fixture
 def run_scrapy(start_scrapy: StartCommand) -> Callable[..., Result]:
     """`run_scrapy(project, "crawl", "easy", …, timeout=120, code=0)`: `scrapy` to its end, as `run_cli`."""
 
-    def run(*arguments: Any, timeout: float = 120.0, code: int | None = None, **options: Any) -> Result:
+    def run(
+        *arguments: Any, timeout: float = 120.0, code: int | None = None, **options: Any
+    ) -> Result:
         return start_scrapy(*arguments, **options).wait(timeout, code)
 
     return run

@@ -119,8 +119,14 @@ def tests_fail(tests: Iterable[str], copy: Path) -> bool:
     """Run tests against the copy; what is neither passed nor failed (no such test, say) ends the run."""
     command = [str(Path(sys.executable).with_name("pytest")), "-q", "-x", "-p", "no:cacheprovider"]
     command += [str(HERE / "tests" / test) for test in tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "examples")}
-    done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "examples"),
+    }
+    done = subprocess.run(
+        command, cwd=HERE, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1) or re.search(r"\d+ errors? in", done.stdout):
         sys.exit(f"the tests cannot be run:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
     return done.returncode == 1

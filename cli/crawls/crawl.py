@@ -32,7 +32,9 @@ _FIRST = 4
 
 
 def show(plan: Mapping[str, Any]) -> None:
-    put(f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command.")
+    put(
+        f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command."
+    )
     put(f"To the nodes go: {plan['target']}")
     if plan["limit"]:
         put(f"Limited to the first {counted(plan['limit'], 'target request')}")
@@ -42,7 +44,11 @@ def show(plan: Mapping[str, Any]) -> None:
     put(f"Items: {', '.join(plan['output'])}")
     throttle = plan["throttle"]
     if throttle["rules"]:
-        how = "every process heeds them" if throttle["heeded"] else f"heeded by none: {throttle['reason']}"
+        how = (
+            "every process heeds them"
+            if throttle["heeded"]
+            else f"heeded by none: {throttle['reason']}"
+        )
         put(f"Throttle: {counted(throttle['rules'], 'rule')} in the store; {how}")
     if plan["shards"]:
         put(f"\n{counted(len(plan['shards']), 'shard')}:")
@@ -59,7 +65,9 @@ def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The first shards and the last one."""
     rows: list[tuple[str, ...]] = []
     for shard in shards:
-        pages = "-" if shard["first_page"] is None else f"{shard['first_page']}-{shard['last_page']}"
+        pages = (
+            "-" if shard["first_page"] is None else f"{shard['first_page']}-{shard['last_page']}"
+        )
         rows.append((str(shard["number"]), pages, shard["url"]))
     if len(rows) <= _FIRST + 2:
         return rows
@@ -70,7 +78,9 @@ def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """One row per node: whether it takes part, and whether it would get the code."""
     rows: list[tuple[object, ...]] = []
     for node in plan["nodes"]:
-        code = f"would get {plan['version'] or 'it'}" if node["name"] in plan["deploy"] else "has it"
+        code = (
+            f"would get {plan['version'] or 'it'}" if node["name"] in plan["deploy"] else "has it"
+        )
         remark = node["reason"] or ("" if node["logs"] else "serves no /logs/: needs --feed")
         if node["unreached"]:
             remark = remark or f"is sent its batches: {node['unreached']}"
@@ -80,19 +90,36 @@ def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 
 Name = Annotated[str | None, option("Name of the crawl; made from spider and time if left out.")]
-Detach = Annotated[bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)]
-NewCode = Annotated[bool, option("Go on with the code that is here now, not with what the crawl began with.")]
-SomeCrawl = Annotated[str | None, argument("CRAWL", "Its name; the newest if left out.", crawl_names)]
+Detach = Annotated[
+    bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)
+]
+NewCode = Annotated[
+    bool, option("Go on with the code that is here now, not with what the crawl began with.")
+]
+SomeCrawl = Annotated[
+    str | None, argument("CRAWL", "Its name; the newest if left out.", crawl_names)
+]
 Probe = Annotated[
     int | None,
-    option("Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline runs),"
-           " and forecast how long the crawl will take.", metavar="N", min=1, show_default=False),
-]  # fmt: skip
-CrawlId = Annotated[str, argument("CRAWL", "The crawl's name, as `sdist crawls` lists it.", crawl_names)]
+    option(
+        "Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline runs),"
+        " and forecast how long the crawl will take.",
+        metavar="N",
+        min=1,
+        show_default=False,
+    ),
+]
+CrawlId = Annotated[
+    str, argument("CRAWL", "The crawl's name, as `sdist crawls` lists it.", crawl_names)
+]
 
 
 def crawl(
-    context: Context, asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False
+    context: Context,
+    asked: CrawlOptions,
+    watched: WatchOptions,
+    name: Name = None,
+    detach: Detach = False,
 ) -> int:
     """Spread one crawl over the nodes, and bring the items home.
 
@@ -105,10 +132,18 @@ def crawl(
     """
     taken = detach or watched.as_json
     with stdout_for(asked.add_to, asked.overwrite, context, taken=taken) as (add_to, overwrite):
-        return _crawl(context, replace(asked, add_to=add_to, overwrite=overwrite), watched, name, detach=detach)
+        return _crawl(
+            context,
+            replace(asked, add_to=add_to, overwrite=overwrite),
+            watched,
+            name,
+            detach=detach,
+        )
 
 
-def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: str | None, *, detach: bool) -> int:
+def _crawl(
+    context: Context, asked: CrawlOptions, watched: WatchOptions, name: str | None, *, detach: bool
+) -> int:
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     refuse_secrets(order.spider_settings)
@@ -124,13 +159,23 @@ def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: s
 
 
 def follow(
-    context: Context, begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions, *, detach: bool
+    context: Context,
+    begun: Crawl,
+    process: subprocess.Popen[bytes],
+    watched: WatchOptions,
+    *,
+    detach: bool,
 ) -> int:
     """Watch a crawl that was started to its end, or leave it running and print its name; gives the exit code."""
     if not detach:
         return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
-    document = {"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid}
+    document = {
+        "crawl": begun.id,
+        "spider": begun.spider,
+        "state": begun.state.value,
+        "pid": process.pid,
+    }
     if not watched.document(document):
         put(begun.id)
     if not watched.quiet:
@@ -138,7 +183,9 @@ def follow(
     return 0
 
 
-def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> None:
+def plan(
+    context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()
+) -> None:
     """Show what `sdist crawl` would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
@@ -147,7 +194,10 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
 
     Example: sdist plan books --callback parse_book
     """
-    named = [[word for word in some or () if not is_stdout(word)] for some in (asked.add_to, asked.overwrite)]
+    named = [
+        [word for word in some or () if not is_stdout(word)]
+        for some in (asked.add_to, asked.overwrite)
+    ]
     to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
     asked = replace(asked, add_to=named[0], overwrite=named[1])
     order = asked.order(Path.cwd())
@@ -155,7 +205,9 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     done = subprocess.run(
         command_of_module("scrapyd_dist.middlewares.producer.process", "--plan"),
         cwd=context.root,
-        input=json.dumps({**asdict(order), **(kept._asdict() if kept else {}), "probe": probe}, default=str),
+        input=json.dumps(
+            {**asdict(order), **(kept._asdict() if kept else {}), "probe": probe}, default=str
+        ),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -169,18 +221,27 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
         end = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         error = f"The planning process ended with code {done.returncode}, without a plan: {end}"
         answer = {"error": error, "exit_code": 1}
-    if "plan" not in answer:  # --debug shows what its process wrote, such as the traceback of the project's code
+    if (
+        "plan" not in answer
+    ):  # --debug shows what its process wrote, such as the traceback of the project's code
         raise CrawlFailed(answer["error"], answer["exit_code"]) from RuntimeError(done.stderr)
     if to_stdout:
-        answer["plan"]["output"] = [*(one["path"] for one in asked.outputs(Path.cwd())), "standard output"]
+        answer["plan"]["output"] = [
+            *(one["path"] for one in asked.outputs(Path.cwd())),
+            "standard output",
+        ]
     if not output.document(answer["plan"]):
         show(answer["plan"])
 
 
 def resume(
-    context: Context, goals: GoalOptions, watched: WatchOptions, crawl: SomeCrawl = None, new_code: NewCode = False,
+    context: Context,
+    goals: GoalOptions,
+    watched: WatchOptions,
+    crawl: SomeCrawl = None,
+    new_code: NewCode = False,
     detach: Detach = False,
-) -> int:  # fmt: skip
+) -> int:
     """Go on with a crawl that was stopped or paused, or that died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
@@ -206,10 +267,16 @@ def resume(
     if (reached or asked) and not producer_process.runs(row):
         row = store.own_crawl(crawl)
         own = producer_process.anew(row) if reached else dict(row.options)
-        given = {name: value for name, value in (own.get("spider_settings") or {}).items() if name not in asked}
+        given = {
+            name: value
+            for name, value in (own.get("spider_settings") or {}).items()
+            if name not in asked
+        }
         settings = {**(own.get("settings") or {}), **asked}
         store.update_crawl(crawl, options={**own, "settings": settings, "spider_settings": given})
-    if not new_code and row.wanted == "pause" and producer_process.runs(row):  # it rests: its process is there
+    if (
+        not new_code and row.wanted == "pause" and producer_process.runs(row)
+    ):  # it rests: its process is there
         store.want(crawl, "")
         if detach and not watched.quiet:
             say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
@@ -217,7 +284,9 @@ def resume(
     if row.state is CrawlState.FINISHED and not ended_early:
         say(f"The crawl {crawl} is finished; there is nothing to resume.")
         return watcher.sum_up(context.root, store, row, watched)
-    again, process = producer_process.begin_again(context.root, store, crawl, finished=ended_early, new_code=new_code)
+    again, process = producer_process.begin_again(
+        context.root, store, crawl, finished=ended_early, new_code=new_code
+    )
     return follow(context, again, process, watched, detach=detach)
 
 
@@ -244,5 +313,16 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
         now = {**told(row), "state": watcher.alive_state(row)}
         command = way_on(now)
         go_on = f"sdist {command}" if command else None
-        cells.append((row.id, row.spider, wording.state_of(now), started, batches, items, row.exit_code, go_on))
+        cells.append(
+            (
+                row.id,
+                row.spider,
+                wording.state_of(now),
+                started,
+                batches,
+                items,
+                row.exit_code,
+                go_on,
+            )
+        )
     table(("crawl", "spider", "state", "started", "batches", "items", "exit", "go on with"), cells)

@@ -49,17 +49,25 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
     """The option that gives this setting its value, with the registry's help."""
     row = SETTINGS[PREFIX + name]
     panel = next(heading for heading, rows in GROUPS.items() if row in rows)
-    if not names and row.kind is not ValueKind.LIST:  # one with names of its own is a switch, such as --pull/--push
+    if (
+        not names and row.kind is not ValueKind.LIST
+    ):  # one with names of its own is a switch, such as --pull/--push
         more["parser"] = parser_of(row)
-    default = f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
-    return _option(f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more)
+    default = (
+        f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
+    )
+    return _option(
+        f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more
+    )
 
 
 def _limit(name: str) -> Any:
     """The option with a span of time that gives this setting its value."""
     row = SETTINGS[PREFIX + name]
     text = row.plain_help
-    return span(row.option, f"{text[:1].upper()}{text[1:]}.", zero=True, panel="Nodes", show_default=False)
+    return span(
+        row.option, f"{text[:1].upper()}{text[1:]}.", zero=True, panel="Nodes", show_default=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,31 +83,54 @@ class SpiderOptions(JobLimits):
     """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
 
     arg: Annotated[
-        list[str] | None, _option("Argument of the spider. Repeatable.", "-a", panel=_SPIDER, metavar="NAME=VALUE")
+        list[str] | None,
+        _option("Argument of the spider. Repeatable.", "-a", panel=_SPIDER, metavar="NAME=VALUE"),
     ] = None
     setting: Annotated[
         list[str] | None,
-        _option("Setting of the spider, here and in every job. Repeatable.", "-s", "--set", panel=_SPIDER,
-                metavar="NAME=VALUE"),
-    ] = None  # fmt: skip
+        _option(
+            "Setting of the spider, here and in every job. Repeatable.",
+            "-s",
+            "--set",
+            panel=_SPIDER,
+            metavar="NAME=VALUE",
+        ),
+    ] = None
     add_to: Annotated[
         list[str] | None,
-        _option("At the end, add the items to this file or address, in any format of the project; - is standard"
-                " output.", "-o", "--output", panel=_ITEMS, metavar="FILE|URI"),
-    ] = None  # fmt: skip
+        _option(
+            "At the end, add the items to this file or address, in any format of the project; - is standard"
+            " output.",
+            "-o",
+            "--output",
+            panel=_ITEMS,
+            metavar="FILE|URI",
+        ),
+    ] = None
     overwrite: Annotated[
         list[str] | None,
         _option(
-            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE|URI"
+            "The same, and replace a file that is there.",
+            "-O",
+            "--overwrite-output",
+            panel=_ITEMS,
+            metavar="FILE|URI",
         ),
     ] = None
     deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None
     on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
     node: Annotated[
         list[str] | None,
-        _option("Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
-                "--node", panel="Nodes", metavar="NAME|ADDRESS", autocompletion=nodes, envvar=NODES, show_envvar=False),
-    ] = None  # fmt: skip
+        _option(
+            "Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
+            "--node",
+            panel="Nodes",
+            metavar="NAME|ADDRESS",
+            autocompletion=nodes,
+            envvar=NODES,
+            show_envvar=False,
+        ),
+    ] = None
 
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
         """The files that the items go to, as DISTRIBUTED_OUTPUTS has them; folder: of relative paths."""
@@ -125,14 +156,23 @@ class GoalOptions:
     max_errors: Annotated[int | None, _setting("GOAL_ERRORS", metavar="N")] = None
     max_time: Annotated[
         float | None,
-        span("--max-time", "The same after a time (90, 30m, 2h); sdist resume counts anew.", zero=True,
-             panel=_GOALS, show_default=False),
-    ] = None  # fmt: skip
+        span(
+            "--max-time",
+            "The same after a time (90, 30m, 2h); sdist resume counts anew.",
+            zero=True,
+            panel=_GOALS,
+            show_default=False,
+        ),
+    ] = None
     max_depth: Annotated[int | None, _setting("GOAL_DEPTH", metavar="N")] = None
 
     def goals(self) -> dict[str, Any]:
         """Those that are given, as settings."""
-        return {name: value for name, value in of_options(self).items() if name.startswith(f"{PREFIX}GOAL_")}
+        return {
+            name: value
+            for name, value in of_options(self).items()
+            if name.startswith(f"{PREFIX}GOAL_")
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,18 +198,26 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
     fair: Annotated[str | None, _setting("FAIR", metavar="KIND")] = None
     max_jobs: Annotated[int | None, _setting("MAX_JOBS", metavar="N")] = None
-    placement: Annotated[str | None, _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
+    placement: Annotated[
+        str | None, _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")
+    ] = None
     deploy: Annotated[
         bool | None,
         _option(
-            "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy", panel="Nodes"
+            "Upload this code to nodes that lack it (the default), or never.",
+            "--deploy/--no-deploy",
+            panel="Nodes",
         ),
     ] = None
     version: Annotated[
         str | None,
-        _option("Run this version, which was deployed or crawled with from here, in place of the code that is here; its"
-                " name, how it begins, or its content hash.", panel="Nodes", metavar="NAME"),
-    ] = None  # fmt: skip
+        _option(
+            "Run this version, which was deployed or crawled with from here, in place of the code that is here; its"
+            " name, how it begins, or its content hash.",
+            panel="Nodes",
+            metavar="NAME",
+        ),
+    ] = None
     node_timeout: Annotated[float | None, _setting("NODE_TIMEOUT", metavar="TIME")] = None
     fleet_timeout: Annotated[float | None, _setting("FLEET_TIMEOUT", metavar="TIME")] = None
     poll_interval: Annotated[float | None, _setting("POLL_INTERVAL", metavar="TIME")] = None
@@ -186,7 +234,9 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         if self.start_urls is not None:
             path = folder / self.start_urls
             if not path.is_file():
-                raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
+                raise ConfigError(
+                    f"The file of start addresses (--start-urls) {path} is not there."
+                )
             settings["DISTRIBUTED_START_URLS_FILE"] = str(path.resolve())
         if self.feed is not None and password_in(self.feed):
             raise ConfigError(
@@ -199,7 +249,9 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            spider_settings=pairs("-s", self.setting),  # judged by the crawl's process, which tells of a refusal
+            spider_settings=pairs(
+                "-s", self.setting
+            ),  # judged by the crawl's process, which tells of a refusal
             args=pairs("-a", self.arg),
             version=self.version,
         )
@@ -211,7 +263,9 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise ConfigError(f"{option} {text!r} is not of the form NAME=VALUE, as in {option} category=books.")
+            raise ConfigError(
+                f"{option} {text!r} is not of the form NAME=VALUE, as in {option} category=books."
+            )
         found[name] = value
     return found
 
@@ -252,11 +306,15 @@ def stdout_for(
         yield [*(new or ())], [*(over or ())]
         return
     if taken or len(words) > 1:
-        raise ConfigError("-o - prints the items on standard output: name it once, and without --json or --detach.")
+        raise ConfigError(
+            "-o - prints the items on standard output: name it once, and without --json or --detach."
+        )
     file = state_dir(context.root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
     place = f"{file}:{words[0].partition(':')[2] or _NAMES_OF_FORMATS[0]}"
     with redirect_stdout(sys.stderr):
-        yield tuple([place if is_stdout(word) else word for word in some or ()] for some in (new, over))  # type: ignore[misc]  # two lists; mypy sees any number
+        yield tuple(
+            [place if is_stdout(word) else word for word in some or ()] for some in (new, over)
+        )  # type: ignore[misc]  # two lists; mypy sees any number
     if not file.exists():
         say(f"The items are not all home. When they are, they are in {file}.")
         return
@@ -270,14 +328,19 @@ def stdout_for(
     file.unlink()
 
 
-def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:
+def outputs_of(
+    folder: Path, new: Sequence[str] | None, over: Sequence[str] | None
+) -> list[dict[str, Any]]:
     """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
 
     As with Scrapy, -o adds to a file that is there. Addresses, and formats that the project may have, are judged by the
     crawl's process.
     """
     outputs: list[dict[str, Any]] = []
-    for text, overwrite in [*((text, False) for text in new or ()), *((text, True) for text in over or ())]:
+    for text, overwrite in [
+        *((text, False) for text in new or ()),
+        *((text, True) for text in over or ()),
+    ]:
         output = _output_of(folder, text, overwrite=overwrite)
         if any(output["path"] == other["path"] for other in outputs):
             raise ConfigError(f"{output['path']} is named twice. Name each file of -o and -O once.")

@@ -44,8 +44,12 @@ _SHOWN = 5
 def demo(
     items: Annotated[int, option("Properties on the demo site.", min=1, max=1_000_000)] = 3000,
     nodes: Annotated[int, option("Local Scrapyd nodes.", min=1, max=1000)] = 3,
-    keep: Annotated[bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")] = False,
-    folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path("sdist-demo"),
+    keep: Annotated[
+        bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")
+    ] = False,
+    folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path(
+        "sdist-demo"
+    ),
 ) -> None:
     """Show it all on this machine: a site, nodes, and one crawl.
 
@@ -64,14 +68,29 @@ def demo(
         stack.enter_context(_nodes(project, nodes))
         _command(project, "deploy", "--all")
         _command(
-            project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", "20",
-            "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", "250", "-O", OUTPUT,
-        )  # fmt: skip
+            project,
+            "crawl",
+            "easy",
+            "-a",
+            f"start={site['index'].replace('%05d', '00000')}",
+            "--shards",
+            "20",
+            "--index",
+            site["index"],
+            "--pages",
+            str(site["pages"]),
+            "--batch-size",
+            "250",
+            "-O",
+            OUTPUT,
+        )
         took, path = time.monotonic() - began, project / OUTPUT
         with path.open(encoding="utf-8") as file:
             wrong = differences(Site(items=items), map(json.loads, file))
         if wrong:
-            raise DistError(f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this.")
+            raise DistError(
+                f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this."
+            )
         put(
             f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
             f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
@@ -94,7 +113,11 @@ def _leave(number: int, _frame: object) -> NoReturn:
 def make_project(folder: Path) -> Path:
     """The demo project in this folder; one that is there from before is brought up to date."""
     folder = folder.absolute()
-    if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if (
+        folder.exists()
+        and not (folder / MARK).exists()
+        and (not folder.is_dir() or any(folder.iterdir()))
+    ):
         raise ConfigError(
             f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME."
         )
@@ -102,8 +125,12 @@ def make_project(folder: Path) -> Path:
         raise ConfigError(f"{fault} Name another folder: sdist demo --dir NAME.")
     with as_file(files("scrapyd_dist.examples").joinpath("properties_project")) as source:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARK).write_text("Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8")
-        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        (folder / MARK).write_text(
+            "Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8"
+        )
+        shutil.copytree(
+            source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
     if load(folder).targets:
         raise ConfigError(
             "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files "
@@ -115,7 +142,14 @@ def make_project(folder: Path) -> Path:
 @contextmanager
 def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Run the demo site and yield its description. It ends with its standard input, also if this process is killed."""
-    command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
+    command = [
+        sys.executable,
+        "-m",
+        "scrapyd_dist.examples.site",
+        "--items",
+        str(items),
+        "--until-eof",
+    ]
     # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
     # which lacks what a regular install has in it.
     process = subprocess.Popen(
@@ -128,7 +162,9 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
                 raise DistError("The demo site did not start; its own words are above.")
             said: dict[str, Any] = json.loads(line)
             pages = counted(said["pages"], "index page")
-            say(f"The site: {said['url']} with {counted(items, 'property', 'properties')} on {pages}")
+            say(
+                f"The site: {said['url']} with {counted(items, 'property', 'properties')} on {pages}"
+            )
             yield said
         finally:
             process.terminate()
@@ -148,7 +184,9 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)  # the cleanup must not be interrupted
         if store := maybe_store(project):
             with closing(store):  # a crawl outlives the command that watched it
-                running = [crawl.pid for crawl in store.crawls() if crawl.pid is not None and runs(crawl)]
+                running = [
+                    crawl.pid for crawl in store.crawls() if crawl.pid is not None and runs(crawl)
+                ]
             stop((Leader(pid=pid, folder=project.resolve()) for pid in running), grace=GRACE)
         local_nodes.down(state, grace=GRACE)
 
@@ -162,7 +200,9 @@ def _command(project: Path, *arguments: str) -> None:
     _echo(project, *arguments)
     # A session of its own, so that Ctrl-C here does not make the command ask about the crawl.
     command = [sys.executable, "-m", "scrapyd_dist", *arguments]
-    process = subprocess.Popen(command, cwd=project, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=project, stdin=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         code = process.wait()
     except BaseException:

@@ -17,10 +17,14 @@ def missing(store: Store, root: Path, crawl: str) -> list[Miss]:
     found = list(store.misses(crawl))
     for row in store.batches(crawl, {BatchState.DEAD}):
         try:
-            lost = [(str(value["url"]), row.reason) for value in requests_in(store, root, crawl, row)]
+            lost = [
+                (str(value["url"]), row.reason) for value in requests_in(store, root, crawl, row)
+            ]
         except ConfigError as error:
             lost = [("", f"{row.reason}; {error}")]
-        found += [Miss(url=url, kind="dead", reason=reason, batch=row.number) for url, reason in lost]
+        found += [
+            Miss(url=url, kind="dead", reason=reason, batch=row.number) for url, reason in lost
+        ]
     return found
 
 

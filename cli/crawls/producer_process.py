@@ -91,7 +91,9 @@ def begin(
     check_spider_name(order.spider)
     if name is not None:
         check_crawl_name(name)
-    options = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
+    options = {
+        name: value for name, value in asdict(order).items() if name not in {"spider", "version"}
+    }
     if kept is not None:
         options["version"] = kept.version
     options |= {"cwd": str(root), "own_outputs": True}
@@ -136,7 +138,9 @@ def begin_again(
             f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
         )
     if runs(crawl):
-        raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")
+        raise ConfigError(
+            f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`."
+        )
     if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
         raise ConfigError(
             f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
@@ -144,7 +148,9 @@ def begin_again(
         )
     if new_code or crawl.options.get("new_code"):
         store.update_crawl(name, options={**crawl.options, "new_code": new_code})
-    store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
+    store.update_crawl(
+        name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted=""
+    )
     return crawl, spawn(root, store, name)
 
 
@@ -203,7 +209,13 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, VARIABLE: where(root)}
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())

@@ -13,7 +13,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Crawl, Miss, check_crawl_name, home_of
+from scrapyd_dist.batches import (
+    Attempt,
+    AttemptState,
+    BatchState,
+    Crawl,
+    Miss,
+    check_crawl_name,
+    home_of,
+)
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
@@ -38,7 +46,9 @@ Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index"
 def misses(
     context: Context,
     crawl: SomeCrawl = None,
-    kind: Annotated[list[Kind] | None, option("Only gone, failed, dead or index. Repeatable.", metavar="KIND")] = None,
+    kind: Annotated[
+        list[Kind] | None, option("Only gone, failed, dead or index. Repeatable.", metavar="KIND")
+    ] = None,
     urls: Annotated[bool, option("Print the URLs only, one a line.")] = False,
     output: Output = Output(),
 ) -> None:
@@ -64,7 +74,9 @@ def misses(
     output.table(document, ("kind", "batch", "url", "why"), rows)
 
 
-def try_again(store: Store, root: Path, crawl: str, kinds: Collection[str], numbers: Collection[int]) -> int:
+def try_again(
+    store: Store, root: Path, crawl: str, kinds: Collection[str], numbers: Collection[int]
+) -> int:
     """Requests of batches that are done wait again, in new batches; gives how many.
 
     What they yield takes the place of what they yielded before; where it is not known which items those are, that is
@@ -74,7 +86,11 @@ def try_again(store: Store, root: Path, crawl: str, kinds: Collection[str], numb
     for miss in store.misses(crawl):
         if miss.kind in kinds and miss.batch and (not numbers or miss.batch in numbers):
             missed.setdefault(miss.batch, []).append(miss)
-    reports = {one.batch: one.report for one in store.attempts(crawl, {AttemptState.ACCEPTED})} if missed else {}
+    reports = (
+        {one.batch: one.report for one in store.attempts(crawl, {AttemptState.ACCEPTED})}
+        if missed
+        else {}
+    )
     total, doubled = 0, list[str]()
     for number, its in missed.items():
         report = reports.get(number, {})
@@ -94,7 +110,12 @@ def try_again(store: Store, root: Path, crawl: str, kinds: Collection[str], numb
 
 
 def _retry(
-    store: Store, root: Path, crawl: str, number: int, missed: Sequence[Miss], known: Mapping[int, Any]
+    store: Store,
+    root: Path,
+    crawl: str,
+    number: int,
+    missed: Sequence[Miss],
+    known: Mapping[int, Any],
 ) -> list[int]:
     """Put the missed requests of a batch into new batches; gives their places in the old one."""
     by_url: dict[str, list[Miss]] = {}
@@ -102,9 +123,13 @@ def _retry(
         by_url.setdefault(miss.url, []).append(miss)
     values, again = dict[int, Any](), list[Miss]()
     requests = list(enumerate(requests_in(store, root, crawl, store.batch(crawl, number))))
-    requests.sort(key=lambda one: one[0] not in known)  # where two have the same URL, the one that failed
+    requests.sort(
+        key=lambda one: one[0] not in known
+    )  # where two have the same URL, the one that failed
     for place, value in requests:
-        its = by_url.get(str(value["url"]))  # two requests may have the same one; what the batch led to is not in it
+        its = by_url.get(
+            str(value["url"])
+        )  # two requests may have the same one; what the batch led to is not in it
         if its:
             values[place] = {**value, REPLACES: [number, place]}
             again.append(its.pop())
@@ -142,9 +167,15 @@ def batches(
     store = context.store
     ended = store.crawl(crawl)
     all_rows = (as_left(row, ended) for row in store.batches(crawl))
-    rows = [row for row in all_rows if (not state or row.state in state) and (not batch or row.number in batch)]
+    rows = [
+        row
+        for row in all_rows
+        if (not state or row.state in state) and (not batch or row.number in batch)
+    ]
     if not rows and (state or batch):
-        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all.")
+        raise NothingMatched(
+            f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all."
+        )
     if urls:
         for row in rows:
             for value in requests_in(store, context.root, crawl, row):
@@ -157,11 +188,22 @@ def batches(
     for row in rows:
         its = tries.get(row.number, [])
         attempts = [
-            {"number": one.number, "job": one.job, "worker": one.worker or None, "node": one.node,
-             "state": one.state.value, "reason": one.reason}
+            {
+                "number": one.number,
+                "job": one.job,
+                "worker": one.worker or None,
+                "node": one.node,
+                "state": one.state.value,
+                "reason": one.reason,
+            }
             for one in its
-        ]  # fmt: skip
-        whole = {"batch": row.number, "state": row.state.value, "requests": row.size, "reason": row.reason}
+        ]
+        whole = {
+            "batch": row.number,
+            "state": row.state.value,
+            "requests": row.size,
+            "reason": row.reason,
+        }
         documents.append({**whole, "split_from": row.parent or None, "attempts": attempts})
         on = ", ".join(dict.fromkeys(one.node for one in its))
         cells.append((row.number, row.state.value, row.size, row.attempts, on, row.reason))
@@ -173,7 +215,9 @@ def retry(
     context: Context,
     watched: WatchOptions,
     crawl: SomeCrawl = None,
-    failed_urls: Annotated[bool, option("Crawl again what failed in batches that are done, too.")] = False,
+    failed_urls: Annotated[
+        bool, option("Crawl again what failed in batches that are done, too.")
+    ] = False,
     batch: Numbers = None,
     new_code: NewCode = False,
     detach: Detach = False,
@@ -195,18 +239,30 @@ def retry(
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
     if producer_process.runs(row):
-        raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}")
+        raise ConfigError(
+            f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}"
+        )
     store.update_crawl(crawl, options=producer_process.anew(row))
-    dead = [one.number for one in store.batches(crawl, {BatchState.DEAD}) if not batch or one.number in batch]
+    dead = [
+        one.number
+        for one in store.batches(crawl, {BatchState.DEAD})
+        if not batch or one.number in batch
+    ]
     requeued = store.requeue(crawl, dead) if dead else []
-    urls = try_again(store, root, crawl, {"dead", "failed"} if failed_urls else {"dead"}, batch or ())
+    urls = try_again(
+        store, root, crawl, {"dead", "failed"} if failed_urls else {"dead"}, batch or ()
+    )
     if not requeued and not urls:
         hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
-        raise NothingMatched(f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}")
+        raise NothingMatched(
+            f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}"
+        )
     if not watched.quiet:
         batches = counted(len(requeued), "dead batch", "dead batches")
         say(f"Trying again: {batches}, {counted(urls, 'URL')} of others.")
-    again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
+    again, process = producer_process.begin_again(
+        root, store, crawl, finished=True, new_code=new_code
+    )
     return follow(context, again, process, watched, detach=detach)
 
 
@@ -219,7 +275,11 @@ def pause(context: Context, crawl: CrawlId) -> None:
 
     Example: sdist crawls pause easy-20260102T030405Z
     """
-    rest(context, crawl, f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}")
+    rest(
+        context,
+        crawl,
+        f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}",
+    )
 
 
 def rest(context: Context, crawl: str, told: str) -> None:
@@ -236,7 +296,9 @@ def rest(context: Context, crawl: str, told: str) -> None:
 
     poll_until(noticed, LOOK, time.monotonic() + NOTICE)
     say(told)
-    unheld = sum(number_in(node, "unleased") for node in store.crawl(crawl).summary.get("nodes") or ())
+    unheld = sum(
+        number_in(node, "unleased") for node in store.crawl(crawl).summary.get("nodes") or ()
+    )
     if unheld:
         say(f"Of its jobs, {unheld:,} cannot reach the store, and go on to their end.")
 
@@ -250,7 +312,10 @@ def clean(
     context: Context,
     crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls.", crawls)] = None,
     older_than: Annotated[
-        str | None, option("All crawls that ended longer ago than this; with its unit, as in 30d.", metavar="TIME")
+        str | None,
+        option(
+            "All crawls that ended longer ago than this; with its unit, as in 30d.", metavar="TIME"
+        ),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -270,13 +335,24 @@ def clean(
     if (
         older_than is not None and older_than.isdecimal() and int(older_than)
     ):  # days once, and seconds elsewhere: neither is meant for sure
-        raise ConfigError(f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours.")
-    age = None if older_than is None else 0.0 if older_than == "0" else seconds("--older-than", older_than)
+        raise ConfigError(
+            f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours."
+        )
+    age = (
+        None
+        if older_than is None
+        else 0.0
+        if older_than == "0"
+        else seconds("--older-than", older_than)
+    )
     store = context.store if crawl else context.store_if_any
     rows = _named(store, crawl) if store and crawl else _old(store, age or 0.0) if store else []
     removed = [_removal(context.root, row) for row in rows]
     jobs = _old_jobs(store, age) if store else 0
-    lines = [f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)" for one in removed]
+    lines = [
+        f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)"
+        for one in removed
+    ]
     if store is not None and not dry_run:
         if rows and not yes:
             count = counted(len(rows), "crawl")
@@ -298,7 +374,12 @@ def clean(
 def _removal(root: Path, row: Crawl) -> dict[str, Any]:
     folder = producer_process.crawl_folder(root, row.id)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    document = {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created}
+    document = {
+        "crawl": row.id,
+        "spider": row.spider,
+        "state": row.state.value,
+        "created": row.created,
+    }
     return {**document, "bytes": size}
 
 
@@ -314,7 +395,9 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
     by_name = {crawl.id: crawl for crawl in store.crawls()}
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise NothingMatched(f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all.")
+        raise NothingMatched(
+            f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all."
+        )
     running = [name for name in names if producer_process.runs(by_name[name])]
     if running:
         raise ConfigError(
@@ -330,7 +413,11 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
 def _old(store: Store, age: float) -> list[Crawl]:
     before = time.time() - age
     # A frontier may rest for long and be meant: it only goes by its name.
-    over = [crawl for crawl in store.crawls() if crawl.kind != "frontier" and not producer_process.runs(crawl)]
+    over = [
+        crawl
+        for crawl in store.crawls()
+        if crawl.kind != "frontier" and not producer_process.runs(crawl)
+    ]
     return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
 
 
@@ -341,14 +428,22 @@ def check_idle(store: Store, row: Crawl) -> None:
     backlog = store.backlog(row.id)
     why = f"producers are filling it ({', '.join(backlog.producers)})" if backlog.producers else ""
     why = f"workers have {backlog.leased} of its batches" if backlog.leased else why
-    why = f"its workers are kept running (process {row.pid} on {row.host})" if producer_process.lives(row) else why
+    why = (
+        f"its workers are kept running (process {row.pid} on {row.host})"
+        if producer_process.lives(row)
+        else why
+    )
     if why:
-        raise ConfigError(f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first.")
+        raise ConfigError(
+            f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first."
+        )
 
 
 def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
-    folder = producer_process.crawl_folder(root, check_crawl_name(row.id))  # others may write into a shared store
+    folder = producer_process.crawl_folder(
+        root, check_crawl_name(row.id)
+    )  # others may write into a shared store
     try:
         if folder.exists():
             shutil.rmtree(folder)

@@ -29,7 +29,9 @@ from .producer_process import runs
 
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
 Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]
-SomeDomains = Annotated[list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)]
+SomeDomains = Annotated[
+    list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)
+]
 
 
 def heedings(store: Store) -> list[dict[str, Any]]:
@@ -70,17 +72,26 @@ class Changed:
     def notice(self) -> str:
         """When, and where, it is heeded."""
         others = list(filter(None, map(unheeded, self.crawls)))
-        return " ".join([f"Running crawls heed it within 2 seconds{', but for these:' if others else '.'}", *others])
+        return " ".join(
+            [
+                f"Running crawls heed it within 2 seconds{', but for these:' if others else '.'}",
+                *others,
+            ]
+        )
 
     def document(self) -> dict[str, Any]:
         def row(domain: str, was: Rule | None, rule: Rule | None) -> dict[str, Any]:
             return {"domain": domain, "was": was and asdict(was), "is": rule and asdict(rule)}
 
-        changes = [row(domain, self.before.get(domain), rule) for domain, rule in self.changes.items()]
+        changes = [
+            row(domain, self.before.get(domain), rule) for domain, rule in self.changes.items()
+        ]
         return {"version": self.version, "changes": changes, "crawls": list(self.crawls)}
 
 
-def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run: bool = False) -> Changed:
+def change(
+    plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run: bool = False
+) -> Changed:
     """Change rules of this project's throttle; dry_run: change nothing.
 
     plan: gets the rules in force; gives the new rule of each domain that is to have one or to lose its own, as
@@ -111,7 +122,9 @@ def opened(*, make: bool = False) -> Store | None:
 def _needed(wanted: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule | None]:
     nothing = Rule()
     return {
-        domain: rule if rule != nothing else None for domain, rule in wanted.items() if now.get(domain, nothing) != rule
+        domain: rule if rule != nothing else None
+        for domain, rule in wanted.items()
+        if now.get(domain, nothing) != rule
     }
 
 
@@ -130,7 +143,9 @@ def limit_of(rule: Rule) -> str:
     """A limit in words: 10 in 60 s, scaled 0.5; empty for none."""
     if rule.hits is None or rule.window is None:
         return ""
-    return f"{rule.hits:,} in {rule.window:g} s" + (f", scaled {rule.scale:g}" if rule.scale < 1 else "")
+    return f"{rule.hits:,} in {rule.window:g} s" + (
+        f", scaled {rule.scale:g}" if rule.scale < 1 else ""
+    )
 
 
 def named(domains: Sequence[str]) -> str:
@@ -198,7 +213,10 @@ class Row(NamedTuple):
         return ", ".join(text for text, holds in parts.items() if holds)
 
     def cells(self) -> tuple[object, ...]:
-        pages = ", ".join(f"{number:,} of {budget or 'all'}" for budget, number in sorted(self.state.pages.items()))
+        pages = ", ".join(
+            f"{number:,} of {budget or 'all'}"
+            for budget, number in sorted(self.state.pages.items())
+        )
         at = self.latest
         latest = "-" if at is None else f"in {at:.1f} s" if at > 0 else f"{-at:.1f} s ago"
         return (self.domain, self.limit, self.word, self.granted, latest, self.slower, pages)
@@ -249,17 +267,26 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
             )
         rows = [known[name] for name in names]
     own = [row for row in rows if row.domain != ALL]
-    limited, granted = sum(row.rule.hits is not None for row in own), sum(row.granted for row in own)
+    limited, granted = (
+        sum(row.rule.hits is not None for row in own),
+        sum(row.granted for row in own),
+    )
     total = {"domains": len(own), "limited": limited, **standing(own), "granted": granted}
     documents = [row.document() for row in rows]
-    if output.document({"version": version, "domains": documents, "totals": total, "crawls": crawls}):
+    if output.document(
+        {"version": version, "domains": documents, "totals": total, "crawls": crawls}
+    ):
         return
     if not rows:
-        say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
+        say(
+            "No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit."
+        )
     else:
         headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
         table(headings, [row.cells() for row in rows])
-        found = [f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"]
+        found = [
+            f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"
+        ]
         say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
         for one in crawls:
             say(unheeded(one) or f"{one['crawl']} heeds the rules in all of its processes.")
@@ -270,7 +297,9 @@ def rows_of(store: Store) -> tuple[list[Row], int]:
     rules = store.rules()
     states = {state.domain: state for state in store.domain_states()}
     names = sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name))
-    return [Row(name, rules.rules, states.get(name) or DomainState(domain=name)) for name in names], rules.version
+    return [
+        Row(name, rules.rules, states.get(name) or DomainState(domain=name)) for name in names
+    ], rules.version
 
 
 def standing(rows: Sequence[Row]) -> dict[str, int]:
@@ -283,13 +312,16 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
 def set_(
     domain: Annotated[str, argument("DOMAIN", _HELP, domains)],
     hits: Annotated[
-        int | None, option("Requests that may leave in any window.", metavar="N", min=1, max=MOST_HITS)
+        int | None,
+        option("Requests that may leave in any window.", metavar="N", min=1, max=MOST_HITS),
     ] = None,
     window: Annotated[
-        float | None, option("How long the window is.", metavar="TIME", min=SHORTEST_WINDOW, max=LONGEST_WINDOW)
+        float | None,
+        option("How long the window is.", metavar="TIME", min=SHORTEST_WINDOW, max=LONGEST_WINDOW),
     ] = None,
     scale: Annotated[
-        float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X", min=0, max=1)
+        float | None,
+        option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X", min=0, max=1),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -302,7 +334,9 @@ def set_(
     Example: sdist throttle set example.com --hits 60 --window 60
     """
     if hits is None and window is None and scale is None:
-        raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
+        raise ConfigError(
+            "Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X."
+        )
     name = domain_of(domain)
     changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
     if not output.document(changed.document()):
@@ -318,7 +352,9 @@ def set_(
         say(f"{whose}: {limit_of(rule)}.{rests} {changed.notice}")
 
 
-def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
+def _limited(
+    name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None
+) -> Rule:
     """The rule with what was given of its limit."""
     hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
     if hits is None or window is None:
@@ -337,7 +373,9 @@ def unset(domain: Domains, output: Output = Output()) -> None:
     Example: sdist throttle unset example.com
     """
     none = {"hits": None, "window": None, "scale": 1.0}
-    _change(names_of(domain), output, "No limit of its own any more", "Had no limit of its own", **none)
+    _change(
+        names_of(domain), output, "No limit of its own any more", "Had no limit of its own", **none
+    )
 
 
 def block(domain: Domains, output: Output = Output()) -> None:
@@ -350,7 +388,9 @@ def block(domain: Domains, output: Output = Output()) -> None:
     """
     names = names_of(domain)
     if ALL in names:
-        raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
+        raise ConfigError(
+            "All domains cannot be blocked; to let all of them rest: sdist throttle pause."
+        )
     _change(names, output, "Blocked", "Was blocked already", blocked=True)
 
 
@@ -384,7 +424,9 @@ def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
         say(f"Still paused: {named(still)}.")
 
 
-def _change(names: Sequence[str], output: Output, done: str, already: str, **fields: Any) -> Changed:
+def _change(
+    names: Sequence[str], output: Output, done: str, already: str, **fields: Any
+) -> Changed:
     """Give the rules of these domains these fields, and tell what became of each."""
     changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
     if not output.document(changed.document()):
@@ -416,7 +458,9 @@ def apply(
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
         kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
         for domain, rule in changed.changes.items():
-            kinds["removed" if rule is None else "changed" if domain in changed.before else "new"].append(domain)
+            kinds[
+                "removed" if rule is None else "changed" if domain in changed.before else "new"
+            ].append(domain)
         for kind, domains in kinds.items():
             if domains:
                 say(f"{kind}: {named(domains)}")

@@ -27,14 +27,28 @@ from scrapyd_dist.progress import DIED, number, succeeded, told
 from scrapyd_dist.store import Store
 
 from ..options import option, span
-from ..output import COLOURS, LINE_EVERY, Output, ask, can_ask, colourless, complain, on_terminal, one_line, put, say
+from ..output import (
+    COLOURS,
+    LINE_EVERY,
+    Output,
+    ask,
+    can_ask,
+    colourless,
+    complain,
+    on_terminal,
+    one_line,
+    put,
+    say,
+)
 from . import wording
 from .missing import missing_rows
 from .producer_process import LOG, crawl_folder, interrupt, last_words, lives
 
 
 @contextmanager
-def looked_out_for(sleep: Callable[[float], None] = time.sleep) -> Iterator[Callable[[float], None]]:
+def looked_out_for(
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Callable[[float], None]]:
     """Gives a pause of so many seconds that raises KeyboardInterrupt if Ctrl-C came, then or since the last one.
 
     A second Ctrl-C breaks off whatever is under way: that may hang.
@@ -107,7 +121,9 @@ class PlainView:
             return
         self._said = (now, here)
         say(wording.progress_line(subject))
-        for one, line in zip(subject.summary.get("stragglers") or (), wording.lagging(subject.summary), strict=True):
+        for one, line in zip(
+            subject.summary.get("stragglers") or (), wording.lagging(subject.summary), strict=True
+        ):
             self._say_once(("job", one.get("job")), f"  {line}")
 
     def _say_once(self, key: object, line: str) -> None:
@@ -123,7 +139,7 @@ class LogView:
         self._path, self._at = path, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def show(self, subject: Crawl, now: float) -> None:  # noqa: ARG002 - the log says it all
+    def show(self, subject: Crawl, now: float) -> None:
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._at)
             while piece := file.read(PIECE):
@@ -133,7 +149,9 @@ class LogView:
 
 
 @contextmanager
-def live_view(draw: Callable[[Any, int], RenderableType], console: Console | None = None) -> Iterator[Show]:
+def live_view(
+    draw: Callable[[Any, int], RenderableType], console: Console | None = None
+) -> Iterator[Show]:
     """Draws in place, on standard error; draw: makes the picture of a subject for so many lines."""
     console = console or Console(stderr=True)
     with Live(console=console, refresh_per_second=4, auto_refresh=False, transient=True) as live:
@@ -147,12 +165,20 @@ def crawl_picture(crawl: Crawl, lines: int) -> Group:
 def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
     """One picture of a crawl's summary; of more nodes than `most_nodes` those in trouble are drawn, then the first."""
     colour = "yellow" if wording.rests(document) else "cyan"
-    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour))
+    head = Text.assemble(
+        (str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour)
+    )
     if document.get("duration_s") is not None:
         head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
-    parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
+    parts: list[RenderableType] = [
+        head,
+        *(Text(str(note), style="yellow") for note in document.get("code") or ()),
+    ]
     parts += [remark(line) for line in wording.differing(document)]
-    pace = [*(wording.rated(document, name) for name in ("pages", "items", "failed")), wording.outlook(document)[1]]
+    pace = [
+        *(wording.rated(document, name) for name in ("pages", "items", "failed")),
+        wording.outlook(document)[1],
+    ]
     parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
     nodes = document.get("nodes") or ()
     if nodes:
@@ -173,13 +199,22 @@ def _bars(document: Mapping[str, Any]) -> Table:
     whole = number(document, "outlook", "requests")
     rows = (
         ("index", pages, total, _of(pages, total)),
-        ("requests", ended, whole, f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found"),
+        (
+            "requests",
+            ended,
+            whole,
+            f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found",
+        ),
         ("batches", done, batches, _of(done, batches)),
     )
     grid = Table.grid(padding=(0, 1))
     for label, value, most, text in rows:
         bar = ProgressBar(
-            total=most or 1, completed=min(value, most), width=32, complete_style="green", finished_style="green"
+            total=most or 1,
+            completed=min(value, most),
+            width=32,
+            complete_style="green",
+            finished_style="green",
         )
         grid.add_row(label, bar, text)
     return grid
@@ -191,10 +226,26 @@ def _of(value: int, whole: int) -> str:
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", ""):
+    for heading in (
+        "node",
+        "state",
+        "running",
+        "done",
+        "pages",
+        "/s",
+        "items",
+        "/s",
+        "errors",
+        "/s",
+        "",
+    ):
         left = heading in {"node", "state", ""}
         grid.add_column(heading, justify="left" if left else "right", no_wrap=heading != "")
-    shown = nodes if len(nodes) <= most else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
+    shown = (
+        nodes
+        if len(nodes) <= most
+        else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
+    )
     for node in shown:
         grid.add_row(*_cells(node))
     if len(shown) == len(nodes):
@@ -236,11 +287,19 @@ class WatchOptions(Output):
 
     timeout: Annotated[
         float | None,
-        span("--timeout", "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.", panel=WATCHING),
+        span(
+            "--timeout",
+            "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.",
+            panel=WATCHING,
+        ),
     ] = None
     no_progress: Annotated[bool, option("Show no progress.", panel=WATCHING)] = False
-    quiet: Annotated[bool, option("Say nothing but errors.", "--quiet", "-q", panel=WATCHING)] = False
-    verbose: Annotated[bool, option("Show the producer's log as it grows.", "--verbose", "-v", panel=WATCHING)] = False
+    quiet: Annotated[bool, option("Say nothing but errors.", "--quiet", "-q", panel=WATCHING)] = (
+        False
+    )
+    verbose: Annotated[
+        bool, option("Show the producer's log as it grows.", "--verbose", "-v", panel=WATCHING)
+    ] = False
 
     @property
     def silent(self) -> bool:
@@ -255,7 +314,11 @@ class WatchOptions(Output):
 
 
 def watch(
-    root: Path, store: Store, crawl: str, watched: WatchOptions, process: subprocess.Popen[bytes] | None = None
+    root: Path,
+    store: Store,
+    crawl: str,
+    watched: WatchOptions,
+    process: subprocess.Popen[bytes] | None = None,
 ) -> int:
     """Watch a crawl and sum it up at its end; process: its own, where this one started it.
 
@@ -282,7 +345,12 @@ def watch(
 
 
 def until_ended(
-    root: Path, store: Store, crawl: str, view: View, timeout: float | None, process: subprocess.Popen[bytes] | None
+    root: Path,
+    store: Store,
+    crawl: str,
+    view: View,
+    timeout: float | None,
+    process: subprocess.Popen[bytes] | None,
 ) -> Crawl:
     sleep = time.sleep if process is None else partial(_until_exit, process)
     with view as show, looked_out_for(sleep) as pause:
@@ -300,7 +368,9 @@ def until_ended(
         return row
 
 
-def looks(root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None) -> Iterator[Crawl]:
+def looks(
+    root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None
+) -> Iterator[Crawl]:
     """A crawl's row, as often as it is asked for; ProducerDied if its process is gone before its end."""
     look_at_process = time.monotonic()
     row = store.crawl(crawl)

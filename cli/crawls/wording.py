@@ -9,7 +9,15 @@ from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, KnownTotals, ended_in_words, number, succeeded, told, way_on
+from scrapyd_dist.progress import (
+    MISSED,
+    KnownTotals,
+    ended_in_words,
+    number,
+    succeeded,
+    told,
+    way_on,
+)
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
@@ -59,25 +67,42 @@ def clock(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
-    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+    return (
+        f"{minutes}:{rest:02d} min"
+        if minutes < 60
+        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+    )
 
 
-_SLOWEST = {"index": "index pages", "detail": "detail pages", "processor": "this machine's processor (nodes run here)"}
+_SLOWEST = {
+    "index": "index pages",
+    "detail": "detail pages",
+    "processor": "this machine's processor (nodes run here)",
+}
 
 
 def forecast(document: Mapping[str, Any], now: float) -> str:
     """The forecast of `sdist plan --probe`, in a few lines; `now` in seconds since the epoch."""
-    probed, crawl, expected, seconds = document["probed"], document["crawl"], document["expected"], document["seconds"]
+    probed, crawl, expected, seconds = (
+        document["probed"],
+        document["crawl"],
+        document["expected"],
+        document["seconds"],
+    )
     per_page = document["targets_per_page"]
     end = "no end can be told without the number of index pages (--pages), or --limit"
     if seconds is not None:
         ends = datetime.fromtimestamp(now + seconds).astimezone()
         end = f"the crawl takes about {clock(seconds)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
-    fetched = " and ".join(counted(probed[kind]["pages"], f"{kind} page") for kind in ("index", "detail"))
+    fetched = " and ".join(
+        counted(probed[kind]["pages"], f"{kind} page") for kind in ("index", "detail")
+    )
     workers = f"{counted(crawl['workers'], 'worker')} ({crawl['local']} here)"
     return "\n".join(
         [
-            "Forecast" if expected is None else f"Forecast, for about {counted(expected, 'detail page')}",
+            "Forecast"
+            if expected is None
+            else f"Forecast, for about {counted(expected, 'detail page')}",
             f"  index pages: {document['index_rate']:,.1f}/s, with {per_page:,.1f} target requests on each",
             f"  detail pages: {document['worker_rate']:,.1f}/s of one worker that has a processor for itself",
             f"  slowest: {_SLOWEST[document['bottleneck']]}",
@@ -165,12 +190,25 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     """What came of a crawl that ended, in a few lines."""
     summary = told(crawl)
     outputs = ", ".join(map(_short, summary.get("output") or ()))
-    took = f" after {clock(float(summary['duration_s']))}" if summary.get("duration_s") is not None else ""
+    took = (
+        f" after {clock(float(summary['duration_s']))}"
+        if summary.get("duration_s") is not None
+        else ""
+    )
     items = counted(number(summary, "items"), "item") + (f" in {outputs}" if outputs else "")
     pages = number(summary, "index", "pages")
     on = f" on {counted(pages, 'index page')}" if pages else ""
-    aside = {"offsite": "offsite", "duplicate": "found twice", "refused": "refused", "local": "crawled by the producer"}
-    rest = ", ".join(f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name))
+    aside = {
+        "offsite": "offsite",
+        "duplicate": "found twice",
+        "refused": "refused",
+        "local": "crawled by the producer",
+    }
+    rest = ", ".join(
+        f"{number(summary, name):,} {label}"
+        for name, label in aside.items()
+        if number(summary, name)
+    )
     found = counted(number(summary, "urls_distinct"), "URL")
     total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
     whole = number(summary, "batches", "done")
@@ -186,7 +224,10 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
         reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
         if all_done and not reason and not number(node, "jobs"):
             reason = " (nothing was left for it)"
-        done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
+        done, came = (
+            counted(number(node, "jobs"), "batch", "batches"),
+            counted(number(node, "items"), "item"),
+        )
         lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
     lines += [f"  Note: {note}" for note in notes(summary)]
     command = way_on(summary) if crawl.kind == "crawl" else ""
@@ -219,7 +260,10 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
             continue
         lines.append(f"  {total:,} {MISSES[kind]}:")
         named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
-        lines += ["    " + "  ".join(filter(None, map(_cut, (miss.get("url"), miss.get("reason"))))) for miss in named]
+        lines += [
+            "    " + "  ".join(filter(None, map(_cut, (miss.get("url"), miss.get("reason")))))
+            for miss in named
+        ]
         if total > len(named):
             lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
     if lines and summary.get("misses"):

@@ -39,33 +39,56 @@ class ConsumeOptions(SpiderOptions, Output):
     spider: SpiderName
     frontier: FrontierName
     slots: Annotated[
-        str | None, option("Only the slots whose names begin like this.", "--prefix", metavar="PREFIX")
+        str | None,
+        option("Only the slots whose names begin like this.", "--prefix", metavar="PREFIX"),
     ] = None
-    max_running: Annotated[int, option("Workers at one time, over all nodes.", metavar="N", min=0)] = 8
-    per_slot: Annotated[int, _option("Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
+    max_running: Annotated[
+        int, option("Workers at one time, over all nodes.", metavar="N", min=0)
+    ] = 8
+    per_slot: Annotated[
+        int, _option("Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)
+    ] = 1
     fair: Annotated[
         str | None,
-        _option("Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no worker to a"
-                " slot.", metavar="KIND"),
-    ] = None  # fmt: skip
+        _option(
+            "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no worker to a"
+            " slot.",
+            metavar="KIND",
+        ),
+    ] = None
     loop: Annotated[
         float | None,
-        _option("Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
-                metavar="TIME", min=0),
-    ] = None  # fmt: skip
-    max_time: Annotated[
-        float | None, span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", panel=_PANEL)
+        _option(
+            "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
+            metavar="TIME",
+            min=0,
+        ),
     ] = None
-    max_batches: Annotated[int, _option("A worker ends after so many batches; 0: no limit.", metavar="N", min=0)] = 0
-    max_requests: Annotated[
-        int, _option("A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
+    max_time: Annotated[
+        float | None,
+        span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", panel=_PANEL),
+    ] = None
+    max_batches: Annotated[
+        int, _option("A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
     ] = 0
-    max_items: Annotated[int, _option("End once so many items have come since it began.", metavar="N", min=0)] = 0
+    max_requests: Annotated[
+        int,
+        _option("A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0),
+    ] = 0
+    max_items: Annotated[
+        int, _option("End once so many items have come since it began.", metavar="N", min=0)
+    ] = 0
     max_pages: Annotated[int, _option("The same for pages.", metavar="N", min=0)] = 0
-    max_errors: Annotated[int, _option("The same for exceptions in the spider's code.", metavar="N", min=0)] = 0
+    max_errors: Annotated[
+        int, _option("The same for exceptions in the spider's code.", metavar="N", min=0)
+    ] = 0
     idle: Annotated[
         float | None,
-        span("--idle", "At a standing frontier, a worker ends when it had no work for so long.", panel=_PANEL),
+        span(
+            "--idle",
+            "At a standing frontier, a worker ends when it had no work for so long.",
+            panel=_PANEL,
+        ),
     ] = None
     label: NewLabels = None
     quiet: Quiet = False
@@ -90,9 +113,13 @@ class ConsumeOptions(SpiderOptions, Output):
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""
         asked = {
-            "--prefix": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
-            "--max-batches": self.max_batches, "--max-requests": self.max_requests, "--idle": self.idle,
-        }  # fmt: skip
+            "--prefix": self.slots,
+            "--fair": self.fair,
+            "--loop": self.loop is not None,
+            "--max-batches": self.max_batches,
+            "--max-requests": self.max_requests,
+            "--idle": self.idle,
+        }
         there = [name for name, it in asked.items() if it]
         if there:
             raise ConfigError(
@@ -126,7 +153,10 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
 
     Example: sdist frontier consume article shop --prefix p --max-running 8 -o items.jl
     """
-    with stdout_for(wanted.add_to, wanted.overwrite, context, taken=wanted.as_json) as (add_to, overwrite):
+    with stdout_for(wanted.add_to, wanted.overwrite, context, taken=wanted.as_json) as (
+        add_to,
+        overwrite,
+    ):
         return _consume(context, replace(wanted, add_to=add_to, overwrite=overwrite))
 
 
@@ -154,7 +184,9 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
     if rows:
         wanted.check_rows()
     backlog = store.backlog(row.id)
-    if wanted.slots is not None and not (backlog.standing or backlog.producers):  # else it may still be filled
+    if wanted.slots is not None and not (
+        backlog.standing or backlog.producers
+    ):  # else it may still be filled
         with_prefix(slots_in(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
@@ -165,14 +197,23 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
 
 
 def _manage(
-    root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
+    root: Path,
+    wanted: ConsumeOptions,
+    outputs: list[dict[str, Any]],
+    *,
+    rows: bool,
+    before: tuple[int | None, str],
 ) -> int:
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
     given, args = settings_in(wanted.setting), pairs("-a", wanted.arg)
     refuse_secrets(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
-    ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
+    ours = {
+        "DISTRIBUTED_MODE": "push" if rows else "pull",
+        "DISTRIBUTED_CRAWL": wanted.frontier,
+        SETTING: where(root),
+    }
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 
     process = ConsumeProcess(

@@ -12,10 +12,24 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState, Crawl, check_crawl_name
+from scrapyd_dist.batches import (
+    OUT,
+    WAITING,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    check_crawl_name,
+)
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, OTHER_SPIDER, NewBatch, check_slot_name
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, has_strategy, open_frontier, pack
+from scrapyd_dist.frontier.intake import (
+    FrontierIntake,
+    FrontierProducer,
+    has_strategy,
+    open_frontier,
+    pack,
+)
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
@@ -29,7 +43,16 @@ from ..crawls.watcher import looked_out_for
 from ..options import STDIN, FrontierName, Yes, argument, opened_file, option
 from ..output import Output, complain, complain_each, confirm, say, some_of, waiting
 from . import frontier_list
-from .frontier_list import Prefix, batches_in, check_own_slot, opened, slot_document, slots_in, total_of, with_prefix
+from .frontier_list import (
+    Prefix,
+    batches_in,
+    check_own_slot,
+    opened,
+    slot_document,
+    slots_in,
+    total_of,
+    with_prefix,
+)
 
 if TYPE_CHECKING:  # it loads Scrapy
     from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport
@@ -44,17 +67,23 @@ _SLOTS = "Slots"
 def add(
     context: Context,
     frontier: FrontierName,
-    file: Annotated[str, argument("FILE", "The list; - is standard input.", show_default=False)] = STDIN,
+    file: Annotated[
+        str, argument("FILE", "The list; - is standard input.", show_default=False)
+    ] = STDIN,
     format_: Annotated[
         Literal["urls", "jsonl", "csv"] | None,
         option("urls, jsonl or csv; by the name of the file if left out.", metavar="KIND"),
     ] = None,
     as_: Annotated[
-        Literal["requests", "arguments"], option("What a row is: requests, or arguments of a spider.", metavar="WHAT")
+        Literal["requests", "arguments"],
+        option("What a row is: requests, or arguments of a spider.", metavar="WHAT"),
     ] = "requests",
-    column: Annotated[str | None, option("Of a CSV: the column with the URLs, by name or number.", metavar="C")] = None,
+    column: Annotated[
+        str | None, option("Of a CSV: the column with the URLs, by name or number.", metavar="C")
+    ] = None,
     spider_callback: Annotated[
-        str | None, option("Callback of requests that name none; parse if left out.", metavar="NAME")
+        str | None,
+        option("Callback of requests that name none; parse if left out.", metavar="NAME"),
     ] = None,
     priority: Annotated[
         int,
@@ -66,15 +95,26 @@ def add(
         ),
     ] = 0,
     slots: Annotated[
-        int | None, option("Spread over this many slots.", panel=_SLOTS, metavar="N", min=1, max=MOST_SLOTS)
+        int | None,
+        option("Spread over this many slots.", panel=_SLOTS, metavar="N", min=1, max=MOST_SLOTS),
     ] = None,
-    prefix: Annotated[str | None, option("What the slots' names begin with.", panel=_SLOTS, metavar="P")] = None,
+    prefix: Annotated[
+        str | None, option("What the slots' names begin with.", panel=_SLOTS, metavar="P")
+    ] = None,
     slot_by: Annotated[
         Literal["fingerprint", "domain", "site"] | None,
-        option("fingerprint or domain: what decides; site: a slot for each.", panel=_SLOTS, metavar="KIND"),
+        option(
+            "fingerprint or domain: what decides; site: a slot for each.",
+            panel=_SLOTS,
+            metavar="KIND",
+        ),
     ] = None,
     standing: Annotated[
-        bool | None, option("Whether the frontier waits for more for ever, or can finish.", "--standing/--no-standing")
+        bool | None,
+        option(
+            "Whether the frontier waits for more for ever, or can finish.",
+            "--standing/--no-standing",
+        ),
     ] = None,
     output: Output = Output(),
 ) -> int:
@@ -92,13 +132,19 @@ def add(
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
     """
-    asked = {"DISTRIBUTED_SLOTS": slots, "DISTRIBUTED_SLOT_PREFIX": prefix, "DISTRIBUTED_SLOT_BY": slot_by}
+    asked = {
+        "DISTRIBUTED_SLOTS": slots,
+        "DISTRIBUTED_SLOT_PREFIX": prefix,
+        "DISTRIBUTED_SLOT_BY": slot_by,
+    }
     asked = {name: it for name, it in asked.items() if it is not None}
     if spider_callback is not None and not spider_callback.isidentifier():
         raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
     arguments = as_ == "arguments"
     if arguments and (spider_callback is not None or asked):
-        raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
+        raise ConfigError(
+            "--as arguments: rows of arguments have no callback and no slots. Leave these options out."
+        )
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
     from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
@@ -114,7 +160,9 @@ def add(
             read = argument_reader(priority)
         else:
             routing = SlotRouting.from_settings(settings, project=project)
-            read = request_reader(settings, routing, key=key, callback=spider_callback, priority=priority)
+            read = request_reader(
+                settings, routing, key=key, callback=spider_callback, priority=priority
+            )
         store = context.new_store
         producer = FrontierProducer(
             store=store,
@@ -127,7 +175,12 @@ def add(
         )
         if standing is not None:
             row = open_frontier(
-                store, frontier, project=project, now=time.time(), standing=standing, arguments=arguments
+                store,
+                frontier,
+                project=project,
+                now=time.time(),
+                standing=standing,
+                arguments=arguments,
             )
             if row.standing is not standing:
                 store.update_crawl(row.id, standing=standing)
@@ -140,7 +193,9 @@ def add(
     return _tell(frontier, account, interrupted=interrupted, output=output)
 
 
-def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]) -> tuple["WorklistImport", bool]:
+def _fill(
+    producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]
+) -> tuple["WorklistImport", bool]:
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport
 
@@ -160,14 +215,20 @@ def _tell(frontier: str, account: "WorklistImport", *, interrupted: bool, output
     if account.bad > len(account.told):
         complain(f"and {account.bad - len(account.told):,} more rows like these.")
     document = {
-        "frontier": frontier, "rows": account.rows, "added": account.added, "duplicate": account.duplicate,
-        "bad": account.bad, "bad_rows": [{"line": row.line, "reason": row.reason} for row in account.told],
+        "frontier": frontier,
+        "rows": account.rows,
+        "added": account.added,
+        "duplicate": account.duplicate,
+        "bad": account.bad,
+        "bad_rows": [{"line": row.line, "reason": row.reason} for row in account.told],
         "interrupted": interrupted,
-    }  # fmt: skip
+    }
     if not output.document(document):
         asides = {"there before": account.duplicate, "no requests": account.bad}
         told = "".join(f", {number:,} {what}" for what, number in asides.items() if number)
-        say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")
+        say(
+            f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}."
+        )
     if interrupted:
         say("Interrupted; the same command adds the rest, and leaves out what is there.")
         return INTERRUPTED
@@ -196,14 +257,23 @@ class BatchWalk:
     def end(self, output: Output, document: dict[str, Any], sentence: str) -> int:
         """Print the document, or this sentence and what was not done; gives the exit code."""
         left = [batch.number for batch in self.left]
-        counts = {"batches": len(self.done), "requests": self.requests, "left": left, "interrupted": self.interrupted}
+        counts = {
+            "batches": len(self.done),
+            "requests": self.requests,
+            "left": left,
+            "interrupted": self.interrupted,
+        }
         if not output.document({**document, **counts}):
             say(sentence)
         if left:
             named = some_of([str(number) for number in left], BATCHES_NAMED)
-            say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
+            say(
+                f"Left as they are, because workers have them now: batch {named}. Say the same again later."
+            )
         if self.interrupted:
-            say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
+            say(
+                f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on."
+            )
         return INTERRUPTED if self.interrupted else PARTIAL if left else 0
 
 
@@ -244,17 +314,30 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
 def move(
     context: Context,
     frontier: FrontierName,
-    source: Annotated[str, argument("PREFIX", "Slots whose names begin so are emptied; with --batch: DEST.")],
-    dest: Annotated[str | None, argument("DEST", "The slots that are filled are called DEST0, DEST1 …")] = None,
-    slots: Annotated[int | None, argument("N", "How many slots are filled.", min=1, max=MOST_SLOTS)] = None,
+    source: Annotated[
+        str, argument("PREFIX", "Slots whose names begin so are emptied; with --batch: DEST.")
+    ],
+    dest: Annotated[
+        str | None, argument("DEST", "The slots that are filled are called DEST0, DEST1 …")
+    ] = None,
+    slots: Annotated[
+        int | None, argument("N", "How many slots are filled.", min=1, max=MOST_SLOTS)
+    ] = None,
     by: Annotated[
         Literal["fingerprint", "domain"],
-        option("Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."),
+        option(
+            "Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."
+        ),
     ] = "fingerprint",
-    uniform: Annotated[bool, option("Spread whole batches in turn: quick, and a site may be anywhere.")] = False,
+    uniform: Annotated[
+        bool, option("Spread whole batches in turn: quick, and a site may be anywhere.")
+    ] = False,
     batch: Annotated[
         int | None,
-        option("Move this one batch, waiting or dead, into the slot DEST, the only other argument.", metavar="NUMBER"),
+        option(
+            "Move this one batch, waiting or dead, into the slot DEST, the only other argument.",
+            metavar="NUMBER",
+        ),
     ] = None,
     output: Output = Output(),
 ) -> int:
@@ -290,7 +373,9 @@ def move(
     return _move_slots(context, frontier, source, goal, uniform=uniform, output=output)
 
 
-def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> int:
+def _move_slots(
+    context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output
+) -> int:
     root = context.root
     store, whole = opened(context, frontier)
     check_no_strategy(whole)
@@ -302,16 +387,23 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
         if uniform:  # each batch as it is into the next slot
             _put(store, frontier, batch, next(turn))
             return
-        values, prints = requests_in(store, root, frontier, batch), store.batch_fingerprints(frontier, batch.number)
+        values, prints = (
+            requests_in(store, root, frontier, batch),
+            store.batch_fingerprints(frontier, batch.number),
+        )
         parts = in_slots(values, prints, goal, batch.priority, key_of(root))
         if [part.slot for part in parts] != [batch.slot]:
             store.split(frontier, batch.number, parts)
 
-    made = walk([one for one in store.batches(frontier, WAITING | OUT) if one.slot in names], cut, "moved")
+    made = walk(
+        [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names], cut, "moved"
+    )
     filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
     requests, batches = made.words()
     return made.end(
-        output, {"frontier": frontier, "to": goal.names()}, f"Moved {requests} of {batches} of {frontier} to {filled}."
+        output,
+        {"frontier": frontier, "to": goal.names()},
+        f"Moved {requests} of {batches} of {frontier} to {filled}.",
     )
 
 
@@ -323,7 +415,11 @@ def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
 
 
 def in_slots(
-    values: Sequence[RequestValue], prints: Sequence[bytes], goal: SlotRule, priority: int, key: bytes
+    values: Sequence[RequestValue],
+    prints: Sequence[bytes],
+    goal: SlotRule,
+    priority: int,
+    key: bytes,
 ) -> list[NewBatch]:
     """Requests of one batch as batches, one for each slot that some of them belong to.
 
@@ -334,7 +430,9 @@ def in_slots(
     if len(prints) != len(values):
         known = [json.dumps(value, sort_keys=True).encode() for value in values]
     found = [
-        FrontierIntake(value=value, fingerprint=one, slot=goal.of(value["url"], one), priority=priority)
+        FrontierIntake(
+            value=value, fingerprint=one, slot=goal.of(value["url"], one), priority=priority
+        )
         for value, one in zip(values, known, strict=True)
     ]
     parts = pack(found, size=len(found), key=key)
@@ -354,16 +452,27 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
     check_own_slot(row.slot)
     if row.state in OUT:
         out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
-        jobs = [f"the job {one.worker or one.job} on {one.node}" for one in store.attempts(frontier, out)
-                if one.batch == number]  # fmt: skip
+        jobs = [
+            f"the job {one.worker or one.job} on {one.node}"
+            for one in store.attempts(frontier, out)
+            if one.batch == number
+        ]
         raise ConfigError(
             f"Batch {number} of {frontier} cannot be moved now: {jobs[-1] if jobs else 'a worker'} has it. When that"
             " has ended it, or its lease has run out, say the same again."
         )
     if row.state not in {*WAITING, BatchState.DEAD}:
-        raise ConfigError(f"Batch {number} of {frontier} is {row.state.value}: nothing of it waits any more.")
+        raise ConfigError(
+            f"Batch {number} of {frontier} is {row.state.value}: nothing of it waits any more."
+        )
     new = _put(store, frontier, row, slot)
-    document = {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
+    document = {
+        "frontier": frontier,
+        "was": number,
+        "batch": new.number,
+        "slot": slot,
+        "requests": new.size,
+    }
     if not output.document(document):
         say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
@@ -371,10 +480,18 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
 def prioritise(
     context: Context,
     frontier: FrontierName,
-    batch: Annotated[list[int] | None, argument("BATCH", "Numbers of batches; all that wait if left out.")] = None,
+    batch: Annotated[
+        list[int] | None, argument("BATCH", "Numbers of batches; all that wait if left out.")
+    ] = None,
     *,
     to: Annotated[
-        int, option("The new priority; the highest goes first.", metavar="N", min=-MAX_PRIORITY, max=MAX_PRIORITY)
+        int,
+        option(
+            "The new priority; the highest goes first.",
+            metavar="N",
+            min=-MAX_PRIORITY,
+            max=MAX_PRIORITY,
+        ),
     ],
     prefix: Prefix = None,
     output: Output = Output(),
@@ -394,10 +511,14 @@ def prioritise(
     there = [one for one in store.batches(frontier, WAITING) if one.slot.startswith(prefix or "")]
     wanted = {one.number: one.size for one in there if not batch or one.number in batch}
     if others := sorted(set(batch or ()) - wanted.keys()):
-        raise NothingMatched(f"Of {frontier}, {', '.join(map(str, others))} do not wait; nothing was done.")
+        raise NothingMatched(
+            f"Of {frontier}, {', '.join(map(str, others))} do not wait; nothing was done."
+        )
     changed = store.prioritise(frontier, list(wanted), to)
     requests = sum(wanted[number] for number in changed)
-    if not output.document({"frontier": frontier, "priority": to, "batches": changed, "requests": requests}):
+    if not output.document(
+        {"frontier": frontier, "priority": to, "batches": changed, "requests": requests}
+    ):
         told = f"{counted(len(changed), 'batch', 'batches')} with {counted(requests, 'request')}"
         say(f"{told} of {frontier} have the priority {to} now.")
 
@@ -405,8 +526,12 @@ def prioritise(
 def requeue(
     context: Context,
     frontier: FrontierName,
-    batch: Annotated[list[int] | None, argument("BATCH", "Numbers of batches; all of them if left out.")] = None,
-    failed_urls: Annotated[bool, option("What failed in batches that are done waits again, too.")] = False,
+    batch: Annotated[
+        list[int] | None, argument("BATCH", "Numbers of batches; all of them if left out.")
+    ] = None,
+    failed_urls: Annotated[
+        bool, option("What failed in batches that are done waits again, too.")
+    ] = False,
     output: Output = Output(),
 ) -> None:
     """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
@@ -435,9 +560,15 @@ def requeue(
     urls = try_again(store, context.root, frontier, kinds, batch or ())
     again = [one for one in wanted if one.number in back]
     requests, numbers = sum(one.size for one in again), [one.number for one in again]
-    if output.document({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}):
+    if output.document(
+        {"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}
+    ):
         return
-    told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
+    told = (
+        [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"]
+        if again
+        else []
+    )
     told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
     say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
 
@@ -459,13 +590,17 @@ def delete(
     Example: sdist frontier delete shop --prefix old-
     """
     if (prefix is None) is not all_:
-        raise ConfigError("Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two.")
+        raise ConfigError(
+            "Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two."
+        )
     if prefix == "":
         raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
     store, row = opened(context, frontier)
     if all_:
         if row.kind != "frontier":
-            raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist crawls clean {row.id}`.")
+            raise ConfigError(
+                f"{row.id} is a crawl, and goes as a whole by `sdist crawls clean {row.id}`."
+            )
         check_idle(store, row)
     else:
         check_no_strategy(row)
@@ -475,21 +610,38 @@ def delete(
     slots, total = counted(len(counts), "slot"), total_of(counts)
     if not yes:
         what = f"{slots} of {frontier}"
-        told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
+        told = (
+            ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number)
+            or "no requests"
+        )
         lines = [f"{one.slot}: {counted(batches_in([one]), 'batch', 'batches')}" for one in counts]
         confirm(
-            f"Delete {what} for good ({told})?", lines, most=SLOTS_SHOWN, refusal=f"{what} would be deleted ({told})"
+            f"Delete {what} for good ({told})?",
+            lines,
+            most=SLOTS_SHOWN,
+            refusal=f"{what} would be deleted ({told})",
         )
     document = {"frontier": frontier, "slots": [slot_document(one) for one in counts]}
     if all_:
         remove(store, context.root, row)
-        made = {"batches": batches_in(counts), "requests": sum(total.values()), "left": [], "interrupted": False}
+        made = {
+            "batches": batches_in(counts),
+            "requests": sum(total.values()),
+            "left": [],
+            "interrupted": False,
+        }
         if not output.document({**document, **made}):
             say(f"Deleted the frontier {frontier} and all that was kept of it.")
         return 0
     names = {one.slot for one in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
-    rows = [one for one in store.batches(frontier, set(BatchState) - {BatchState.SPLIT}) if one.slot in names]
+    rows = [
+        one
+        for one in store.batches(frontier, set(BatchState) - {BatchState.SPLIT})
+        if one.slot in names
+    ]
     walked = walk(rows, lambda one: store.drop_batch(frontier, one.number, forget=True), "deleted")
     requests, batches = walked.words()
-    return walked.end(output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}.")
+    return walked.end(
+        output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}."
+    )

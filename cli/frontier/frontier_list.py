@@ -34,19 +34,25 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
     store = context.store_if_any
     how = "`sdist frontier add FRONTIER FILE` makes one, and so does a producer's first write."
     if store is None:
-        raise NothingMatched(f"There is no frontier {name}, and nothing else in {context.root} yet. {how}")
+        raise NothingMatched(
+            f"There is no frontier {name}, and nothing else in {context.root} yet. {how}"
+        )
     rows = {crawl.id: crawl for crawl in store.crawls()}
     if name in rows:
         return store, rows[name]
     there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
-    raise NothingMatched(f"There is no frontier {name}.{nearest(name, rows, 0.6)} The frontiers are: {there}. {how}")
+    raise NothingMatched(
+        f"There is no frontier {name}.{nearest(name, rows, 0.6)} The frontiers are: {there}. {how}"
+    )
 
 
 def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
     """The slots whose names begin so; NothingMatched where there is none."""
     found = [count for count in counts if count.slot.startswith(prefix)]
     if not found:
-        raise _no_slot(f"The frontier {frontier} has no slot whose name begins with {prefix!r}.", counts)
+        raise _no_slot(
+            f"The frontier {frontier} has no slot whose name begins with {prefix!r}.", counts
+        )
     return found
 
 
@@ -74,7 +80,9 @@ def settings_of(ours: Mapping[str, Any]) -> "Settings":
 
 def list_(
     context: Context,
-    frontier: Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)] = None,
+    frontier: Annotated[
+        str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)
+    ] = None,
     all_: Annotated[bool, option("The slots of all frontiers.")] = False,
     label: OnlyLabels = None,
     output: Listing = Listing(),
@@ -112,18 +120,27 @@ def list_(
     elif not entries:
         say("There are no frontiers yet. `sdist frontier add FRONTIER FILE` makes one.")
     elif all_:
-        rows = [(entry.row.id, count.slot, count.waiting) for entry in entries for count in entry.counts]
+        rows = [
+            (entry.row.id, count.slot, count.waiting) for entry in entries for count in entry.counts
+        ]
         table(("frontier", "slot", "waiting"), rows)
     else:
         headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
         table(headings, [entry.cells() for entry in entries])
         for entry in entries:
             if entry.backlog.lost:
-                say(f"{entry.row.id}: not heard of any more, and not signed off: {', '.join(entry.backlog.lost)}.")
+                say(
+                    f"{entry.row.id}: not heard of any more, and not signed off: {', '.join(entry.backlog.lost)}."
+                )
 
 
 #: what requests of a slot can be -> the states of their batches
-KINDS = {"waiting": ("sealed", "failed"), "leased": ("sent", "running"), "done": ("done",), "dead": ("dead",)}
+KINDS = {
+    "waiting": ("sealed", "failed"),
+    "leased": ("sent", "running"),
+    "done": ("done",),
+    "dead": ("dead",),
+}
 
 
 def by_kind(states: Mapping[str, int]) -> dict[str, int]:
@@ -148,7 +165,11 @@ def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
 
 
 def slot_document(count: SlotCount) -> dict[str, Any]:
-    return {"slot": count.slot, "requests": by_kind(count.requests), "batches": by_kind(count.batches)}
+    return {
+        "slot": count.slot,
+        "requests": by_kind(count.requests),
+        "batches": by_kind(count.batches),
+    }
 
 
 class _Entry:
@@ -173,8 +194,14 @@ class _Entry:
         return f"process {self.row.pid} on {self.row.host}" if lives(self.row) else ""
 
     def cells(self) -> tuple[object, ...]:
-        return (self.row.id, self.state, len(self.counts), *total_of(self.counts).values(),
-                len(self.backlog.producers), self.manager)  # fmt: skip
+        return (
+            self.row.id,
+            self.state,
+            len(self.counts),
+            *total_of(self.counts).values(),
+            len(self.backlog.producers),
+            self.manager,
+        )
 
     def document(self) -> dict[str, Any]:
         return {
@@ -204,7 +231,11 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         for line in wording.closing(row):
             put(line)
     else:
-        how = "`sdist strategy run`" if has_strategy(row) else f"`sdist frontier consume SPIDER {row.id}`"
+        how = (
+            "`sdist strategy run`"
+            if has_strategy(row)
+            else f"`sdist frontier consume SPIDER {row.id}`"
+        )
         put(row.message or f"No workers are kept running here; {how} does that.")
 
 
@@ -216,10 +247,17 @@ def count(
     context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
-    regex: Annotated[str | None, option("Only slots whose whole name fits this regex.", metavar="R")] = None,
+    regex: Annotated[
+        str | None, option("Only slots whose whole name fits this regex.", metavar="R")
+    ] = None,
     num_slots: Annotated[
         int | None,
-        option("The slots P0 to P(N-1), with zeros where there is none.", metavar="N", min=1, max=MOST_SLOTS),
+        option(
+            "The slots P0 to P(N-1), with zeros where there is none.",
+            metavar="N",
+            min=1,
+            max=MOST_SLOTS,
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -231,7 +269,9 @@ def count(
     Example: sdist frontier count shop --prefix p
     """
     if regex is not None and (prefix is not None or num_slots is not None):
-        raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
+        raise ConfigError(
+            "--regex stands alone: leave --prefix and --num-slots out, or write them into it."
+        )
     store, row = opened(context, frontier)
     counts = slots_in(store.backlog(frontier))
     if regex is not None:
@@ -244,18 +284,24 @@ def count(
         counts = with_prefix(counts, frontier, prefix)
     total, filled = total_of(counts), sum(one.waiting > 0 for one in counts)
     slots = [slot_document(one) for one in counts]
-    if output.document({"frontier": frontier, "slots": slots, "requests": total, "not_empty": filled}):
+    if output.document(
+        {"frontier": frontier, "slots": slots, "requests": total, "not_empty": filled}
+    ):
         return
     shown = fullest(counts) if sys.stdout.isatty() else counts
     rows = [(one.slot, *by_kind(one.requests).values()) for one in shown]
     table(("slot", *KINDS), [*rows, ("total", *total.values())])
     if len(shown) < len(counts):
         left = len(counts) - len(shown)
-        say(f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a pipe shows them).")
+        say(
+            f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a pipe shows them)."
+        )
     say(f"{filled:,} of {counted(len(counts), 'slot has', 'slots have')} requests that wait.")
     if missed := sum(number(row.summary, MISSED[kind]) for kind in ("gone", "failed", "dead")):
         what = "request has" if missed == 1 else "requests have"
-        say(f"When it was last worked on, {missed:,} {what} no result: sdist crawls misses {frontier}")
+        say(
+            f"When it was last worked on, {missed:,} {what} no result: sdist crawls misses {frontier}"
+        )
 
 
 def _matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:
@@ -295,7 +341,9 @@ def dump(
     counts = slots_in(store.backlog(frontier))
     names = [count.slot for count in counts]
     if slot not in names:
-        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names, 0.6)}", counts)
+        raise _no_slot(
+            f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names, 0.6)}", counts
+        )
     batches, left = list[dict[str, Any]](), num_requests
     for batch in store.peek(frontier, slot, num_requests):
         values = requests_in(store, context.root, frontier, batch)[:left]

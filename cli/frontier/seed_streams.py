@@ -54,11 +54,15 @@ def _web(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:
     try:
         answer = stack.enter_context(requests.get(source, stream=True, timeout=_TIMES))
     except requests.RequestException as error:
-        raise ConfigError(f"The seeds at {shown} cannot be read: {type(error).__name__}.") from error
+        raise ConfigError(
+            f"The seeds at {shown} cannot be read: {type(error).__name__}."
+        ) from error
     if answer.status_code == 404:
         raise NothingMatched(f"There are no seeds at {shown}: the server answers 404.")
     if not answer.ok:
-        raise ConfigError(f"The seeds at {shown} cannot be read: the server answers {answer.status_code}.")
+        raise ConfigError(
+            f"The seeds at {shown} cannot be read: the server answers {answer.status_code}."
+        )
     return answer.iter_lines(chunk_size=1 << 16)
 
 
@@ -80,7 +84,9 @@ def _bucket(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:
             f" one begins with {source.partition(':')[0]}:// ({error})."
         ) from None
     except Exception as error:  # a driver may raise anything
-        raise ConfigError(f"The seeds at {shown} cannot be read: {type(error).__name__}.") from error
+        raise ConfigError(
+            f"The seeds at {shown} cannot be read: {type(error).__name__}."
+        ) from error
     return file  # type: ignore[no-any-return]  # lines of bytes, as every binary file
 
 

@@ -36,18 +36,31 @@ def list_(context: Context, output: Listing = Listing()) -> None:
     Example: sdist strategy
     """
     store = context.store_if_any
-    rows = [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
+    rows = (
+        [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
+    )
     documents, cells = [], []
     for its, row in rows:
         terms = StrategyTerms.of(row)
         document = _document(row, terms, its.strategy_backlog(row.id))
         links = document["links"]
         documents.append(document)
-        cells.append((row.id, terms.path, document["state"], links["queued"], links["crawled"], links["error"]))
+        cells.append(
+            (
+                row.id,
+                terms.path,
+                document["state"],
+                links["queued"],
+                links["crawled"],
+                links["error"],
+            )
+        )
     if output.rows({"strategies": documents}, "strategies", "strategy"):
         return
     if not rows:
-        say("There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER --seeds FILE` starts one.")
+        say(
+            "There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER --seeds FILE` starts one."
+        )
         return
     table(("strategy", "class", "state", "queued", "crawled", "error"), cells)
 
@@ -63,7 +76,8 @@ def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dic
         "standing": terms.standing,
         **backlog.to_document(),
         "processes": [
-            {"name": one.name, "partitions": len(one.partitions), "finished": one.finished} for one in backlog.processes
+            {"name": one.name, "partitions": len(one.partitions), "finished": one.finished}
+            for one in backlog.processes
         ],
         "workers": sum(int(node.get("running") or 0) for node in nodes),
     }
@@ -89,7 +103,12 @@ def status(context: Context, name: StrategyName, output: Output = Output()) -> N
     backlog = store.strategy_backlog(name)
     letters = store.dead_events(name, LETTERS) if backlog.dead else []
     shown = [
-        {"number": one.number, "kind": one.kind.value, "url": one.url or str(one.request["url"]), "fault": one.fault}
+        {
+            "number": one.number,
+            "kind": one.kind.value,
+            "url": one.url or str(one.request["url"]),
+            "fault": one.fault,
+        }
         for one in letters
     ]
     document = {**_document(row, terms, backlog), "letters": shown}
@@ -98,9 +117,15 @@ def status(context: Context, name: StrategyName, output: Output = Output()) -> N
     put(f"{name}: {document['state']} · {terms.path} · spider {terms.spider}")
     put(counts_line(backlog))
     waiting = store.backlog(name)
-    put(f"batches: {waiting.waiting_requests:,} requests wait in {waiting.waiting:,}; {waiting.leased:,} are leased")
-    for work, _, process in (one.rpartition("@") for one in waiting.lost if not one.startswith(f"{WORK}@")):
-        put(f"{work} were not read to their end by {process}, so the crawl does not end: give them to another run.")
+    put(
+        f"batches: {waiting.waiting_requests:,} requests wait in {waiting.waiting:,}; {waiting.leased:,} are leased"
+    )
+    for work, _, process in (
+        one.rpartition("@") for one in waiting.lost if not one.startswith(f"{WORK}@")
+    ):
+        put(
+            f"{work} were not read to their end by {process}, so the crawl does not end: give them to another run."
+        )
     for one in document["processes"]:
         finished = ", has finished" if one["finished"] else ""
         put(f"process {one['name']}: {counted(one['partitions'], 'partition')}{finished}")
@@ -117,7 +142,9 @@ def pause(context: Context, name: StrategyName) -> None:
     Example: sdist strategy pause news
     """
     found_strategy(context, name)
-    stored_crawls.rest(context, name, f"The strategy {name} rests. Go on with: sdist strategy resume {name}")
+    stored_crawls.rest(
+        context, name, f"The strategy {name} rests. Go on with: sdist strategy resume {name}"
+    )
 
 
 def resume(context: Context, name: StrategyName) -> None:
@@ -135,7 +162,9 @@ def resume(context: Context, name: StrategyName) -> None:
     say(f"The strategy {name} goes on.")
 
 
-def reset(context: Context, name: StrategyName, yes: Yes = False, output: Output = Output()) -> None:
+def reset(
+    context: Context, name: StrategyName, yes: Yes = False, output: Output = Output()
+) -> None:
     """Forget all that a strategy knows: its links, events, metadata and log, and all that came home of it.
 
     The next `sdist strategy run` begins anew. Other crawls keep theirs. Refused
@@ -145,7 +174,9 @@ def reset(context: Context, name: StrategyName, yes: Yes = False, output: Output
     """
     store, row, _ = found_strategy(context, name)
     if lives(row):
-        raise ConfigError(f"Process {row.pid} on {row.host} runs the strategy {name}. Stop it first; nothing was done.")
+        raise ConfigError(
+            f"Process {row.pid} on {row.host} runs the strategy {name}. Stop it first; nothing was done."
+        )
     backlog = store.strategy_backlog(name)
     total = sum(backlog.states.values())
     if not yes:
@@ -156,7 +187,9 @@ def reset(context: Context, name: StrategyName, yes: Yes = False, output: Output
     _reset(store, name)
     shutil.rmtree(crawl_folder(context.root, name), ignore_errors=True)
     if not output.document({"strategy": name, "links": total}):
-        say(f"The strategy {name} has forgotten {counted(total, 'link')}; the next run begins anew.")
+        say(
+            f"The strategy {name} has forgotten {counted(total, 'link')}; the next run begins anew."
+        )
 
 
 def _reset(store: Store, name: str) -> None:
@@ -167,14 +200,26 @@ def _reset(store: Store, name: str) -> None:
             f"The strategy {name} is in use, and nothing was done: {str(refused).rstrip('.')}. Stop its processes and"
             f" wait for its workers' end; what a killed one held is free within a minute."
         ) from None
-    store.update_crawl(name, state=CrawlState.FINDING, summary={}, message="", exit_code=None, ended=None, wanted="")
+    store.update_crawl(
+        name,
+        state=CrawlState.FINDING,
+        summary={},
+        message="",
+        exit_code=None,
+        ended=None,
+        wanted="",
+    )
 
 
 def events(
     context: Context,
     name: StrategyName,
-    after: Annotated[int, option("Only changes behind the one of this number.", metavar="N", min=0)] = 0,
-    follow: Annotated[bool, option("Go on with new ones as they come, until the strategy has ended.")] = False,
+    after: Annotated[
+        int, option("Only changes behind the one of this number.", metavar="N", min=0)
+    ] = 0,
+    follow: Annotated[
+        bool, option("Go on with new ones as they come, until the strategy has ended.")
+    ] = False,
 ) -> None:
     """Print the log of changes: each time that a link got another state, as a line of JSON.
 
@@ -211,7 +256,9 @@ def _line(change: LinkChange) -> dict[str, Any]:
 def replay(
     context: Context,
     name: StrategyName,
-    number: Annotated[list[int] | None, argument("NUMBER", "Numbers of dead letters; all if left out.")] = None,
+    number: Annotated[
+        list[int] | None, argument("NUMBER", "Numbers of dead letters; all if left out.")
+    ] = None,
     output: Output = Output(),
 ) -> None:
     """Let dead letters be handled again: events at which a handler of the strategy raised.
@@ -224,7 +271,9 @@ def replay(
     store, row, terms = found_strategy(context, name)
     events = store.replay(name, number or None)
     if not events:
-        raise NothingMatched(f"The strategy {name} has no such dead letter. `sdist strategy status {name}` lists them.")
+        raise NothingMatched(
+            f"The strategy {name} has no such dead letter. `sdist strategy status {name}` lists them."
+        )
     if output.document({"strategy": name, "events": events}):
         return
     waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."

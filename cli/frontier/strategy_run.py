@@ -38,10 +38,14 @@ if TYPE_CHECKING:  # they load Scrapy
     from scrapy.settings import Settings
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
-StrategyName = Annotated[str, argument("NAME", "Its name, as `sdist strategy` shows it.", frontiers)]
+StrategyName = Annotated[
+    str, argument("NAME", "Its name, as `sdist strategy` shows it.", frontiers)
+]
 _Setting = Annotated[
     list[str] | None,
-    option("Setting of the project, in this process. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
+    option(
+        "Setting of the project, in this process. Repeatable.", "-s", "--set", metavar="NAME=VALUE"
+    ),
 ]
 #: settings that are the strategy's own affair here, or a term of the command
 _NOT_SENT = frozenset({"DISTRIBUTED_GOAL_TIME", "DISTRIBUTED_GOAL_DEPTH", "DISTRIBUTED_CRAWL"})
@@ -53,47 +57,83 @@ _option = partial(option, panel=_PANEL)
 class StrategyOptions(SpiderOptions, Output):
     """What `sdist strategy run` can be asked for; a field is a parameter of the command."""
 
-    path: Annotated[str, argument("MODULE:CLASS", "The strategy, such as shop.strategies:News.", show_default=False)]
+    path: Annotated[
+        str,
+        argument("MODULE:CLASS", "The strategy, such as shop.strategies:News.", show_default=False),
+    ]
     spider: Annotated[
-        str, option("The spider that crawls the pages.", "--spider", metavar="NAME", autocompletion=spiders,
-                     show_default=False)
-    ]  # fmt: skip
+        str,
+        option(
+            "The spider that crawls the pages.",
+            "--spider",
+            metavar="NAME",
+            autocompletion=spiders,
+            show_default=False,
+        ),
+    ]
     seeds: Annotated[
         str | None,
-        option("What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
-                metavar="FILE|-|URL"),
-    ] = None  # fmt: skip
-    arg: Annotated[list[str] | None, _option("Argument of the strategy. Repeatable.", "-a", metavar="NAME=VALUE")] = (
-        None
-    )
-    spider_arg: Annotated[
-        list[str] | None, option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE")
+        option(
+            "What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
+            metavar="FILE|-|URL",
+        ),
     ] = None
-    name: Annotated[str | None, _option("The crawl's name; made from that of the class if left out.")] = None
+    arg: Annotated[
+        list[str] | None,
+        _option("Argument of the strategy. Repeatable.", "-a", metavar="NAME=VALUE"),
+    ] = None
+    spider_arg: Annotated[
+        list[str] | None,
+        option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE"),
+    ] = None
+    name: Annotated[
+        str | None, _option("The crawl's name; made from that of the class if left out.")
+    ] = None
     standing: Annotated[bool, option("Wait for more when nothing is left.")] = False
-    max_depth: Annotated[int, _option("No link further from a seed than this; 0: any.", metavar="N", min=0)] = 0
-    ahead: Annotated[
-        int, _option("Requests of a site that are handed out ahead of its queue; 0: 64.", metavar="N", min=0)
+    max_depth: Annotated[
+        int, _option("No link further from a seed than this; 0: any.", metavar="N", min=0)
     ] = 0
-    workers: Annotated[int, option("Workers at one time, over all nodes.", panel="Workers", metavar="N", min=1)] = 8
+    ahead: Annotated[
+        int,
+        _option(
+            "Requests of a site that are handed out ahead of its queue; 0: 64.", metavar="N", min=0
+        ),
+    ] = 0
+    workers: Annotated[
+        int, option("Workers at one time, over all nodes.", panel="Workers", metavar="N", min=1)
+    ] = 8
     fair: Annotated[
         str | None,
-        option("How workers share the sites: spread, or by-domain (a site stays with one worker). spread if left out.",
-               panel="Workers", metavar="KIND"),
-    ] = None  # fmt: skip
-    max_time: Annotated[float | None, span("--max-time", "Leave after this time (90, 30m, 2h).", panel=_GOALS)] = None
-    max_items: Annotated[int, option("End once so many items have come since it began.", panel=_GOALS, min=0)] = 0
+        option(
+            "How workers share the sites: spread, or by-domain (a site stays with one worker). spread if left out.",
+            panel="Workers",
+            metavar="KIND",
+        ),
+    ] = None
+    max_time: Annotated[
+        float | None, span("--max-time", "Leave after this time (90, 30m, 2h).", panel=_GOALS)
+    ] = None
+    max_items: Annotated[
+        int, option("End once so many items have come since it began.", panel=_GOALS, min=0)
+    ] = 0
     max_pages: Annotated[int, option("The same for pages.", panel=_GOALS, metavar="N", min=0)] = 0
-    max_requests: Annotated[int, option("The same for requests that left.", panel=_GOALS, metavar="N", min=0)] = 0
+    max_requests: Annotated[
+        int, option("The same for requests that left.", panel=_GOALS, metavar="N", min=0)
+    ] = 0
     max_errors: Annotated[
-        int, option("The same for exceptions in the spider's code.", panel=_GOALS, metavar="N", min=0)
+        int,
+        option("The same for exceptions in the spider's code.", panel=_GOALS, metavar="N", min=0),
     ] = 0
     label: NewLabels = None
     quiet: Quiet = False
 
     def settings(self) -> dict[str, Any]:
         """The options as settings; options that are zero set nothing."""
-        given = {name: value for name, value in of_options(self).items() if value and name not in _NOT_SENT}
+        given = {
+            name: value
+            for name, value in of_options(self).items()
+            if value and name not in _NOT_SENT
+        }
         return given | self.delivery(Path.cwd())
 
     def terms(self) -> StrategyTerms:
@@ -158,15 +198,20 @@ def run(context: Context, wanted: StrategyOptions) -> int:
 
 
 def _manage(
-    context: Context, wanted: StrategyOptions, name: str, outputs: list[dict[str, Any]],
+    context: Context,
+    wanted: StrategyOptions,
+    name: str,
+    outputs: list[dict[str, Any]],
     seeds: Callable[[], Iterable[str] | None],
-) -> int:  # fmt: skip
+) -> int:
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
     given, terms = settings_in(wanted.setting), wanted.terms()
-    settings = _settings(context, name, terms, {**given, **wanted.settings(), "DISTRIBUTED_OUTPUTS": outputs})
+    settings = _settings(
+        context, name, terms, {**given, **wanted.settings(), "DISTRIBUTED_OUTPUTS": outputs}
+    )
     runner = StrategyRunner.make(settings, name, terms, seeds, source_name(wanted.seeds or ""))
     row = _opened(context.new_store, name, find_project(settings).name, terms)
     process = ConsumeProcess(
@@ -182,12 +227,19 @@ def _manage(
     return kept_running(process, name, quiet=wanted.quiet)
 
 
-def _settings(context: Context, name: str, terms: StrategyTerms, given: Mapping[str, Any]) -> "Settings":
+def _settings(
+    context: Context, name: str, terms: StrategyTerms, given: Mapping[str, Any]
+) -> "Settings":
     """The project's settings for a process of a strategy, with those that were given."""
     from scrapyd_dist.middlewares.assignment import STRATEGY as CLASS
 
     refuse_secrets(given)
-    ours = {"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": name, SETTING: where(context.root), CLASS: terms.path}
+    ours = {
+        "DISTRIBUTED_MODE": "pull",
+        "DISTRIBUTED_CRAWL": name,
+        SETTING: where(context.root),
+        CLASS: terms.path,
+    }
     settings = settings_of({**given, **ours})
     if settings.getpriority("DISTRIBUTED_FAIR") is None:  # batches as large in all processes
         settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
@@ -217,9 +269,11 @@ def counts_line(backlog: StrategyBacklog) -> str:
     """How far a strategy is, in a line."""
     links = {state: backlog.states.get(state, 0) for state in States}
     pieces = [
-        f"{links[States.CRAWLED]:,} crawled", f"{links[States.ERROR]:,} failed",
-        f"{links[States.QUEUED]:,} queued" + (f" ({backlog.later:,} of them for later)" if backlog.later else ""),
-    ]  # fmt: skip
+        f"{links[States.CRAWLED]:,} crawled",
+        f"{links[States.ERROR]:,} failed",
+        f"{links[States.QUEUED]:,} queued"
+        + (f" ({backlog.later:,} of them for later)" if backlog.later else ""),
+    ]
     pieces += [counted(backlog.events, "event") + " to be handled"] if backlog.events else []
     pieces += [counted(backlog.dead, "dead letter")] if backlog.dead else []
     return f"links: {' · '.join(pieces)}"
@@ -242,10 +296,14 @@ def join(
     store, row, terms = found_strategy(context, name)
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
-    runner = StrategyRunner.make(_settings(context, row.id, terms, settings_in(setting)), row.id, terms)
+    runner = StrategyRunner.make(
+        _settings(context, row.id, terms, settings_in(setting)), row.id, terms
+    )
     runner.begin(store)
     if not quiet:
-        say(f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes it out.")
+        say(
+            f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes it out."
+        )
     with announced(), _stopped_by_signals(runner):
         runner.run()
     if not quiet:
@@ -256,7 +314,9 @@ def join(
 def add(
     context: Context,
     name: StrategyName,
-    source: Annotated[str, argument("FILE|-|URL", "The seeds, as for `sdist strategy run --seeds`.")],
+    source: Annotated[
+        str, argument("FILE|-|URL", "The seeds, as for `sdist strategy run --seeds`.")
+    ],
     setting: _Setting = None,
     output: Output = Output(),
 ) -> int:
@@ -272,17 +332,25 @@ def add(
 
     settings = _settings(context, row.id, terms, settings_in(setting))
     with ExitStack() as stack:
-        runner = StrategyRunner.make(settings, row.id, terms, open_seeds(stack, source), source_name(source))
+        runner = StrategyRunner.make(
+            settings, row.id, terms, open_seeds(stack, source), source_name(source)
+        )
         runner.begin(store)
         try:
             with announced(), _stopped_by_signals(runner):
                 new = runner.read()
         except SeedsStopped:
-            say("Not all of the seeds were read, and the strategy does not end without them: give them again.")
+            say(
+                "Not all of the seeds were read, and the strategy does not end without them: give them again."
+            )
             return INTERRUPTED
     if not output.document({"strategy": name, "seeds": new}):
-        waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
-        say(f"{counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}")
+        waits = (
+            "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
+        )
+        say(
+            f"{counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}"
+        )
     return 0
 
 
@@ -295,7 +363,9 @@ def _stopped_by_signals(runner: "StrategyRunner") -> Iterator[None]:
             os._exit(INTERRUPTED)
         runner.stop.set()
 
-    before = {number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

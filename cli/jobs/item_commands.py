@@ -38,17 +38,29 @@ _SHOWN = 10
 
 def merge(
     context: Context,
-    name: Annotated[list[str], argument("CRAWL|FILE", "Crawls, and files of JSON lines, such as pull leaves.", crawls)],
+    name: Annotated[
+        list[str],
+        argument("CRAWL|FILE", "Crawls, and files of JSON lines, such as pull leaves.", crawls),
+    ],
     output: Annotated[
-        list[str] | None, option("Add to this file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE")
+        list[str] | None,
+        option("Add to this file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE"),
     ] = None,
     overwrite: Annotated[
         list[str] | None,
-        option("The same, and replace a file that is there.", "--overwrite-output", "-O", metavar="FILE"),
+        option(
+            "The same, and replace a file that is there.",
+            "--overwrite-output",
+            "-O",
+            metavar="FILE",
+        ),
     ] = None,
     key: Annotated[
         list[str] | None,
-        option("Of items with the same value here the first counts; more fields make one key.", metavar="FIELD"),
+        option(
+            "Of items with the same value here the first counts; more fields make one key.",
+            metavar="FIELD",
+        ),
     ] = None,
     report: Output = Output(),
 ) -> int:
@@ -61,23 +73,36 @@ def merge(
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
     if not output and not overwrite:
-        raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
+        raise ConfigError(
+            "Name the file that the items go to: -o items.jl, or -O to replace one that is there."
+        )
     with stdout_for(output, overwrite, context, taken=report.as_json) as (new, over):
         return _merge(context, name, outputs_of(Path.cwd(), new, over), key, report)
 
 
 def _merge(
-    context: Context, name: Sequence[str], asked: Sequence[Mapping[str, Any]], key: Sequence[str] | None, report: Output
+    context: Context,
+    name: Sequence[str],
+    asked: Sequence[Mapping[str, Any]],
+    key: Sequence[str] | None,
+    report: Output,
 ) -> int:
     if away := [one["path"] for one in asked if is_elsewhere(one["path"])]:
-        raise ConfigError(f"Items are merged into files of this machine, and {', '.join(away)} is none; name a file.")
-    outputs = [ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"]) for one in asked]
+        raise ConfigError(
+            f"Items are merged into files of this machine, and {', '.join(away)} is none; name a file."
+        )
+    outputs = [
+        ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"])
+        for one in asked
+    ]
     crawls, files, problems = _asked(context, name)
     # The parts of a crawl have a hash that is right; what comes from elsewhere is looked into, line by line.
     skip = {file.path: file.skip for file in files if file.skip}
     unverified = [file.path for file in files if file.foreign]
     items = Items([file.path for file in files], key=key or (), unverified=unverified, skip=skip)
-    count = write(items, outputs, fields_of(attempt for crawl in crawls for attempt in crawl.accepted))
+    count = write(
+        items, outputs, fields_of(attempt for crawl in crawls for attempt in crawl.accepted)
+    )
     problems = _compared(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, report)
     return 3 if problems else 0
@@ -106,7 +131,9 @@ def _asked(context: Context, names: Sequence[str]) -> tuple[list[Stored], list[_
                 home = f"these are the items of {counted(len(crawls[name].accepted), 'batch', 'batches')} so far"
                 say(f"{crawl.id} is not finished ({crawl.state.value}): {home}.")
             elif crawl.exit_code:
-                say(f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks.")
+                say(
+                    f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks."
+                )
             _of_crawl(crawls[name], files, problems)
         else:
             files.append(_given(name))
@@ -126,29 +153,52 @@ def _given(name: str) -> _File:
             f"There is neither a file {name!r} nor a crawl of that name. `sdist crawls` lists the project's crawls."
         )
     if path.suffix.lower() not in _LINES:
-        raise ConfigError(f"{name} is no file of JSON lines (.jl, .jsonl), and only such files can be merged.")
+        raise ConfigError(
+            f"{name} is no file of JSON lines (.jl, .jsonl), and only such files can be merged."
+        )
     return _File(path=path, label=name, foreign=True)
 
 
 def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
     """The files of a crawl's items; one that is not there any more is a problem."""
     crawl = one.crawl.id
-    files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl, foreign=True) for path in one.own]
+    files += [
+        _File(path=path, label=f"{crawl}, {path.name}", crawl=crawl, foreign=True)
+        for path in one.own
+    ]
     out = one.left_out
     for attempt in one.accepted:
         said, part = int(attempt.report.get("items") or 0), one.folder / PARTS / attempt.part
         if is_whole(part, attempt.report):
-            files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
+            files.append(
+                _File(
+                    path=part,
+                    label=attempt.job,
+                    crawl=crawl,
+                    said=said,
+                    skip=out.get(attempt.batch, []),
+                )
+            )
         elif attempt.part:  # else its items went to a feed URL
-            why = "is not what its worker wrote, and was left out" if part.exists() else "is not there any more"
+            why = (
+                "is not what its worker wrote, and was left out"
+                if part.exists()
+                else "is not there any more"
+            )
             problems.append(f"{attempt.job}: its part {part} {why} ({counted(said, 'item')})")
     copies, warnings = one.feeds()
-    files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]
+    files += [
+        _File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip)
+        for path, skip in copies
+    ]
     problems += warnings
 
 
 def _compared(
-    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem], problems: list[str]
+    crawls: Sequence[Stored],
+    files: Sequence[_File],
+    found: Sequence[FoundItem],
+    problems: list[str],
 ) -> list[str]:
     """Add where a file lacks what it should have; else where a finished crawl's files do, together."""
     for file, one in zip(files, found, strict=True):
@@ -166,14 +216,24 @@ def _compared(
         return problems
     for crawl in (one.crawl for one in crawls if one.crawl.state is CrawlState.FINISHED):
         said = int(crawl.summary.get("items") or 0)
-        have = sum(its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == crawl.id)
+        have = sum(
+            its.whole - its.replaced
+            for file, its in zip(files, found, strict=True)
+            if file.crawl == crawl.id
+        )
         if said != have:
-            problems.append(f"{crawl.id}: it ended with {counted(said, 'item')}, and its files have {have:,}")
+            problems.append(
+                f"{crawl.id}: it ended with {counted(said, 'item')}, and its files have {have:,}"
+            )
     return problems
 
 
 def _show(
-    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], report: Output
+    count: int,
+    outputs: Sequence[ItemOutput],
+    found: Sequence[FoundItem],
+    problems: Sequence[str],
+    report: Output,
 ) -> None:
     duplicates, torn = sum(one.duplicates for one in found), [one for one in found if one.torn]
     for one in torn[:_SHOWN]:
@@ -238,13 +298,19 @@ class ItemStreams:
         growing = list(self._streams.values())
         home = list(self._before(accepted, count - self._share(growing, count)))
         for stream in [*reversed(home), *growing]:
-            while (lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)) is not None:
+            while (
+                lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)
+            ) is not None:
                 yield stream, lines
 
     def news(self, row: Crawl) -> Iterator[tuple[ItemStream, list[bytes]]]:
         """All whole lines that came since the last time."""
         self._find(row)
-        streams = [stream for stream in self._streams.values() if self._paused.get(stream.node, 0) < time.monotonic()]
+        streams = [
+            stream
+            for stream in self._streams.values()
+            if self._paused.get(stream.node, 0) < time.monotonic()
+        ]
         while streams:
             found = self._ask(streams, lambda stream: stream.tap.more())
             for stream in streams:
@@ -265,7 +331,9 @@ class ItemStreams:
             node = self._nodes.get(attempt.url)
             if attempt.job not in self._known and node is not None:
                 remote = part_path(self._home, attempt.job)
-                part = RemotePart(sender=self._sender, node=node, path=remote, timeout=self._timeout)
+                part = RemotePart(
+                    sender=self._sender, node=node, path=remote, timeout=self._timeout
+                )
                 self._begin(attempt.node, attempt.job, part)
         batches = row.summary.get("batches") or {}
         if batches.get("done") != self._done or row.state.ended:
@@ -305,7 +373,9 @@ class ItemStreams:
                 count -= tap.seek_last(count)
                 yield ItemStream(node=attempt.node, job=attempt.job, tap=tap, grows=False)
 
-    def _ask(self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]) -> dict[str, T]:
+    def _ask(
+        self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]
+    ) -> dict[str, T]:
         """What the streams answer, by job, in their order; a node that cannot be read is told once."""
         found: dict[str, T] = {}
         for answer in sweep(streams, question, threads=32):
@@ -330,7 +400,9 @@ def tail(
     crawl: SomeCrawl = None,
     follow: Annotated[bool, option("Go on until the crawl is over.", "--follow", "-f")] = False,
     items: Annotated[int, option("How many items, over all nodes.", "--items", "-n", min=0)] = 10,
-    with_node: Annotated[bool, option("Put the node and the job into each item, as _node and _job.")] = False,
+    with_node: Annotated[
+        bool, option("Put the node and the job into each item, as _node and _job.")
+    ] = False,
     timeout: Timeout = TIMEOUT,
 ) -> int:
     """Show the newest items of a crawl over all nodes, as JSON lines, while it runs or later.
@@ -372,11 +444,18 @@ class Show:
             return
         self.count += len(lines)
         if self._with_node:
-            marks, items = {"_node": stream.node, "_job": stream.job}, [(item_in(line), line) for line in lines]
-            put_values("\n".join(
-                line.decode("utf-8", "replace") if item is None else json.dumps({**marks, **item}, ensure_ascii=False)
-                for item, line in items
-            ))  # fmt: skip
+            marks, items = (
+                {"_node": stream.node, "_job": stream.job},
+                [(item_in(line), line) for line in lines],
+            )
+            put_values(
+                "\n".join(
+                    line.decode("utf-8", "replace")
+                    if item is None
+                    else json.dumps({**marks, **item}, ensure_ascii=False)
+                    for item, line in items
+                )
+            )
             return
         if self._last != (stream.node, stream.job):
             self._last = stream.node, stream.job

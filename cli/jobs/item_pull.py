@@ -132,8 +132,14 @@ class ItemPuller:
         for one in self._crawls:
             for path in () if self._some else one.own:
                 target = self._folder / one.crawl.id / path.name
-                yield PullRequest(job=path.stem, node="producer", bring=partial(copy_home, path, target))
-            out = [attempt for attempt in one.attempts if attempt.state in {AttemptState.SENT, AttemptState.RUNNING}]
+                yield PullRequest(
+                    job=path.stem, node="producer", bring=partial(copy_home, path, target)
+                )
+            out = [
+                attempt
+                for attempt in one.attempts
+                if attempt.state in {AttemptState.SENT, AttemptState.RUNNING}
+            ]
             for attempt in [*one.accepted, *out]:
                 if not self._some or attempt.url in self._nodes:
                     place, over = self._place(one, attempt), attempt.state is AttemptState.ACCEPTED
@@ -152,8 +158,13 @@ class ItemPuller:
     def _of_attempt(
         self, crawl: str, attempt: Attempt, place: Place | None, *, over: bool
     ) -> Callable[[], DownloadedFile]:
-        target, accepted = self._folder / crawl / f"{attempt.job}.jl", attempt.state is AttemptState.ACCEPTED
-        home = crawl_folder(self._context.root, crawl) / PARTS / attempt.part if attempt.part else None
+        target, accepted = (
+            self._folder / crawl / f"{attempt.job}.jl",
+            attempt.state is AttemptState.ACCEPTED,
+        )
+        home = (
+            crawl_folder(self._context.root, crawl) / PARTS / attempt.part if attempt.part else None
+        )
         if home is not None and is_whole(home, attempt.report):
             return partial(copy_home, home, target)
         if home is None and accepted:
@@ -165,13 +176,19 @@ class ItemPuller:
         if kept is not None and kept.attempt is not None:
             return self._of_attempt(kept.crawl.id, kept.attempt, row, over=row.over)
         # Names of jobs and nodes are foreign: none of them may lead out of the folder.
-        return partial(self._bring_plain, row, self._folder / file_name(row.node.name) / f"{file_name(row.job)}.jl")
+        return partial(
+            self._bring_plain,
+            row,
+            self._folder / file_name(row.node.name) / f"{file_name(row.job)}.jl",
+        )
 
     def _bring_ours(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
         """The part of a job that carries our worker half."""
         pulled = self._part_of(place, target, over=over)
         missed = pulled.state in {DownloadState.NONE, DownloadState.WAITING}
-        return self._part_of(place, target, over=over) if missed else pulled  # it may have got its final name just now
+        return (
+            self._part_of(place, target, over=over) if missed else pulled
+        )  # it may have got its final name just now
 
     def _part_of(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
         kept, report = self._judge.of_store(place), self._judge.report(place)
@@ -195,7 +212,9 @@ class ItemPuller:
         if pulled.state is not DownloadState.NONE:
             return pulled
         if not wanted.over:
-            return replace(pulled, state=DownloadState.WAITING, reason="it has written no items yet")
+            return replace(
+                pulled, state=DownloadState.WAITING, reason="it has written no items yet"
+            )
         return replace(pulled, reason=why)
 
     def _bring_plain(self, row: Listed, target: Path) -> DownloadedFile:
@@ -207,13 +226,18 @@ class ItemPuller:
         )
         if row.crawl is not None:
             why = "its crawl is not in this project's store, which alone knows where its part is"
-        pulled = self._fetched(WantedFile(node=row.node, path=path, target=target, over=row.over), why)
+        pulled = self._fetched(
+            WantedFile(node=row.node, path=path, target=target, over=row.over), why
+        )
         if pulled.state is not DownloadState.WHOLE:
             return pulled
         logged = self._judge.judge(row).verdict.items
         if logged is None or logged == pulled.items:
             return pulled
-        return replace(pulled, reason=f"its log counts {counted(logged, 'item')}, and the file has {pulled.items:,}")
+        return replace(
+            pulled,
+            reason=f"its log counts {counted(logged, 'item')}, and the file has {pulled.items:,}",
+        )
 
 
 def file_name(text: str) -> str:
@@ -229,7 +253,9 @@ def _absent() -> DownloadedFile:
 
 def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
     told = f"it wrote to {', '.join(feeds)}; `sdist items merge` reads that back"
-    return DownloadedFile(state=DownloadState.NONE, reason=told if feeds else "its worker wrote no part")
+    return DownloadedFile(
+        state=DownloadState.NONE, reason=told if feeds else "its worker wrote no part"
+    )
 
 
 #: seconds between two lines about how far it is
@@ -239,7 +265,9 @@ TELL = 10.0
 def pull(
     context: Context,
     name: Annotated[list[str], argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)],
-    folder: Annotated[Path, option("Where the files go.", "--dir", "-d", metavar="FOLDER")] = Path("items"),
+    folder: Annotated[Path, option("Where the files go.", "--dir", "-d", metavar="FOLDER")] = Path(
+        "items"
+    ),
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
@@ -274,7 +302,9 @@ def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedF
             done[answer.asked] = answer.value or DownloadedFile(
                 state=DownloadState.LOST, reason=str(answer.error), error=answer.error
             )
-            show(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
+            show(
+                f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched"
+            )
     return [(wish, done[at]) for at, wish in enumerate(wishes)]
 
 
@@ -282,21 +312,25 @@ def _size(count: int) -> str:
     return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
 
 
-def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], output: Output) -> None:
+def _show(
+    folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], output: Output
+) -> None:
     items = sum(pulled.items for _, pulled in results)
     files, rows = [], []
     for wish, pulled in results:
-        files.append({
-            "job": wish.job,
-            "node": wish.node,
-            "state": pulled.state.value,
-            "file": str(pulled.file.absolute()) if pulled.file is not None else None,
-            "items": pulled.items,
-            "bytes": pulled.bytes,
-            "fetched_bytes": pulled.fetched,
-            "torn_bytes": pulled.torn,
-            "reason": pulled.reason,
-        })  # fmt: skip
+        files.append(
+            {
+                "job": wish.job,
+                "node": wish.node,
+                "state": pulled.state.value,
+                "file": str(pulled.file.absolute()) if pulled.file is not None else None,
+                "items": pulled.items,
+                "bytes": pulled.bytes,
+                "fetched_bytes": pulled.fetched,
+                "torn_bytes": pulled.torn,
+                "reason": pulled.reason,
+            }
+        )
         torn = f"a torn last line of {_size(pulled.torn)} was dropped" if pulled.torn else ""
         why = "; ".join(text for text in (pulled.reason, torn) if text)
         sizes = _size(pulled.bytes), _size(pulled.fetched)
@@ -307,7 +341,9 @@ def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], o
         say(f"{counted(items, 'item')} in {folder}.")
 
 
-def _exit_code(results: Sequence[tuple[PullRequest, DownloadedFile]], unlisted: Sequence[NodeError]) -> int:
+def _exit_code(
+    results: Sequence[tuple[PullRequest, DownloadedFile]], unlisted: Sequence[NodeError]
+) -> int:
     """0 when all that there is came home, 3 when some did not, 4, 5 or 6 when none did."""
     good = {DownloadState.GROWING, DownloadState.WAITING}
     wrong = [pulled for _, pulled in results if pulled.reason and pulled.state not in good]

@@ -47,9 +47,15 @@ _HOW_ENDED = {
 def wait(
     *,
     context: Context,
-    crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawls)] = None,
-    job: Annotated[list[str] | None, option("Wait for this job instead. Repeatable.", metavar="JOB")] = None,
-    timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
+    crawl: Annotated[
+        list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawls)
+    ] = None,
+    job: Annotated[
+        list[str] | None, option("Wait for this job instead. Repeatable.", metavar="JOB")
+    ] = None,
+    timeout: Annotated[
+        float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")
+    ] = None,
     node: Nodes = None,
     output: Output,
 ) -> int:
@@ -80,7 +86,9 @@ def combined(codes: Iterable[int]) -> int:
     return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
 
 
-def _wait_for(left: Callable[[], list[str]], every: float, deadline: float, kind: str, see: str) -> None:
+def _wait_for(
+    left: Callable[[], list[str]], every: float, deadline: float, kind: str, see: str
+) -> None:
     """Look every so many seconds until nothing is left, or raise StillRuns; see: the command that shows more of one."""
     with looked_out_for() as pause:
         while names := left():
@@ -90,7 +98,9 @@ def _wait_for(left: Callable[[], list[str]], every: float, deadline: float, kind
             pause(every)
 
 
-def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, output: Output) -> int:
+def _for_crawls(
+    context: Context, names: Sequence[str | None], deadline: float, output: Output
+) -> int:
     store = context.store
     ids = [crawl_or_latest(store, name).id for name in dict.fromkeys(names)]
     waited = {name: looks(context.root, store, name) for name in ids}
@@ -113,7 +123,10 @@ def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, 
     output.document({"crawls": [{**told(row), "exit_code": codes[row.id]} for row in rows]})
     for row in rows:
         if codes[row.id] and row.id not in died:
-            complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {codes[row.id]}.")
+            complain(
+                row.message
+                or f"The crawl {row.id} {row.state.value} with exit code {codes[row.id]}."
+            )
     return combined(codes[name] for name in ids)
 
 
@@ -132,10 +145,15 @@ def wait_for_jobs(
             )
     last = _last_attempts(context, names, deadline)
     ended = _judged(context, last, nodes, deadline)
-    while (following := _last_attempts(context, last, deadline)) != last:  # which the judgement may have brought about
+    while (
+        following := _last_attempts(context, last, deadline)
+    ) != last:  # which the judgement may have brought about
         last = following
         ended = _judged(context, last, nodes, deadline)
-    told = [{**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
+    told = [
+        {**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason}
+        for one in ended
+    ]
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
         how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
@@ -148,7 +166,9 @@ def _waiting_in(context: Context, names: Collection[str]) -> list[JobRecord]:
     """Those of these jobs that wait in the store."""
     store = context.store_if_any
     records = store.jobs(OPEN_ONLY) if store is not None else []
-    return [one for one in records if one.state is Outcome.WAITING and {one.id, one.first} & {*names}]
+    return [
+        one for one in records if one.state is Outcome.WAITING and {one.id, one.first} & {*names}
+    ]
 
 
 def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> tuple[str, ...]:
@@ -158,7 +178,9 @@ def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> t
     def left() -> list[str]:
         waits = [one.id for one in _waiting_in(context, names)]
         for name in (name for name in waits if name not in told):
-            say(f"{name}, the next attempt, waits in the store. If no such command runs: sdist jobs schedule --resume")
+            say(
+                f"{name}, the next attempt, waits in the store. If no such command runs: sdist jobs schedule --resume"
+            )
         told.update(waits)
         return waits
 
@@ -173,11 +195,19 @@ def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> t
     return tuple(dict.fromkeys(last[name].id if name in last else name for name in names))
 
 
-def _judged(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float) -> list[Judged]:
+def _judged(
+    context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float
+) -> list[Judged]:
     """How these jobs ended, once all are over."""
     known, store = remembered(context, names, nodes), context.store_if_any
-    over = {one.id for one in store.jobs() if one.id in names and one.state.over} if store is not None else set()
-    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(names), remembered=known, over=over)
+    over = (
+        {one.id for one in store.jobs() if one.id in names and one.state.over}
+        if store is not None
+        else set()
+    )
+    waited = Waited(
+        sender=context.sender, nodes=nodes, names=tuple(names), remembered=known, over=over
+    )
     _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
     return Judge(context, rows).all(rows)
@@ -190,9 +220,13 @@ class Waited:
     sender: Sender
     nodes: Sequence[Node]
     names: tuple[str, ...]
-    remembered: Mapping[str, Sequence[Listed]] = field(default_factory=dict)  #: by name, what the store knows
+    remembered: Mapping[str, Sequence[Listed]] = field(
+        default_factory=dict
+    )  #: by name, what the store knows
     over: Collection[str] = ()  #: the jobs of which the store knows that they are over
-    jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
+    jobs: dict[tuple[str, str], Listed] = field(
+        default_factory=dict
+    )  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
     def left(self) -> list[str]:
@@ -214,7 +248,9 @@ class Waited:
             self.jobs[key] = now = listed.get(key, row)
             if now.job in self.over:
                 continue
-            if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
+            if not (
+                now.over if key in listed else key[0] not in found.silent and self._is_silent(now)
+            ):
                 left.append(now.job)
         return left
 
@@ -241,7 +277,9 @@ SHOWN = 10
 class SignalOptions:
     """How jobs are told to end, as options of a command."""
 
-    force: Annotated[bool, option(f"Send INT again to what is not gone after {PATIENCE:g} seconds.")] = False
+    force: Annotated[
+        bool, option(f"Send INT again to what is not gone after {PATIENCE:g} seconds.")
+    ] = False
     kill: Annotated[bool, option("Send KILL: at once, without a word in the job's log.")] = False
     yes: Yes = False
     wait: Annotated[float, span("--wait", "How long to wait until they are gone.")] = 60
@@ -250,10 +288,16 @@ class SignalOptions:
 def cancel(
     *,
     context: Context,
-    job: Annotated[list[str] | None, argument("JOB", "Ids of jobs, or names of crawls.", crawls)] = None,
+    job: Annotated[
+        list[str] | None, argument("JOB", "Ids of jobs, or names of crawls.", crawls)
+    ] = None,
     crawl: Annotated[
         str | None,
-        option("All jobs of this crawl; its producer is stopped first.", metavar="CRAWL", autocompletion=crawls),
+        option(
+            "All jobs of this crawl; its producer is stopped first.",
+            metavar="CRAWL",
+            autocompletion=crawls,
+        ),
     ] = None,
     all_: Annotated[bool, option("All jobs of the nodes, pending and running.")] = False,
     query: JobQuery,
@@ -272,11 +316,20 @@ def cancel(
     Example: sdist jobs cancel --crawl easy-20260102T030405Z
     """
     if bool(job) + (crawl is not None) + all_ != 1:
-        raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
+        raise ConfigError(
+            "Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three."
+        )
     return _Cancellation(context, query, how, [crawl] if crawl else job or []).run(output)
 
 
-def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeout = TIMEOUT, output: Output) -> int:
+def stop(
+    *,
+    context: Context,
+    crawl: CrawlId,
+    how: SignalOptions,
+    timeout: Timeout = TIMEOUT,
+    output: Output,
+) -> int:
     """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
 
     What is done stays done. A running job gets INT: it ends its requests and
@@ -290,7 +343,9 @@ def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeo
 
 
 def _cancelled_waiting(record: JobRecord) -> JobRecord:
-    return _cancelled(record) if record.state is Outcome.WAITING else record  # it may have been started meanwhile
+    return (
+        _cancelled(record) if record.state is Outcome.WAITING else record
+    )  # it may have been started meanwhile
 
 
 def _sent(record: JobRecord, signal: str) -> JobRecord:
@@ -302,7 +357,12 @@ def _unsent(record: JobRecord) -> JobRecord:
 
 
 def _cancelled(record: JobRecord) -> JobRecord:
-    return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist jobs cancel, before it began")
+    return replace(
+        record,
+        state=Outcome.CANCELLED,
+        ended=time.time(),
+        reason="by sdist jobs cancel, before it began",
+    )
 
 
 def _open_attempts(records: Sequence[JobRecord], names: Sequence[str]) -> list[str]:
@@ -320,7 +380,10 @@ def _again(rows: Sequence[Listed]) -> str:
 
 
 def _not_listed(orphans: Sequence[Judged]) -> str:
-    names = some_of([f"{one.row.job} ({one.row.node.name}, {one.verdict.outcome.value})" for one in orphans], SHOWN)
+    names = some_of(
+        [f"{one.row.job} ({one.row.node.name}, {one.verdict.outcome.value})" for one in orphans],
+        SHOWN,
+    )
     return (
         f"Not listed by the node, as after a restart of its Scrapyd, and so not to be cancelled there: {names}. Scrapyd"
         f" leaves jobs running when it ends. On that machine: kill -INT $(pgrep -f {orphans[0].row.job})"
@@ -342,12 +405,16 @@ def _with_remedy(row: Listed, error: NodeError) -> NodeError:
 class _Cancellation:
     """What is to be cancelled: jobs and crawls by name, or all jobs where none is named."""
 
-    def __init__(self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]) -> None:
+    def __init__(
+        self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]
+    ) -> None:
         self._context, self._query, self._how, self._names = context, query, how, names
         store = context.store_if_any if names else None
         if store is not None:
             self._names = _open_attempts(store.jobs(), names)
-        crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
+        crawls = (
+            [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
+        )
         self._crawls = {crawl.id for crawl in crawls}
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if runs(crawl)]
@@ -362,12 +429,16 @@ class _Cancellation:
             raise StillRuns(_not_listed(self._orphans))
         if not self._how.yes:
             lines = [f"-  {one.spider}  {one.id}  {one.state.value}" for one in waits]
-            lines += [f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows]
+            lines += [
+                f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows
+            ]
             many = len(self._producers)
             running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
             count = f"{counted(len(rows) + len(waits), 'job')}{running}"
             confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
-        self._memory.change({one.id: _cancelled_waiting for one in waits})  # before any room is made for them
+        self._memory.change(
+            {one.id: _cancelled_waiting for one in waits}
+        )  # before any room is made for them
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
@@ -379,15 +450,30 @@ class _Cancellation:
         to_tell = [row for row in rows if row not in told_before]
         errors = self._signal(to_tell, "KILL" if self._how.kill else "INT")
         self._wait([row for row in rows if row not in errors])
-        gone = [row for row in rows if row not in errors and row.state is JobState.PENDING]  # which leave no log
-        self._memory.change({row.job: _cancelled for row in gone if self._memory.of(row) is not None})
+        gone = [
+            row for row in rows if row not in errors and row.state is JobState.PENDING
+        ]  # which leave no log
+        self._memory.change(
+            {row.job: _cancelled for row in gone if self._memory.of(row) is not None}
+        )
         told: list[dict[str, Any]] = [
-            {"node": None, "project": one.project, "spider": one.spider, "job": one.id, "was": one.state.value,
-             "state": "gone"}
+            {
+                "node": None,
+                "project": one.project,
+                "spider": one.spider,
+                "job": one.id,
+                "was": one.state.value,
+                "state": "gone",
+            }
             for one in waits
-        ]  # fmt: skip
+        ]
         told += [
-            {**place_row(row), "was": row.state.value, "state": "failed" if row in errors else "gone"} for row in rows
+            {
+                **place_row(row),
+                "was": row.state.value,
+                "state": "failed" if row in errors else "gone",
+            }
+            for row in rows
         ]
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
         complain_each(errors.values())
@@ -402,7 +488,9 @@ class _Cancellation:
         nodes = self._context.nodes(self._query.node)
         rows = self._memory.unlisted(self._listed, nodes, self._query)
         meant = [row for row in rows if not self._names or row.job in self._names]
-        posted = [row for row in meant if self._memory.records[row.job].state is not Outcome.WAITING]
+        posted = [
+            row for row in meant if self._memory.records[row.job].state is not Outcome.WAITING
+        ]
         return Judge(self._context, posted, self._memory, timeout=self._query.timeout).all(posted)
 
     @property
@@ -412,11 +500,18 @@ class _Cancellation:
 
     def _waiting(self) -> list[JobRecord]:
         """The jobs that wait in the store, of those that are to be cancelled."""
-        query, records = self._query, [one for one in self._memory.records.values() if one.state is Outcome.WAITING]
+        query, records = (
+            self._query,
+            [one for one in self._memory.records.values() if one.state is Outcome.WAITING],
+        )
         if self._names:
             return [one for one in records if one.id in self._names]
         spider, project = query.spider or "*", query.project
-        meant = (one for one in records if fnmatchcase(one.spider, spider) and project in (None, one.project))
+        meant = (
+            one
+            for one in records
+            if fnmatchcase(one.spider, spider) and project in (None, one.project)
+        )
         return [] if query.node else list(meant)
 
     def _named(self) -> list[Listed]:
@@ -429,8 +524,14 @@ class _Cancellation:
         if not rows and not stopped and not self._orphans:
             self._listed.must_answer()
             complain_each(self._listed.errors)
-            what = f"{', '.join(self._names)}: over already" if self._names else "no job is pending or running"
-            raise NothingMatched(f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended.")
+            what = (
+                f"{', '.join(self._names)}: over already"
+                if self._names
+                else "no job is pending or running"
+            )
+            raise NothingMatched(
+                f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended."
+            )
         return rows
 
     def _alive(self) -> list[Listed]:
@@ -443,7 +544,9 @@ class _Cancellation:
         ]
 
     def _stop_producer(self, producer: Crawl) -> None:
-        say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
+        say(
+            f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later."
+        )
         deadline = time.monotonic() + self._how.wait
         interrupt(self._context.root, producer)
         store = self._context.store
@@ -462,11 +565,15 @@ class _Cancellation:
             self._context.sender.send(row.node, call, timeout=self._query.timeout)
 
         # Before it is sent: what a command sees end then is not tried again.
-        self._memory.change({row.job: partial(_sent, signal=signal) for row in rows if self._memory.of(row)})
+        self._memory.change(
+            {row.job: partial(_sent, signal=signal) for row in rows if self._memory.of(row)}
+        )
         for row in rows:
             if row.state is JobState.RUNNING:
                 note(self._context.root, row, signal)
-        errors = {answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None}
+        errors = {
+            answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None
+        }
         untaken = [row for row, error in errors.items() if not error.maybe_accepted]
         self._memory.change({row.job: _unsent for row in untaken if self._memory.of(row)})
         for row in untaken:
@@ -504,7 +611,9 @@ class _Cancellation:
                     sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
                 elif self._how.force:
                     sent, hint = "INT was sent twice", "Go on with: sdist jobs cancel --kill."
-                raise StillRuns(f"Still there after {self._how.wait:g} seconds: {names}. {sent}. {hint}")
+                raise StillRuns(
+                    f"Still there after {self._how.wait:g} seconds: {names}. {sent}. {hint}"
+                )
             time.sleep(GONE_LOOK)
 
     def _left(self, rows: Sequence[Listed]) -> list[Listed]:
@@ -515,5 +624,8 @@ class _Cancellation:
             state = self._context.sender.send(row.node, call, timeout=self._query.timeout)
             return state in {JobState.PENDING, JobState.RUNNING}
 
-        there = {answer.asked: answer.error is not None or answer.value for answer in sweep(rows, is_there)}
+        there = {
+            answer.asked: answer.error is not None or answer.value
+            for answer in sweep(rows, is_there)
+        }
         return [row for row in rows if there[row]]

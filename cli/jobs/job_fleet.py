@@ -29,7 +29,9 @@ class JobFleet:
     nodes: Sequence[Node]
     timeout: float
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
-    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
+    known: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: when versions were sent whose names do not tell it
     version: str = ""  #: what every job is pinned to
     why: str = ""  #: why that one, where it was not named
     errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
@@ -51,7 +53,11 @@ class JobFleet:
             one.ask_load(self.sender, self.timeout)
             one.ask_versions(self.sender, "", self.timeout)
 
-        self.errors |= {answer.asked.node: answer.error for answer in sweep(seen, look) if answer.error is not None}
+        self.errors |= {
+            answer.asked.node: answer.error
+            for answer in sweep(seen, look)
+            if answer.error is not None
+        }
         self._seen = {one.node: one for one in seen if one.versions is not None}
 
     def _common(self, wanted: str | None) -> str:
@@ -85,7 +91,9 @@ class JobFleet:
                 "code to all of them with `sdist deploy --all`, or choose nodes with --node."
             )
         if is_crawls(chosen):
-            self.why = "which a crawl brought, since nothing was deployed that all of these nodes have"
+            self.why = (
+                "which a crawl brought, since nothing was deployed that all of these nodes have"
+            )
         elif newest(common, self.known) is None:
             self.why = "the one that Scrapyd sorts last: when it was deployed is not known"
         else:
@@ -102,7 +110,10 @@ class JobFleet:
             self._spiders = self.sender.send(node, call, timeout=self.timeout)
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
         if not found:
-            hint = nearest(pattern, self._spiders, 0.6) or f" There are: {', '.join(self._spiders) or 'none'}."
+            hint = (
+                nearest(pattern, self._spiders, 0.6)
+                or f" There are: {', '.join(self._spiders) or 'none'}."
+            )
             raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
         return found
 
@@ -190,7 +201,9 @@ def is_draining(nodes: Sequence[Node]) -> ConfigError:
     )
 
 
-def fleet_of(context: Context, nodes: Sequence[Node], timeout: float, *, quiet: bool = False) -> JobFleet:
+def fleet_of(
+    context: Context, nodes: Sequence[Node], timeout: float, *, quiet: bool = False
+) -> JobFleet:
     """The nodes that may get jobs; those that are draining are passed over, and named unless `quiet`."""
     records = context.node_records(nodes)
     aside = [node for node in nodes if records[node.name].draining is not None]
@@ -203,7 +216,9 @@ def fleet_of(context: Context, nodes: Sequence[Node], timeout: float, *, quiet: 
     return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
 
 
-def post(sender: Sender, node: Node, call: Call[str], job: str, timeout: float) -> tuple[NodeError | None, bool]:
+def post(
+    sender: Sender, node: Node, call: Call[str], job: str, timeout: float
+) -> tuple[NodeError | None, bool]:
     """Post a job; gives the error if its node did not take it, and whether it may have it all the same."""
     try:
         sender.send(node, call, timeout=timeout)

@@ -41,7 +41,9 @@ class Listed(Place):
     ended: datetime | None = None
     remembered: bool = False  #: the store knows it, and its node does not list it
     silent: str = ""  #: why its node cannot be asked
-    is_others: bool = False  #: its id names a crawl as this project's store has one, and it is another one's
+    is_others: bool = (
+        False  #: its id names a crawl as this project's store has one, and it is another one's
+    )
 
     @property
     def crawl(self) -> str | None:
@@ -60,7 +62,12 @@ class Listed(Place):
 
 def place_row(place: Place) -> dict[str, Any]:
     """What names a job, for `--json`."""
-    return {"node": place.node.name, "project": place.project, "spider": place.spider, "job": place.job}
+    return {
+        "node": place.node.name,
+        "project": place.project,
+        "spider": place.spider,
+        "job": place.job,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,9 @@ class JobList:
         """By the nodes alone: 0, 3, 5 or 6."""
         return exit_code(self.asked, self.errors)
 
-    def named(self, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
+    def named(
+        self, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]
+    ) -> tuple[Listed, ...]:
         """The jobs of these ids and crawls; remembered: the store's attempts, by crawl, since nodes forget theirs.
 
         Raises NothingMatched for a name that fits none; what kept the nodes away, if none of them answered.
@@ -102,7 +111,9 @@ class JobList:
         chosen: dict[tuple[str, str], Listed] = {}
         for name in names:
             listed = {row.key: row for row in self.jobs if name in (row.job, row.crawl)}
-            rows = listed | {row.key: row for row in remembered.get(name, ()) if row.key not in listed}
+            rows = listed | {
+                row.key: row for row in remembered.get(name, ()) if row.key not in listed
+            }
             if not rows:
                 self.must_answer()
                 text = f"There is no job or crawl {name!r} on the nodes that were asked"
@@ -127,7 +138,9 @@ class JobQuery:
 
     def ask(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
         nodes = context.nodes(self.node) if nodes is None else nodes
-        found = ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+        found = ask_jobs(
+            context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout
+        )
         return told_apart(context, found).heard_by(context, nodes)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
@@ -150,9 +163,13 @@ def told_apart(context: Context, found: JobList) -> JobList:
     return replace(found, jobs=tuple(rows))
 
 
-def fetch_report(sender: Sender, place: Place, home: str, *, most: int, timeout: float) -> WorkerReport | None:
+def fetch_report(
+    sender: Sender, place: Place, home: str, *, most: int, timeout: float
+) -> WorkerReport | None:
     """The report that a job's worker left in its crawl's log folder, if it can be read; most: bytes of it."""
-    chunk = sender.send(place.node, api.fetch(report_path(home, place.job), start=0, limit=most), timeout=timeout)
+    chunk = sender.send(
+        place.node, api.fetch(report_path(home, place.job), start=0, limit=most), timeout=timeout
+    )
     try:
         return read_report(chunk.body) if chunk is not None else None
     except BadReport:
@@ -164,14 +181,23 @@ def utc(local: datetime, offset: timedelta) -> datetime:
     return (local - offset).replace(tzinfo=timezone.utc)
 
 
-def jobs_of(sender: Sender, node: Node, project: str | None = None, *, timeout: float) -> list[Listed]:
+def jobs_of(
+    sender: Sender, node: Node, project: str | None = None, *, timeout: float
+) -> list[Listed]:
     """The jobs that a node lists: those that wait, those that run, those that are over."""
     jobs = sender.send(node, api.listjobs(project), timeout=timeout)
     return [
-        Listed(node=node, project=job.project, spider=job.spider, job=job.id, state=job.state,
-               started=job.start_time, ended=job.end_time)
+        Listed(
+            node=node,
+            project=job.project,
+            spider=job.spider,
+            job=job.id,
+            state=job.state,
+            started=job.start_time,
+            ended=job.end_time,
+        )
         for job in (*jobs.pending, *jobs.running, *jobs.finished)
-    ]  # fmt: skip
+    ]
 
 
 def ask_jobs(
@@ -184,7 +210,8 @@ def ask_jobs(
 ) -> JobList:
     """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
     answers = {
-        answer.asked: answer for answer in sweep(nodes, partial(jobs_of, sender, project=project, timeout=timeout))
+        answer.asked: answer
+        for answer in sweep(nodes, partial(jobs_of, sender, project=project, timeout=timeout))
     }
     rows = (row for node in nodes for row in answers[node].value or ())
     return JobList(
@@ -198,12 +225,19 @@ def ask_jobs(
 def listed_again(record: JobRecord, node: Node, silent: str = "") -> Listed:
     """A remembered job that its node does not list; silent: why its node cannot be asked."""
     return Listed(
-        node=node, project=record.project, spider=record.spider, job=record.id, state=JobState.FINISHED,
-        remembered=True, silent=silent,
-    )  # fmt: skip
+        node=node,
+        project=record.project,
+        spider=record.spider,
+        job=record.id,
+        state=JobState.FINISHED,
+        remembered=True,
+        silent=silent,
+    )
 
 
-def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:
+def remembered(
+    context: Context, names: Sequence[str], nodes: Sequence[Node]
+) -> dict[str, list[Listed]]:
     """By name, what the project's store knows of: the attempts of a crawl, a plain job."""
     store = context.store_if_any if names else None
     if store is None:
@@ -222,9 +256,17 @@ def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) ->
             node = by_url.get(attempt.url)
             if node is None or attempt.state is AttemptState.REFUSED:
                 continue
-            job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
+            job = (
+                attempt.worker or attempt.job
+            )  # a worker that leases is one job for all its batches
             project, spider = spider_of_slot(slots.get(attempt.batch, ""))
             project = project or node.project or crawl.project
-            row = Listed(node=node, project=project, spider=spider or crawl.spider, job=job, state=JobState.FINISHED)
+            row = Listed(
+                node=node,
+                project=project,
+                spider=spider or crawl.spider,
+                job=job,
+                state=JobState.FINISHED,
+            )
             found.setdefault(crawl.id, []).append(row)
     return found

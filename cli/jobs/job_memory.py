@@ -28,7 +28,9 @@ ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
 SILENCE = 180.0
 #: settings that change what a log tells
-_LOGGING = frozenset({"LOG_DATEFORMAT", "LOG_ENABLED", "LOG_ENCODING", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"})
+_LOGGING = frozenset(
+    {"LOG_DATEFORMAT", "LOG_ENABLED", "LOG_ENCODING", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"}
+)
 #: the longest run of a job without a log that counts as killed at its start
 SHORT = timedelta(minutes=1)
 #: tries to make a step that depends on the records while other processes change them
@@ -77,7 +79,9 @@ class JobMemory:
 
     def __init__(self, store: Store | None, since: float | None = None) -> None:
         self._store = store
-        self.silent = frozenset[str]()  #: base addresses of the nodes that did not answer in `look_back`
+        self.silent = frozenset[
+            str
+        ]()  #: base addresses of the nodes that did not answer in `look_back`
         self.records = {one.id: one for one in store.jobs(since)} if store is not None else {}
 
     def of(self, place: Place) -> JobRecord | None:
@@ -92,18 +96,28 @@ class JobMemory:
             node = by_url.get(record.url)
             if (record.url, record.id) in there or (node is None and query.node):
                 continue
-            if query.project not in (None, record.project) or not fnmatchcase(record.spider, query.spider or "*"):
+            if query.project not in (None, record.project) or not fnmatchcase(
+                record.spider, query.spider or "*"
+            ):
                 continue
             silent = "its node does not answer" if record.url in listed.silent else ""
             silent = silent or ("its node is no target any more" if node is None else "")
-            rows.append(listed_again(record, node or Node(name=record.node or NOWHERE, url=record.url), silent))
+            rows.append(
+                listed_again(
+                    record, node or Node(name=record.node or NOWHERE, url=record.url), silent
+                )
+            )
         return rows
 
     def learn(self, judged: Iterable[Judged]) -> None:
         """Write down how jobs ended that were remembered as open; that it cannot be written is told, and no error."""
         judged = [*judged]
         offset_of = offsets_of(judged)
-        over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
+        over = {
+            one.record.id: one
+            for one in judged
+            if one.record and one.sure and one.verdict.outcome.over
+        }
         try:
             silent = [one for one in over.values() if _tells_nothing(one)]
             others = self._store.jobs() if self._store is not None and silent else []
@@ -128,7 +142,9 @@ class JobMemory:
             for record in (one for one in self._store.jobs(OPEN_ONLY) if one.id in changes):
                 new, now = changes[record.id](record), datetime.now(timezone.utc)
                 if new.state.over:
-                    following = again(new, job_id(record.spider, record.version, now), now.timestamp())
+                    following = again(
+                        new, job_id(record.spider, record.version, now), now.timestamp()
+                    )
                     changed += [replace(new, sealed=""), *([following] if following else ())]
                 elif new != record:
                     changed.append(new)
@@ -143,9 +159,13 @@ def _tells_nothing(one: Judged) -> bool:
     row, record, verdict = one.row, one.record, one.verdict
     if record is None or record.attempt > record.retries or _LOGGING & set(record.settings):
         return False
-    if row.started is None or row.ended is None:  # its node has forgotten it, and only a log can tell
+    if (
+        row.started is None or row.ended is None
+    ):  # its node has forgotten it, and only a log can tell
         return verdict.hidden
-    return row.ended - row.started < SHORT and (verdict.hidden or verdict.outcome is Outcome.UNKNOWN)
+    return row.ended - row.started < SHORT and (
+        verdict.hidden or verdict.outcome is Outcome.UNKNOWN
+    )
 
 
 def _was_killed_at_start(one: Judged, others: Iterable[JobRecord]) -> bool:
@@ -154,25 +174,38 @@ def _was_killed_at_start(one: Judged, others: Iterable[JobRecord]) -> bool:
     for other in others:
         if record is None or (other.project, other.spider) != (record.project, record.spider):
             continue
-        if not one.verdict.hidden and other.url == record.url and (other.posted or 0.0) > (record.posted or 0.0):
+        if (
+            not one.verdict.hidden
+            and other.url == record.url
+            and (other.posted or 0.0) > (record.posted or 0.0)
+        ):
             return False  # jobs_to_keep may have removed its log since
-        is_told |= bool(other.pages) and (other.version, other.settings) == (record.version, record.settings)
+        is_told |= bool(other.pages) and (other.version, other.settings) == (
+            record.version,
+            record.settings,
+        )
     return is_told
 
 
 def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:
     verdict = one.verdict
     if at_start and verdict.outcome is Outcome.UNKNOWN:
-        verdict = replace(verdict, outcome=Outcome.DIED, reason="its process ended before it wrote anything")
+        verdict = replace(
+            verdict, outcome=Outcome.DIED, reason="its process ended before it wrote anything"
+        )
     started, ended = one.times(offset)
     return replace(
         record,
-        state=Outcome.KILLED if verdict.outcome is Outcome.DIED and record.had_no_time else verdict.outcome,
+        state=Outcome.KILLED
+        if verdict.outcome is Outcome.DIED and record.had_no_time
+        else verdict.outcome,
         started=started.timestamp() if started else None,
         ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
         reason=verdict.reason,
         lost=one.lost,
-        retries=0 if verdict.hidden and not at_start else record.retries,  # it may have done all its work
+        retries=0
+        if verdict.hidden and not at_start
+        else record.retries,  # it may have done all its work
         pages=verdict.pages,
         items=verdict.items,
         errors=verdict.errors,
@@ -183,9 +216,13 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool)
 def verdict_of(record: JobRecord) -> Verdict:
     reason = record.waits_for if record.state is Outcome.WAITING else record.reason
     return Verdict(
-        outcome=record.state, reason=reason, pages=record.pages, items=record.items, errors=record.errors,
+        outcome=record.state,
+        reason=reason,
+        pages=record.pages,
+        items=record.items,
+        errors=record.errors,
         codes=record.codes,
-    )  # fmt: skip
+    )
 
 
 def is_quiet(seen: LogExcerpt) -> bool:
@@ -199,8 +236,14 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
     A node that was killed leaves its jobs running.
     """
     if seen is None:
-        return Verdict(outcome=Outcome.PENDING) if now - (record.posted or record.created) < ON_ITS_WAY else None
+        return (
+            Verdict(outcome=Outcome.PENDING)
+            if now - (record.posted or record.created) < ON_ITS_WAY
+            else None
+        )
     if is_quiet(seen):
         return None
     pages, items = seen.facts.pages, seen.facts.items
-    return Verdict(outcome=Outcome.RUNNING, reason="its node does not list it", pages=pages, items=items)
+    return Verdict(
+        outcome=Outcome.RUNNING, reason="its node does not list it", pages=pages, items=items
+    )

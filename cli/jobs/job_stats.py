@@ -35,9 +35,12 @@ _ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED.value, AttemptState.FAILED: Ou
 def stats(
     *,
     context: Context,
-    name: Annotated[list[str] | None, argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)] = None,
+    name: Annotated[
+        list[str] | None, argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)
+    ] = None,
     since: Annotated[
-        float | None, span("--since", "Instead: of all jobs that ended in the last 90 (seconds), 30m, 24h.")
+        float | None,
+        span("--since", "Instead: of all jobs that ended in the last 90 (seconds), 30m, 24h."),
     ] = None,
     label: OnlyLabels = None,
     spider: Spider = None,
@@ -60,7 +63,14 @@ def stats(
             "Name crawls and jobs; or say --since TIME, which --label and --spider narrow down. One of the two."
         )
     if since is not None:
-        return _window(context, time.time() - since, label, spider, JobQuery(node=node, timeout=timeout), output)
+        return _window(
+            context,
+            time.time() - since,
+            label,
+            spider,
+            JobQuery(node=node, timeout=timeout),
+            output,
+        )
     listed, rows = JobQuery(node=node, timeout=timeout).named(context, name or ())
     judge = Judge(context, rows, timeout=timeout)
     told: list[Mapping[str, Any]] = []
@@ -74,7 +84,9 @@ def stats(
             silent.append(answer.asked.job)
     complain_each(listed.errors)
     if not told:
-        raise NothingMatched(f"None of {counted(len(rows), 'job')} of {', '.join(name or ())} left stats, nor a log.")
+        raise NothingMatched(
+            f"None of {counted(len(rows), 'job')} of {', '.join(name or ())} left stats, nor a log."
+        )
     home = _items_home(context, name or ())
     _show_sums(add_up(told), len(told), sorted(silent), output, partial=sorted(partial), home=home)
     return listed.exit_code
@@ -88,7 +100,12 @@ def _items_home(context: Context, names: Sequence[str]) -> dict[str, int]:
 
 
 def _window(
-    context: Context, since: float, labels: Sequence[str] | None, spider: str | None, query: JobQuery, output: Output
+    context: Context,
+    since: float,
+    labels: Sequence[str] | None,
+    spider: str | None,
+    query: JobQuery,
+    output: Output,
 ) -> int:
     """The stats of all jobs that have ended since this moment."""
     nodes, store = context.nodes_if_any(query.node), context.store_if_any
@@ -100,11 +117,17 @@ def _window(
     def is_there(url: str) -> bool:
         return not query.node or url in {node.url for node in nodes}
 
-    for record in ended_since(look_back(context, nodes, timeout=query.timeout, since=since).records.values(), since):
+    for record in ended_since(
+        look_back(context, nodes, timeout=query.timeout, since=since).records.values(), since
+    ):
         if is_meant(record.labels, record.spider) and is_there(record.url):
             states[record.state.value] += 1
             told.append(stats_of_record(record))
-    crawls_then = [row for row in store.crawls() if (row.ended or since) >= since] if store is not None else []
+    crawls_then = (
+        [row for row in store.crawls() if (row.ended or since) >= since]
+        if store is not None
+        else []
+    )
     for attempt in (
         attempt
         for crawl in crawls_then
@@ -115,7 +138,14 @@ def _window(
             states[_ENDED[attempt.state]] += 1
             told += [stats_of_attempt(attempt)] if attempt.state is AttemptState.ACCEPTED else []
     moment = datetime.fromtimestamp(since, timezone.utc).isoformat(timespec="seconds")
-    _show_sums(add_up(told), sum(states.values()), [], output, since=moment, states=dict(sorted(states.items())))
+    _show_sums(
+        add_up(told),
+        sum(states.values()),
+        [],
+        output,
+        since=moment,
+        states=dict(sorted(states.items())),
+    )
     return 0
 
 
@@ -146,17 +176,28 @@ def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
         return facts.stats
     counts = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
     others = {"response_received_count": facts.pages, "item_scraped_count": facts.items}
-    return PartialStats(counts | {name: count for name, count in others.items() if count is not None})
+    return PartialStats(
+        counts | {name: count for name, count in others.items() if count is not None}
+    )
 
 
-def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output, **more: Any) -> None:
+def _show_sums(
+    sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output, **more: Any
+) -> None:
     rows = []
     for name, one in sums.items():
-        told = ", ".join(f"{value} ({count})" if count > 1 else value for value, count in one.values.items())
+        told = ", ".join(
+            f"{value} ({count})" if count > 1 else value for value, count in one.values.items()
+        )
         numbers = (None, None, None) if one.min is None else (one.sum, one.min, one.max)
         rounded = [round(number, 3) if isinstance(number, float) else number for number in numbers]
         rows.append((name, *rounded, one.jobs, told))
-    document = {"jobs": jobs, **more, "silent": silent, "stats": {name: one.document() for name, one in sums.items()}}
+    document = {
+        "jobs": jobs,
+        **more,
+        "silent": silent,
+        "stats": {name: one.document() for name, one in sums.items()},
+    }
     output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
     if states := more.get("states"):
         say(f"Jobs: {', '.join(f'{count:,} {state}' for state, count in states.items())}.")
@@ -165,13 +206,20 @@ def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], 
 
 
 def _remark(
-    sums: Mapping[str, StatTotal], silent: Sequence[str], partial: Sequence[str], home: Mapping[str, int]
+    sums: Mapping[str, StatTotal],
+    silent: Sequence[str],
+    partial: Sequence[str],
+    home: Mapping[str, int],
 ) -> None:
     if silent:
         say(f"Without stats and log: {some_of(silent)}.")
     if partial:
-        say(f"Without a dump of stats, so that the sums have their pages, items and levels only: {some_of(partial)}.")
+        say(
+            f"Without a dump of stats, so that the sums have their pages, items and levels only: {some_of(partial)}."
+        )
     scraped = sums["item_scraped_count"].sum if "item_scraped_count" in sums else 0
     if home and scraped != sum(home.values()):
         told = ", ".join(f"{count:,} of {crawl}" for crawl, count in home.items())
-        say(f"Items that are home: {told}. Jobs count also what attempts scraped that were given up, and are not home.")
+        say(
+            f"Items that are home: {told}. Jobs count also what attempts scraped that were given up, and are not home."
+        )

@@ -14,7 +14,15 @@ from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
 from scrapyd_dist.joblogs.log_reads import look
-from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_kept, by_kept_report, by_log, by_report
+from scrapyd_dist.joblogs.verdict import (
+    STALL,
+    Place,
+    Verdict,
+    by_kept,
+    by_kept_report,
+    by_log,
+    by_report,
+)
 from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
@@ -44,7 +52,9 @@ class Kept:
     """What the store knows about one job of a crawl."""
 
     crawl: Crawl
-    attempt: Attempt | None = None  #: None: a worker, whose word is in the crawl's folder on its node only
+    attempt: Attempt | None = (
+        None  #: None: a worker, whose word is in the crawl's folder on its node only
+    )
 
     @property
     def home(self) -> str:
@@ -78,7 +88,9 @@ class Judge:
         self._kept = _kept_of(context, places)
         self.memory = memory or JobMemory(context.store_if_any)
         listed = (place for place in places if isinstance(place, Listed))
-        self._verdicts = VerdictMemory(context.store_if_any, (key for row in listed for key in self._keys(row)))
+        self._verdicts = VerdictMemory(
+            context.store_if_any, (key for row in listed for key in self._keys(row))
+        )
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
@@ -94,7 +106,12 @@ class Judge:
             return self._known(row) or self._asked(row, record)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
-            return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short), record=record, sure=False)
+            return Judged(
+                row=row,
+                verdict=Verdict(outcome=outcome, reason=error.short),
+                record=record,
+                sure=False,
+            )
 
     def _known(self, row: Listed) -> Judged | None:
         """The judgement that was written down when the job had ended."""
@@ -107,16 +124,27 @@ class Judge:
     def _asked(self, row: Listed, record: JobRecord | None) -> Judged:
         """The judgement by what its node has of it; `NodeError` when it does not tell."""
         if self.came_again(row):
-            return Judged(row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN), record=record)
+            return Judged(
+                row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN), record=record
+            )
         signalled = self._signals.had_no_time(row) or (record is not None and record.had_no_time)
         kept = self.of_store(row)
         verdict = self._of_ours(row, kept, signalled=signalled) if kept is not None else None
-        is_sure = kept is None or kept.crawl.state.ended  # what a crawl had no need of is known at its end
+        is_sure = (
+            kept is None or kept.crawl.state.ended
+        )  # what a crawl had no need of is known at its end
         if verdict is not None:
             return Judged(row=row, verdict=verdict, sure=is_sure)
         seen = look(self.sender, row.node, row.log, timeout=self.timeout)
         needless, of_crawl = kept is not None and kept.needless, row.crawl is not None
-        verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless, of_crawl=of_crawl)
+        verdict = by_log(
+            row.state,
+            seen,
+            stall=self._stall,
+            signalled=signalled,
+            needless=needless,
+            of_crawl=of_crawl,
+        )
         if row.remembered and record is not None:
             verdict = still_there(record, seen, time.time()) or verdict
             if seen is None and verdict.outcome is Outcome.UNKNOWN:
@@ -124,8 +152,14 @@ class Judge:
         offset, silent = (seen.offset, seen.silent) if seen else (None, None)
         lost = row.remembered and seen is None and verdict.outcome is Outcome.UNKNOWN
         return Judged(
-            row=row, verdict=verdict, offset=offset, record=record, sure=is_sure, silent=silent, lost=lost
-        )  # fmt: skip
+            row=row,
+            verdict=verdict,
+            offset=offset,
+            record=record,
+            sure=is_sure,
+            silent=silent,
+            lost=lost,
+        )
 
     def came_again(self, place: Place) -> bool:
         """Whether a later job of this id is listed, so that its log and report are not this one's."""
@@ -142,7 +176,13 @@ class Judge:
     def labels(self, place: Place) -> tuple[str, ...]:
         """The labels that the job was given, or its crawl."""
         record, kept = self.memory.of(place), self.of_store(place)
-        return record.labels if record is not None else labels_of(kept.crawl) if kept is not None else ()
+        return (
+            record.labels
+            if record is not None
+            else labels_of(kept.crawl)
+            if kept is not None
+            else ()
+        )
 
     def all(self, rows: Sequence[Listed]) -> list[Judged]:
         """The judgement of each, in this order; how those ended that are remembered is written down."""
@@ -216,7 +256,9 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
     known = {crawl.id: Kept(crawl=crawl) for crawl in crawls}
     workers = {place.job: known[crawl] for place in places if (crawl := place.crawl) in known}
     return workers | {
-        attempt.job: Kept(crawl=crawl, attempt=attempt) for crawl in crawls for attempt in store.attempts(crawl.id)
+        attempt.job: Kept(crawl=crawl, attempt=attempt)
+        for crawl in crawls
+        for attempt in store.attempts(crawl.id)
     }
 
 
@@ -230,10 +272,14 @@ def look_back(
     memory = JobMemory(context.store_if_any, since)
     left = {record.url for record in memory.records.values() if not record.state.over}
     if left:
-        listed = ask_jobs(context.sender, [node for node in nodes if node.url in left], timeout=timeout)
+        listed = ask_jobs(
+            context.sender, [node for node in nodes if node.url in left], timeout=timeout
+        )
         memory.silent = listed.silent
         rows = [row for row in listed.jobs if row.over] + memory.unlisted(listed, nodes, JobQuery())
-        rows = [row for row in rows if (record := memory.of(row)) is not None and not record.state.over]
+        rows = [
+            row for row in rows if (record := memory.of(row)) is not None and not record.state.over
+        ]
         Judge(context, rows, memory, timeout=timeout).all(rows)
     return memory
 
@@ -242,13 +288,20 @@ def list_(
     *,
     context: Context,
     state: Annotated[
-        list[Outcome] | None, option(f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
+        list[Outcome] | None,
+        option(f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE"),
     ] = None,
     query: JobQuery,
     label: OnlyLabels = None,
-    since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
-    stall: Annotated[float, option("Time without progress after which a job is stalled.", min=1)] = STALL,
-    limit: Annotated[int | None, option("Only so many jobs, the newest.", "--limit", "-n", metavar="N", min=1)] = None,
+    since: Annotated[
+        float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")
+    ] = None,
+    stall: Annotated[
+        float, option("Time without progress after which a job is stalled.", min=1)
+    ] = STALL,
+    limit: Annotated[
+        int | None, option("Only so many jobs, the newest.", "--limit", "-n", metavar="N", min=1)
+    ] = None,
     output: Listing,
 ) -> int:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
@@ -293,7 +346,9 @@ def _rows(
     now, rows, offset_of = datetime.now(timezone.utc), [], offsets_of(judged)
     for one in judged:
         started, ended = one.times(offset_of(one))
-        last = ended or (started if one.verdict.outcome.over else None)  # what waits or runs is of now
+        last = ended or (
+            started if one.verdict.outcome.over else None
+        )  # what waits or runs is of now
         recent = since is None or last is None or now - last <= timedelta(seconds=since)
         if recent and (not states or one.verdict.outcome in states):
             rows.append({**_row(one, started, ended), "labels": [*judge.labels(one.row)]})
@@ -304,7 +359,10 @@ def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]
     """So many of the rows, in their order: those that have not started, and those that started last."""
     if most is None or len(rows) <= most:
         return rows
-    starts = [(datetime.fromisoformat(row["started"]).timestamp() if row["started"] else inf) for row in rows]
+    starts = [
+        (datetime.fromisoformat(row["started"]).timestamp() if row["started"] else inf)
+        for row in rows
+    ]
     kept = set(sorted(range(len(rows)), key=lambda at: -starts[at])[:most])
     return [row for at, row in enumerate(rows) if at in kept]
 
@@ -331,7 +389,12 @@ def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
     """How a job ended and what it did, for `--json`."""
-    return {"state": verdict.outcome.value, "pages": verdict.pages, "items": verdict.items, "errors": verdict.errors}
+    return {
+        "state": verdict.outcome.value,
+        "pages": verdict.pages,
+        "items": verdict.items,
+        "errors": verdict.errors,
+    }
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

@@ -21,7 +21,17 @@ from scrapyd_dist.transports import sweep
 from ..context import Context
 from ..crawls.producer_process import crawl_or_latest
 from ..options import argument, crawls, one_of, option, span
-from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw, say, some_of
+from ..output import (
+    Output,
+    colourless,
+    complain,
+    complain_each,
+    one_line,
+    put,
+    put_raw,
+    say,
+    some_of,
+)
 from .job_list import JobList, JobQuery, Listed, utc
 
 #: lines of each log that are shown when nothing else is said
@@ -40,9 +50,13 @@ def level_of(text: str) -> int:
 
 Level = Annotated[
     int | None,
-    option(f"Only lines of this level or above: {', '.join(LEVELS)}.", metavar="LEVEL", parser=level_of,
-           autocompletion=one_of(*LEVELS)),
-]  # fmt: skip
+    option(
+        f"Only lines of this level or above: {', '.join(LEVELS)}.",
+        metavar="LEVEL",
+        parser=level_of,
+        autocompletion=one_of(*LEVELS),
+    ),
+]
 Raw = Annotated[bool, option("Lines as they are, byte for byte, with whatever steers a terminal.")]
 
 
@@ -52,10 +66,13 @@ def logs(
     name: Names = None,
     follow: Annotated[bool, option("Go on until the jobs are over.", "--follow", "-f")] = False,
     lines: Annotated[
-        int | None, option(f"The last lines of each log; {LINES} without --since.", "--lines", "-n", min=0)
+        int | None,
+        option(f"The last lines of each log; {LINES} without --since.", "--lines", "-n", min=0),
     ] = None,
     level: Level = None,
-    since: Annotated[float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")] = None,
+    since: Annotated[
+        float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")
+    ] = None,
     query: JobQuery,
     raw: Raw = False,
 ) -> int:
@@ -77,7 +94,9 @@ def logs(
         store = context.store_if_any
         if name or store is None:
             complain_each(listed.errors)
-            raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
+            raise NothingMatched(
+                "No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them."
+            )
         source = replace(source, names=[crawl_or_latest(store, None).id])
         listed, rows = source.rows()
         say(f"No job is running; the newest crawl is {source.names[0]}.")
@@ -168,13 +187,17 @@ class LogSource:
     def rows(self) -> tuple[JobList, tuple[Listed, ...]]:
         """What the nodes list, and of that the jobs that were named, or that run."""
         listed, rows = self.query.named(self.context, self.names)
-        return listed, rows if self.names else tuple(row for row in rows if row.state is JobState.RUNNING)
+        return listed, rows if self.names else tuple(
+            row for row in rows if row.state is JobState.RUNNING
+        )
 
     def open(self, rows: Sequence[Listed], count: int | None) -> list[LogStream]:
         """The logs of those jobs that are not open yet, each at its first line to be shown; count: None = from all."""
         fresh = [row for row in rows if row.key not in self._opened]
         self._opened.update(row.key for row in fresh)
-        answers = {answer.asked: answer for answer in sweep(fresh, lambda row: self._open(row, count))}
+        answers = {
+            answer.asked: answer for answer in sweep(fresh, lambda row: self._open(row, count))
+        }
         complain_each(answer.error for answer in answers.values())
         return [stream for row in fresh if (stream := answers[row].value) is not None]
 
@@ -183,7 +206,11 @@ class LogSource:
         seen = look(sender, node, log, timeout=self.query.timeout)
         offset = (seen.offset if seen else None) or timedelta()
         tap = LogTap(sender, node, log, timeout=self.query.timeout)
-        floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
+        floor = (
+            tap.seek_time((keep.since + offset).replace(tzinfo=None))
+            if keep.since is not None
+            else 0
+        )
         if count is not None:
             tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
         return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=not row.over)
@@ -200,7 +227,9 @@ def _follow(source: LogSource, streams: list[LogStream], *, raw: bool) -> None:
                 for stream in streams:
                     stream.alive &= stream.row.key not in over
                 streams += source.open(rows, None)
-        news = [moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()]
+        news = [
+            moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()
+        ]
         for _, head, line in sorted(news, key=itemgetter(0)):
             put_line(head, line, raw=raw)
         quiet = 0 if news else quiet + 1
@@ -228,8 +257,12 @@ def grep(
     pattern: Annotated[str, argument("PATTERN", "A regular expression of Python.")],
     name: Names = None,
     ignore_case: Annotated[bool, option("Take A for a.", "--ignore-case", "-i")] = False,
-    around: Annotated[int, option("Lines around a match.", "--context", "-C", metavar="LINES", min=0, max=1000)] = 0,
-    most: Annotated[int, option("Matches of each job, at most.", "--max-count", "-m", min=1)] = 1000,
+    around: Annotated[
+        int, option("Lines around a match.", "--context", "-C", metavar="LINES", min=0, max=1000)
+    ] = 0,
+    most: Annotated[
+        int, option("Matches of each job, at most.", "--max-count", "-m", min=1)
+    ] = 1000,
     level: Level = None,
     query: JobQuery,
     raw: Raw = False,
@@ -254,12 +287,18 @@ def grep(
         nonlocal found
         tap = LogTap(context.sender, row.node, row.log, timeout=query.timeout)
         lines = noting_foreign(tap.all(), row.job, foreign)
-        for group in groups(lines, lambda line: reaches(line, level or 0) and regex.search(line.text), around, most):
+        for group in groups(
+            lines, lambda line: reaches(line, level or 0) and regex.search(line.text), around, most
+        ):
             with lock:
                 found = True
                 for line, hit in group:
                     if not output.as_json:
-                        put_line(f"{row.node.name} {one_line(row.job)} {'|' if hit else '-'} ", line, raw=raw)
+                        put_line(
+                            f"{row.node.name} {one_line(row.job)} {'|' if hit else '-'} ",
+                            line,
+                            raw=raw,
+                        )
                     elif hit:
                         at = line.at.isoformat(sep=" ") if line.at else None
                         match = {"node": row.node.name, "job": row.job, "at": at}

@@ -53,19 +53,28 @@ class QueueOptions:
 
     retries: Annotated[
         int,
-        _option("Start a job that fails again, up to N times, on another node if there is one.", metavar="N", min=0,
-                max=1000),
-    ] = 0  # fmt: skip
+        _option(
+            "Start a job that fails again, up to N times, on another node if there is one.",
+            metavar="N",
+            min=0,
+            max=1000,
+        ),
+    ] = 0
     limit: Annotated[
         list[str] | None,
-        _option("At most N jobs at once of the same spider (spider=N), or of the same value of a label. Repeatable.",
-                metavar="NAME=N"),
-    ] = None  # fmt: skip
+        _option(
+            "At most N jobs at once of the same spider (spider=N), or of the same value of a label. Repeatable.",
+            metavar="NAME=N",
+        ),
+    ] = None
     after: Annotated[
         list[str] | None,
-        _option("Start when this job or crawl, or all with this label (NAME=VALUE; NAME with any value), finished; or"
-                " failed, or are over. Repeatable.", metavar="NAME[:failed|:over]"),
-    ] = None  # fmt: skip
+        _option(
+            "Start when this job or crawl, or all with this label (NAME=VALUE; NAME with any value), finished; or"
+            " failed, or are over. Repeatable.",
+            metavar="NAME[:failed|:over]",
+        ),
+    ] = None
     resume: Annotated[bool, _option("Start nothing new; work off what waits in the store.")] = False
 
     @property
@@ -86,9 +95,14 @@ def call_of(record: JobRecord, settings: Mapping[str, str]) -> Call[str]:
     args = {**record.args, ATTEMPT: str(record.attempt)} if record.retries else record.args
     labels = {LABELS: ",".join(record.labels)} if record.labels else {}
     return api.schedule(
-        record.project, record.spider, jobid=record.id, version=record.version, settings={**settings, **labels},
-        args=args, priority=record.priority,
-    )  # fmt: skip
+        record.project,
+        record.spider,
+        jobid=record.id,
+        version=record.version,
+        settings={**settings, **labels},
+        args=args,
+        priority=record.priority,
+    )
 
 
 def check_conditions(store: Store, records: Sequence[JobRecord]) -> None:
@@ -120,11 +134,14 @@ def others_in(store: Store, records: Sequence[JobRecord]) -> list[Predecessor]:
     """What a job may wait for: the remembered jobs, and the crawls and frontiers in the store."""
     crawls = [
         Predecessor(
-            names=frozenset({crawl.id}), labels=labels_of(crawl), created=crawl.created, over=crawl.state.ended,
+            names=frozenset({crawl.id}),
+            labels=labels_of(crawl),
+            created=crawl.created,
+            over=crawl.state.ended,
             finished=crawl.exit_code == 0,
         )
         for crawl in store.crawls()
-    ]  # fmt: skip
+    ]
     return [*predecessors_in(records), *crawls]
 
 
@@ -145,8 +162,12 @@ class QueueRunner:
     own: Collection[str]  #: the jobs that are waited for, by the ids of their first attempts
     quiet: bool = False
     _nodes: tuple[Node, ...] = ()  #: as they are listed now
-    _met: dict[str, Node] = field(default_factory=dict)  #: by base address, with those that are not listed any more
-    _silent: dict[str, float] = field(default_factory=dict)  #: base address of a node -> since when it does not answer
+    _met: dict[str, Node] = field(
+        default_factory=dict
+    )  #: by base address, with those that are not listed any more
+    _silent: dict[str, float] = field(
+        default_factory=dict
+    )  #: base address of a node -> since when it does not answer
     _stuck: float | None = None  #: since when no job is out, and none that may start has a node
 
     def run(self) -> list[JobRecord]:
@@ -162,7 +183,9 @@ class QueueRunner:
                     if self._left():
                         pause(LOOK)
             except (KeyboardInterrupt, NoNodeReachable):
-                say("Jobs that were sent go on; the others wait in the store. Go on with: sdist jobs schedule --resume")
+                say(
+                    "Jobs that were sent go on; the others wait in the store. Go on with: sdist jobs schedule --resume"
+                )
                 raise
         last = chains(self._store.jobs())
         return [last[name] for name in self.own if name in last]
@@ -189,14 +212,19 @@ class QueueRunner:
 
     def _settle(self) -> None:
         """Write down which jobs have ended, and give up those on nodes that are gone."""
-        memory = look_back(self.context, [*self._met.values()], timeout=self.timeout, since=OPEN_ONLY)
+        memory = look_back(
+            self.context, [*self._met.values()], timeout=self.timeout, since=OPEN_ONLY
+        )
         now = time.monotonic()
         self._silent = {url: self._silent.get(url, now) for url in memory.silent}
         ends = {}
         for record in memory.records.values():
             if not record.state.over and record.state is not Outcome.WAITING:
                 why = "" if record.url in self._met else "its node is no target any more"
-                since, name = self._silent.get(record.url, now), "NODE" if record.attempt <= record.retries else "FLEET"
+                since, name = (
+                    self._silent.get(record.url, now),
+                    "NODE" if record.attempt <= record.retries else "FLEET",
+                )
                 if now - since > self.context.written_number(f"DISTRIBUTED_{name}_TIMEOUT"):
                     why = f"its node has not answered for {now - since:.0f} s"
                 if why:
@@ -213,7 +241,9 @@ class QueueRunner:
                 return
             follows = any(one.after for one in waits)
             records = self._store.jobs() if follows else records
-            decision = decide(records, others_in(self._store, records) if follows else (), time.time())
+            decision = decide(
+                records, others_in(self._store, records) if follows else (), time.time()
+            )
             if decision.ready and fleet is None:
                 fleet = fleet_of(self.context, self._nodes, self.timeout, quiet=True)
                 fleet.look()
@@ -227,7 +257,11 @@ class QueueRunner:
             else:
                 self._stuck = None
             lost = [one for one, node in places if node is None and is_sure]
-            changed = [*(one for one, _ in begun), *decision.dropped, *(_impossible(one) for one in lost)]
+            changed = [
+                *(one for one, _ in begun),
+                *decision.dropped,
+                *(_impossible(one) for one in lost),
+            ]
             if not changed:
                 return
             if self._store.keep_jobs(changed, revision):
@@ -252,13 +286,21 @@ class QueueRunner:
                 settings = json.loads(unseal(record.sealed, key)) if record.sealed else {}
                 call = call_of(record, settings)
             except (SealError, ConfigError) as error:
-                ends[record.id] = partial(_ended, state=Outcome.CANCELLED, reason=f"not started: {error}")
+                ends[record.id] = partial(
+                    _ended, state=Outcome.CANCELLED, reason=f"not started: {error}"
+                )
                 return
             failed, lost = post(
-                self.context.sender, replace(node, project=record.project), call, record.id, self.timeout
+                self.context.sender,
+                replace(node, project=record.project),
+                call,
+                record.id,
+                self.timeout,
             )
             if failed is not None and not lost:
-                ends[record.id] = partial(_ended, state=Outcome.FAILED, reason=f"not started: {failed.short}")
+                ends[record.id] = partial(
+                    _ended, state=Outcome.FAILED, reason=f"not started: {failed.short}"
+                )
 
         for _ in sweep(begun, send, threads=4 * len(self._nodes)):  # so that no node is run over
             pass
@@ -269,7 +311,9 @@ class QueueRunner:
 def _begun(record: JobRecord, node: Node) -> JobRecord:
     project = record.wanted_project or node.project or ""
     now = time.time()
-    return replace(record, state=Outcome.PENDING, posted=now, node=node.name, url=node.url, project=project)
+    return replace(
+        record, state=Outcome.PENDING, posted=now, node=node.name, url=node.url, project=project
+    )
 
 
 def _ended(record: JobRecord, *, state: Outcome, reason: str, lost: bool = False) -> JobRecord:

@@ -65,9 +65,15 @@ class JobRow:
         """What is remembered of the job."""
         names = tuple(sorted(self.settings))
         return JobRecord(
-            id=job, spider=self.spider, version=version, created=now, labels=self.labels, args=self.args,
-            settings=names, **more,
-        )  # fmt: skip
+            id=job,
+            spider=self.spider,
+            version=version,
+            created=now,
+            labels=self.labels,
+            args=self.args,
+            settings=names,
+            **more,
+        )
 
 
 def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
@@ -79,7 +85,9 @@ def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             if "spider" not in (reader.fieldnames or ()):
-                raise ConfigError(f"{path} has no column `spider`. Its first line names the columns: spider,node,…")
+                raise ConfigError(
+                    f"{path} has no column `spider`. Its first line names the columns: spider,node,…"
+                )
             return [_row(path, reader.line_num, row, common) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
@@ -87,23 +95,37 @@ def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
         raise ConfigError(f"{path} is no CSV file in UTF-8: {error}.") from error
 
 
-def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None], common: JobRow) -> JobRow:
+def _row(
+    path: Path, line: int, row: Mapping[str | None, str | list[str] | None], common: JobRow
+) -> JobRow:
     where = f"{path}, line {line}"
     if None in row:
-        raise ConfigError(f"{where}: it has more cells than there are columns. A cell with a comma wants quotes.")
-    cells = {name: value for name, value in row.items() if name and isinstance(value, str) and value}
+        raise ConfigError(
+            f"{where}: it has more cells than there are columns. A cell with a comma wants quotes."
+        )
+    cells = {
+        name: value for name, value in row.items() if name and isinstance(value, str) and value
+    }
     if not cells.get("spider"):
         raise ConfigError(f"{where}: it names no spider.")
     said = cells.get("priority")
     priority = common.priority if said is None else PRIORITY.judged(said, f"{where}: the priority")
-    settings = {name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)}
+    settings = {
+        name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)
+    }
     try:
         judge(settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    labels = checked_labels([f"{name[len(LABEL) :]}={cells[name]}" for name in cells if name.startswith(LABEL)])
+    labels = checked_labels(
+        [f"{name[len(LABEL) :]}={cells[name]}" for name in cells if name.startswith(LABEL)]
+    )
     own = (SETTING, LABEL)
-    args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(own)}
+    args = {
+        name: value
+        for name, value in cells.items()
+        if name not in _KNOWN and not name.startswith(own)
+    }
     return JobRow(
         spider=cells["spider"],
         node=cells.get("node", common.node),
@@ -132,30 +154,45 @@ class PostedJob:
         record = self.wish.record(self.job, version, now, posted=now, **where)
         if self.error is None or self.lost:
             return record
-        return replace(record, state=Outcome.FAILED, ended=now, reason=f"not started: {self.reason}")
+        return replace(
+            record, state=Outcome.FAILED, ended=now, reason=f"not started: {self.reason}"
+        )
 
 
 def schedule(
     *,
     context: Context,
-    spider: Annotated[list[str] | None, argument("SPIDER", "Spiders, or patterns as in 'shop*'.", spiders)] = None,
+    spider: Annotated[
+        list[str] | None, argument("SPIDER", "Spiders, or patterns as in 'shop*'.", spiders)
+    ] = None,
     project: Annotated[str | None, project_option("Scrapyd's name of the project.")] = None,
     arg: Annotated[
-        list[str] | None, option("Spider argument. Repeatable.", "--arg", "-a", metavar="NAME=VALUE")
+        list[str] | None,
+        option("Spider argument. Repeatable.", "--arg", "-a", metavar="NAME=VALUE"),
     ] = None,
-    setting: Annotated[list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")] = None,
+    setting: Annotated[
+        list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")
+    ] = None,
     on: Annotated[str | None, option("On this node.", metavar="NODE", autocompletion=nodes)] = None,
     any_: Annotated[bool, option("Each on the node with the least to do. The default.")] = False,
     all_nodes: Annotated[bool, option("Each on every node.")] = False,
     node: Nodes = None,
     from_: Annotated[
-        Path | None, option("Jobs of a CSV: spider, node, priority, s:SETTING, l:LABEL, arguments.", metavar="FILE")
+        Path | None,
+        option(
+            "Jobs of a CSV: spider, node, priority, s:SETTING, l:LABEL, arguments.", metavar="FILE"
+        ),
     ] = None,
-    unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
+    unless_running: Annotated[
+        bool, option("Leave out spiders that wait or run on any of the nodes.")
+    ] = False,
     priority: Annotated[
-        float | None, option("Higher is earlier, within the project.", metavar="X", parser=parser_of(PRIORITY))
+        float | None,
+        option("Higher is earlier, within the project.", metavar="X", parser=parser_of(PRIORITY)),
     ] = None,
-    version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
+    version: Annotated[
+        str | None, option("The version to run; the newest deployment.", metavar="NAME")
+    ] = None,
     label: NewLabels = None,
     on_finish: Annotated[
         str | None,
@@ -201,7 +238,14 @@ def schedule(
     given = {name: str(limit) for name, limit in of_options(limits).items()}
     args, asked_settings = split_arguments(arg or (), setting or ())
     settings = {**limits_in(context.project.options), **asked_settings, **given}
-    common = JobRow(spider="", node=on, priority=priority, args=args, settings=settings, labels=checked_labels(label))
+    common = JobRow(
+        spider="",
+        node=on,
+        priority=priority,
+        args=args,
+        settings=settings,
+        labels=checked_labels(label),
+    )
     wishes = _wishes(spider or [], from_, common)
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
@@ -209,23 +253,36 @@ def schedule(
     nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
     name = project_name(context.project, nodes, project)
-    fleet = fleet_of(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
+    fleet = fleet_of(
+        context, [replace(one, project=project or one.project or name) for one in nodes], timeout
+    )
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
     jobs = _placed(context, fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
     if waits:
-        where = {"wanted_project": project or "", "among": tuple(one.name for one in nodes) if node else ()}
-        own = _queue(context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where)
+        where = {
+            "wanted_project": project or "",
+            "among": tuple(one.name for one in nodes) if node else (),
+        }
+        own = _queue(
+            context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where
+        )
         known = None if project else name  # other jobs that wait are of the usual project
-        runner = QueueRunner(context=context, project=known, timeout=timeout, own=own, quiet=output.as_json)
+        runner = QueueRunner(
+            context=context, project=known, timeout=timeout, own=own, quiet=output.as_json
+        )
         complain_each(fleet.errors.values())
         code = _work_off(runner, [job for job in jobs if not job.job], finish, output)
         return code or (PARTIAL if all_nodes and fleet.errors else 0)
     calls = _calls(jobs, fleet)
     now = time.time()
-    _remember(context, [job.record(fleet.version, now) for job, _ in calls])  # before anything is posted
+    _remember(
+        context, [job.record(fleet.version, now) for job, _ in calls]
+    )  # before anything is posted
     _send(calls, fleet)
-    _remember(context, [job.record(fleet.version, now) for job, _ in calls if job.error is not None])
+    _remember(
+        context, [job.record(fleet.version, now) for job, _ in calls if job.error is not None]
+    )
     _tell(jobs, fleet, output)
     missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
@@ -233,7 +290,9 @@ def schedule(
     return _wait(context, jobs, code, finish) if on_finish else code
 
 
-def split_arguments(arg: Sequence[str], setting: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def split_arguments(
+    arg: Sequence[str], setting: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return the spider's arguments and the settings of texts NAME=VALUE; ConfigError if one is not of that form.
 
     An argument `setting=NAME=VALUE` is a setting, as for scrapyd-client.
@@ -260,14 +319,18 @@ def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventH
     begun = [job for job in jobs if job.state == "scheduled"]
     ended, document = 0, dict[str, Any](jobs=[])
     if begun:
-        ended, document = wait_for_jobs(context, [job.job for job in begun], [*{job.node: None for job in begun}])
+        ended, document = wait_for_jobs(
+            context, [job.job for job in begun], [*{job.node: None for job in begun}]
+        )
     return _notify(finish, code or ended, document)
 
 
 def _notify(finish: EventHook, code: int, document: Mapping[str, Any]) -> int:
     items = sum(row["items"] or 0 for row in document["jobs"])
     variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
-    if wrong := finish.notify({"schema": 1, "exit_code": code, "items": items, **document}, variables):
+    if wrong := finish.notify(
+        {"schema": 1, "exit_code": code, "items": items, **document}, variables
+    ):
         complain(wrong)
     return code
 
@@ -283,7 +346,12 @@ def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[J
 
 
 def _placed(
-    context: Context, fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unless_running: bool
+    context: Context,
+    fleet: JobFleet,
+    wishes: Sequence[JobRow],
+    *,
+    all_nodes: bool,
+    unless_running: bool,
 ) -> list[PostedJob]:
     """Which job goes where; one that is left out has its reason."""
     busy = fleet.busy_spiders() if unless_running else {}
@@ -298,7 +366,10 @@ def _placed(
             jobs.append(PostedJob(wish=wish, node=node, job="", state="skipped", reason=reason))
             continue
         places = fleet.places(wish.node, all_nodes=all_nodes)
-        jobs += [PostedJob(wish=wish, node=node, job=job_id(wish.spider, fleet.version, now)) for node in places]
+        jobs += [
+            PostedJob(wish=wish, node=node, job=job_id(wish.spider, fleet.version, now))
+            for node in places
+        ]
     return jobs
 
 
@@ -313,7 +384,13 @@ def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, 
 
 
 def _queue(
-    context: Context, jobs: Sequence[PostedJob], fleet: JobFleet, queue: QueueOptions, *, on_each: bool, **common: Any
+    context: Context,
+    jobs: Sequence[PostedJob],
+    fleet: JobFleet,
+    queue: QueueOptions,
+    *,
+    on_each: bool,
+    **common: Any,
 ) -> list[str]:
     """Let the jobs wait in the store; gives their ids. ConfigError or NothingMatched if one could never start."""
     store, key, now = context.new_store, key_of(context.root), time.time()
@@ -321,10 +398,20 @@ def _queue(
     for place, job in enumerate(jobs):
         wish = job.wish
         record = wish.record(
-            job.job, fleet.version, now, state=Outcome.WAITING, retries=queue.retries, limits=tuple(queue.limit or ()),
-            after=tuple(queue.after or ()), priority=wish.priority, place=place, sealed=sealed(wish.settings, key),
-            on=job.node.name if on_each else wish.node or "", project=common["wanted_project"], **common,
-        )  # fmt: skip
+            job.job,
+            fleet.version,
+            now,
+            state=Outcome.WAITING,
+            retries=queue.retries,
+            limits=tuple(queue.limit or ()),
+            after=tuple(queue.after or ()),
+            priority=wish.priority,
+            place=place,
+            sealed=sealed(wish.settings, key),
+            on=job.node.name if on_each else wish.node or "",
+            project=common["wanted_project"],
+            **common,
+        )
         call_of(record, wish.settings)
         records.append(record)
     check_conditions(store, records)
@@ -341,29 +428,53 @@ def _resume(context: Context, timeout: float, finish: EventHook, output: Output)
         say("No job waits in the store.")
         output.document({"jobs": []})
         return _notify(finish, 0, {"jobs": []})
-    runner = QueueRunner(context=context, project=None, timeout=timeout, own=own, quiet=output.as_json)
+    runner = QueueRunner(
+        context=context, project=None, timeout=timeout, own=own, quiet=output.as_json
+    )
     return _work_off(runner, [], finish, output)
 
 
-def _work_off(runner: QueueRunner, skipped: Sequence[PostedJob], finish: EventHook, output: Output) -> int:
+def _work_off(
+    runner: QueueRunner, skipped: Sequence[PostedJob], finish: EventHook, output: Output
+) -> int:
     """Wait until the runner's own jobs are over; tell how each ended, and gives the exit code."""
     ended = runner.run()
     names = ("node", "spider", "job", "state", "attempt", "pages", "items", "errors")
     rows = [
-        {"node": one.node or None, "project": one.project, "spider": one.spider, "job": one.id,
-         "version": one.version, **verdict_row(verdict_of(one)), "attempt": one.attempt, "reason": one.reason}
+        {
+            "node": one.node or None,
+            "project": one.project,
+            "spider": one.spider,
+            "job": one.id,
+            "version": one.version,
+            **verdict_row(verdict_of(one)),
+            "attempt": one.attempt,
+            "reason": one.reason,
+        }
         for one in ended
-    ]  # fmt: skip
+    ]
     rows += [
-        {**dict.fromkeys((*names, "project", "version")), "spider": job.wish.spider, "state": job.state,
-         "reason": job.reason}
+        {
+            **dict.fromkeys((*names, "project", "version")),
+            "spider": job.wish.spider,
+            "state": job.state,
+            "reason": job.reason,
+        }
         for job in skipped
-    ]  # fmt: skip
-    output.table({"jobs": rows}, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows])
+    ]
+    output.table(
+        {"jobs": rows},
+        (*names, ""),
+        [[*(row[name] for name in names), row["reason"]] for row in rows],
+    )
     gone = sorted({*runner.own} - {one.first or one.id for one in ended})
     if gone:
-        complain(f"How these jobs ended is not known, since the store has forgotten them: {some_of(gone)}.")
-    code = combined([*(int(one.state is not Outcome.FINISHED) for one in ended), *(1 for _ in gone)])
+        complain(
+            f"How these jobs ended is not known, since the store has forgotten them: {some_of(gone)}."
+        )
+    code = combined(
+        [*(int(one.state is not Outcome.FINISHED) for one in ended), *(1 for _ in gone)]
+    )
     return _notify(finish, code, {"jobs": rows})
 
 
@@ -382,13 +493,22 @@ def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None
 
 def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
     rows = [
-        {"node": job.node.name, "project": job.node.project, "spider": job.wish.spider, "job": job.job or None,
-         "version": fleet.version, "state": job.state, "reason": job.reason}
+        {
+            "node": job.node.name,
+            "project": job.node.project,
+            "spider": job.wish.spider,
+            "job": job.job or None,
+            "version": fleet.version,
+            "state": job.state,
+            "reason": job.reason,
+        }
         for job in jobs
-    ]  # fmt: skip
+    ]
     document = {"version": fleet.version, "jobs": rows}
     names = ("node", "spider", "job", "state")
-    output.table(document, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows])
+    output.table(
+        document, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows]
+    )
     complain_each([*fleet.errors.values(), *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:

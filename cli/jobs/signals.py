@@ -22,8 +22,18 @@ _Notes = dict[tuple[str, str, str], list[tuple[str, int]]]
 
 def note(root: Path, place: Place, signal: str, *, taken: bool = True) -> None:
     """Write down that a signal is about to be sent; `taken=False` takes that back."""
-    names = {"node": place.node.url, "project": place.project, "job": place.job, "started": _start_of(place)}
-    row = {"at": round(time.time(), 1), **names, "signal": signal, **({} if taken else {"taken": False})}
+    names = {
+        "node": place.node.url,
+        "project": place.project,
+        "job": place.job,
+        "started": _start_of(place),
+    }
+    row = {
+        "at": round(time.time(), 1),
+        **names,
+        "signal": signal,
+        **({} if taken else {"taken": False}),
+    }
     with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 

@@ -33,12 +33,19 @@ _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, Connecti
 
 def api(
     context: Context,
-    node: Annotated[str, argument("NODE", "A node's name, its address, or the endpoint's whole URL.", nodes)],
+    node: Annotated[
+        str, argument("NODE", "A node's name, its address, or the endpoint's whole URL.", nodes)
+    ],
     endpoint: Annotated[
-        str | None, argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED))
+        str | None,
+        argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED)),
     ] = None,
-    parameter: Annotated[list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")] = None,
-    data: Annotated[list[str] | None, option("A parameter, as curl has it.", "-d", metavar="NAME=VALUE")] = None,
+    parameter: Annotated[
+        list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, option("A parameter, as curl has it.", "-d", metavar="NAME=VALUE")
+    ] = None,
     post: Annotated[bool, option("Send POST; that of Scrapyd's endpoints is known.")] = False,
     timeout: Annotated[float, option("Seconds for all of it.", min=0.1, max=PATIENCE)] = 60.0,
 ) -> None:
@@ -53,7 +60,10 @@ def api(
     """
     words = [*([endpoint] if endpoint is not None else []), *(parameter or [])]
     if found := _ENDPOINT.match(node):
-        node, words = found["node"], [found["name"], *filter(None, (found["query"] or "").split("&")), *words]
+        node, words = (
+            found["node"],
+            [found["name"], *filter(None, (found["query"] or "").split("&")), *words],
+        )
     if not words:
         raise ConfigError(f"Which endpoint of {node}? As in: sdist nodes api {node} listjobs")
     call = _call(words[0], [*words[1:], *(data or [])], post=post)
@@ -67,14 +77,18 @@ def api(
 def _node(context: Context, text: str) -> Node:
     found = context.nodes([text])
     if len(found) > 1:
-        raise ConfigError(f"{text!r} is {len(found)} nodes, and a call goes to one: {names_of(found)}.")
+        raise ConfigError(
+            f"{text!r} is {len(found)} nodes, and a call goes to one: {names_of(found)}."
+        )
     return found[0]
 
 
 def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str, Any]]:
     name = endpoint.strip("/").removesuffix(".json")
     if not name:
-        raise ConfigError("The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and others.")
+        raise ConfigError(
+            "The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and others."
+        )
     pairs, upload = [], None
     for text in parameters:
         key, sign, value = text.partition("=")

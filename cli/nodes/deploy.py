@@ -14,7 +14,14 @@ from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs, read_egg
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
-from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted, RollOutRequest, Step, ensure
+from scrapyd_dist.deploy.rollout import (
+    NodeResult,
+    RollOut,
+    RollOutInterrupted,
+    RollOutRequest,
+    Step,
+    ensure,
+)
 
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -37,15 +44,27 @@ _SHOWN = 4
 def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
     """A function to call with each step of each node; without `shown` it draws and says nothing."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     done, busy, task = count(1), dict[str, str](), TaskID(0)
     drawn: Progress | None = None
     if shown and on_terminal():
         drawn = Progress(
-            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True), transient=True, refresh_per_second=4,
-        )  # fmt: skip
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+            refresh_per_second=4,
+        )
         task = drawn.add_task("", total=nodes)
 
     def note(node: Node, step: Step) -> None:
@@ -54,10 +73,16 @@ def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
             del busy[node.name]
         if drawn is not None:
             words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
-            drawn.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+            drawn.update(
+                task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN)
+            )
         elif shown and ended:
             undone = step is Step.UNDONE
-            say(f"{node.name} undone" if undone else f"{next(done)} of {nodes}: {node.name} {step.value}")
+            say(
+                f"{node.name} undone"
+                if undone
+                else f"{next(done)} of {nodes}: {node.name} {step.value}"
+            )
 
     with drawn or nullcontext():
         yield note
@@ -73,10 +98,17 @@ _AT_CTRL_C = {
 }
 
 
-def tell(result: RollOut, project: str, wish: RollOutRequest, output: Output, *, quiet: bool) -> None:
+def tell(
+    result: RollOut, project: str, wish: RollOutRequest, output: Output, *, quiet: bool
+) -> None:
     """Print the document, or a table and what has to be known of it."""
     rows = [node_row(entry, project) for entry in result.results]
-    document = {"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows}
+    document = {
+        "project": project,
+        "version": result.version,
+        "dry_run": wish.dry_run,
+        "nodes": rows,
+    }
     if output.as_json or not quiet:
         output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
     _tell_findings(result, wish, quiet=quiet)
@@ -86,9 +118,14 @@ def _tell_findings(result: RollOut, wish: RollOutRequest, *, quiet: bool) -> Non
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
     if result.failures and result.ready:
-        say("The others have it. Put that right; then `sdist deploy --all --only-missing` brings it to the rest.")
+        say(
+            "The others have it. Put that right; then `sdist deploy --all --only-missing` brings it to the rest."
+        )
     if len(result.spider_lists) > 1:
-        lists = "; ".join(f"{', '.join(on)}: {', '.join(found) or 'none'}" for found, on in result.spider_lists.items())
+        lists = "; ".join(
+            f"{', '.join(on)}: {', '.join(found) or 'none'}"
+            for found, on in result.spider_lists.items()
+        )
         complain(
             f"The same version has different spiders on different nodes ({lists}). Does its code look at its node?"
         )
@@ -97,7 +134,9 @@ def _tell_findings(result: RollOut, wish: RollOutRequest, *, quiet: bool) -> Non
     for entry in (one for one in result.results if one.stays):
         complain(f"{entry.node.name} was not undone: {entry.stays}.")
     # Scrapyd runs what sorts last.
-    others = names_by((one.default, one.node) for one in result.ready if one.default not in {None, one.version})
+    others = names_by(
+        (one.default, one.node) for one in result.ready if one.default not in {None, one.version}
+    )
     for version, on in () if quiet or wish.dry_run else others.items():
         say(
             f"Note: on {', '.join(on)} Scrapyd sorts {version} behind this version, so jobs that name no version "
@@ -121,7 +160,12 @@ def exit_code_of(*results: RollOut) -> int:
 
 def node_row(result: NodeResult, project: str) -> dict[str, Any]:
     known = result.error is None and not result.undone and bool(result.spiders or result.default)
-    states = {"failed": result.error, "undone": result.undone, "missing": result.planned, "uploaded": result.uploaded}
+    states = {
+        "failed": result.error,
+        "undone": result.undone,
+        "missing": result.planned,
+        "uploaded": result.uploaded,
+    }
     return {
         "name": result.node.name,
         "url": result.node.url,
@@ -146,17 +190,31 @@ class DeployOptions(Output):
     project: Project = None
     version: Annotated[
         str | None,
-        _what("Name of the version; GIT or HG puts the commit's name behind time and content hash.", "--version", "-v"),
+        _what(
+            "Name of the version; GIT or HG puts the commit's name behind time and content hash.",
+            "--version",
+            "-v",
+        ),
     ] = None
     egg: Annotated[Path | None, _what("Send this egg, and build nothing.", metavar="FILE")] = None
-    build_egg: Annotated[Path | None, _what("Write the egg to a file, and send nothing.", metavar="FILE")] = None
-    only_missing: Annotated[bool, _what("Send the egg sent last to those that lack it; build nothing.")] = False
-    include_dependencies: Annotated[bool, _what("Put the pure-Python packages of requirements.txt in the egg.")] = False
-    use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
+    build_egg: Annotated[
+        Path | None, _what("Write the egg to a file, and send nothing.", metavar="FILE")
+    ] = None
+    only_missing: Annotated[
+        bool, _what("Send the egg sent last to those that lack it; build nothing.")
+    ] = False
+    include_dependencies: Annotated[
+        bool, _what("Put the pure-Python packages of requirements.txt in the egg.")
+    ] = False
+    use_setup_py: Annotated[
+        bool, _what("Let the project's own setup.py build the egg, in a copy.")
+    ] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
     dry_run: Annotated[bool, _how("Change nothing, and say what would be.")] = False
     timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
-    retries: Annotated[int, _how("How often a node that does not answer is asked again.", min=0, max=20)] = RETRIES
+    retries: Annotated[
+        int, _how("How often a node that does not answer is asked again.", min=0, max=20)
+    ] = RETRIES
     no_progress: Annotated[bool, option("No progress.")] = False
     quiet: Quiet = False
 
@@ -164,7 +222,9 @@ class DeployOptions(Output):
 def deploy(
     context: Context,
     asked: DeployOptions,
-    targets: Annotated[list[str] | None, argument("TARGET", "Names of targets, or globs.", nodes)] = None,
+    targets: Annotated[
+        list[str] | None, argument("TARGET", "Names of targets, or globs.", nodes)
+    ] = None,
     all_: Annotated[bool, option("To all nodes.", "--all", "-a")] = False,
 ) -> int:
     """Build the project once, and upload it to nodes at once.
@@ -180,15 +240,21 @@ def deploy(
     """
     if asked.build_egg is not None:
         if all_ or targets or asked.egg or asked.only_missing:
-            raise ConfigError("--build-egg sends nothing: leave out targets, --all, --egg and --only-missing.")
+            raise ConfigError(
+                "--build-egg sends nothing: leave out targets, --all, --egg and --only-missing."
+            )
         settings = context.project.module_of(asked.project)
         return _write_egg(_built(context, asked, settings), asked.build_egg)
-    if asked.egg is not None and (asked.only_missing or asked.include_dependencies or asked.use_setup_py):
+    if asked.egg is not None and (
+        asked.only_missing or asked.include_dependencies or asked.use_setup_py
+    ):
         raise ConfigError(
             "--egg is sent as it is: leave out --only-missing, --include-dependencies and --use-setup-py."
         )
     if all_ and targets:
-        raise ConfigError(f"--all is all nodes, and {' '.join(targets)} some of them: give one of the two.")
+        raise ConfigError(
+            f"--all is all nodes, and {' '.join(targets)} some of them: give one of the two."
+        )
     return _deploy(context, None if all_ else targets or _usual(context), asked)
 
 
@@ -212,7 +278,9 @@ class ProjectTargets:
     nodes: tuple[Node, ...]  #: each once per project
 
 
-def _by_project(context: Context, patterns: Sequence[str] | None, asked: DeployOptions) -> list[ProjectTargets]:
+def _by_project(
+    context: Context, patterns: Sequence[str] | None, asked: DeployOptions
+) -> list[ProjectTargets]:
     """Group the targets by their settings modules, in the order of the targets."""
     config = context.project
     nodes = context.targets(patterns)
@@ -228,7 +296,9 @@ def _by_project(context: Context, patterns: Sequence[str] | None, asked: DeployO
         # Another module is that of a name in [settings], which each of these targets has.
         name = project_name(config, group, wanted) if own or wanted else str(group[0].project)
         once = {(node.url, node.project or name): node for node in group}
-        found.append(ProjectTargets(project=name, settings_module=module, nodes=tuple(once.values())))
+        found.append(
+            ProjectTargets(project=name, settings_module=module, nodes=tuple(once.values()))
+        )
     if len(found) > 1 and (asked.egg or asked.atomic):
         what = "an egg is one project's" if asked.egg else "--atomic is for one project"
         names = "; ".join(f"{names_of(one.nodes)}: {one.settings_module}" for one in found)
@@ -242,7 +312,9 @@ def _by_project(context: Context, patterns: Sequence[str] | None, asked: DeployO
 def _deploy(context: Context, patterns: Sequence[str] | None, asked: DeployOptions) -> int:
     root = context.root
     groups = _by_project(context, patterns, asked)
-    for version in filter(None, (asked.version, *(node.version for group in groups for node in group.nodes))):
+    for version in filter(
+        None, (asked.version, *(node.version for group in groups for node in group.nodes))
+    ):
         check_version(version)
     # All are built before the first one is sent: one that cannot be built is refused before anything starts.
     packed = [_egg_for(context, group, asked) for group in groups]
@@ -251,7 +323,9 @@ def _deploy(context: Context, patterns: Sequence[str] | None, asked: DeployOptio
         wish = _wish(root, group, kept_name, asked)
         if not asked.quiet:
             where_to = counted(len(distinct(group.nodes)), "node")
-            say(f"{_origin(asked)} {group.project}, {len(egg.data) // 1024 + 1} KiB; asking {where_to} …")
+            say(
+                f"{_origin(asked)} {group.project}, {len(egg.data) // 1024 + 1} KiB; asking {where_to} …"
+            )
         progress = not (asked.no_progress or asked.quiet)
         result = roll_out(root, group.project, group.nodes, egg, wish, progress=progress)
         done.append(SentProject(project=group.project, result=result, wish=wish))
@@ -280,12 +354,16 @@ def _tell_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
         _tell_findings(one.result, one.wish, quiet=asked.quiet)
 
 
-def _wish(root: Path, group: ProjectTargets, kept_name: str | None, asked: DeployOptions) -> RollOutRequest:
+def _wish(
+    root: Path, group: ProjectTargets, kept_name: str | None, asked: DeployOptions
+) -> RollOutRequest:
     names = {node.name: kept_name or asked.version or node.version or "" for node in group.nodes}
     kinds = {label for label in names.values() if label in {"GIT", "HG"}}
     return RollOutRequest(
         label=describe(root, min(kinds)) if kinds else "",
-        given={node: sanitised(label) for node, label in names.items() if label and label not in kinds},
+        given={
+            node: sanitised(label) for node, label in names.items() if label and label not in kinds
+        },
         only_missing=asked.only_missing,
         atomic=asked.atomic,
         retries=asked.retries,
@@ -302,7 +380,9 @@ def _origin(asked: DeployOptions) -> str:
     return "Took the kept egg of" if asked.only_missing else "Built"
 
 
-def _egg_for(context: Context, group: ProjectTargets, asked: DeployOptions) -> tuple[Egg, str | None]:
+def _egg_for(
+    context: Context, group: ProjectTargets, asked: DeployOptions
+) -> tuple[Egg, str | None]:
     """The egg for these targets, and the name of its version if that is settled."""
     if asked.only_missing:
         saved = _last_sent(group.project, state_dir(context.root), asked.version)
@@ -315,7 +395,9 @@ def _egg_for(context: Context, group: ProjectTargets, asked: DeployOptions) -> t
 def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
     """Build the egg of the project with this settings module."""
     root, extra = context.root, dict[str, bytes]()
-    with suppress(ConfigError):  # an address that the settings compute: the crawl itself brings the code that it needs
+    with suppress(
+        ConfigError
+    ):  # an address that the settings compute: the crawl itself brings the code that it needs
         extra = redis_client(where(root))
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(root))
@@ -337,7 +419,9 @@ def _write_egg(egg: Egg, path: Path) -> int:
         write_file(path, egg.data)
     except OSError as error:
         raise ConfigError(f"The egg cannot be written to {path}: {error.strerror}.") from error
-    say(f"Wrote {path}, {len(egg.data) // 1024 + 1} KiB. Send it with: sdist deploy --all --egg {path}")
+    say(
+        f"Wrote {path}, {len(egg.data) // 1024 + 1} KiB. Send it with: sdist deploy --all --egg {path}"
+    )
     return 0
 
 
@@ -354,7 +438,13 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
 
 
 def roll_out(
-    root: Path, project: str, nodes: Sequence[Node], egg: Egg, wish: RollOutRequest, *, progress: bool
+    root: Path,
+    project: str,
+    nodes: Sequence[Node],
+    egg: Egg,
+    wish: RollOutRequest,
+    *,
+    progress: bool,
 ) -> RollOut:
     """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
     try:

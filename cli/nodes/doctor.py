@@ -14,7 +14,14 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings
+from scrapyd_dist.diagnostics import (
+    Finding,
+    KeptLogs,
+    NodeDiagnosis,
+    Severity,
+    findings,
+    fleet_findings,
+)
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node
@@ -28,7 +35,15 @@ from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project, where
 from ..node_status import start_delays
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
+from ..options import (
+    CONNECT_TIMEOUT,
+    ConnectTimeout,
+    Timeout,
+    argument,
+    nodes,
+    option,
+    project_option,
+)
 from ..output import NEVER, Output, put, say, waiting
 from ..silence import heard
 from .fleet_screen import shorten_names
@@ -61,7 +76,9 @@ def speaks_tls(node: Node, timeout: float) -> bool | None:
         return None
 
 
-def _certificate(node: Node, plain: socket.socket, context: ssl.SSLContext) -> dict[str, Any] | None:
+def _certificate(
+    node: Node, plain: socket.socket, context: ssl.SSLContext
+) -> dict[str, Any] | None:
     """The certificate after a handshake, empty where it is not checked; None where none comes about."""
     try:
         with context.wrap_socket(plain, server_hostname=node.tls_name or node.host) as wrapped:
@@ -94,7 +111,11 @@ def certificate_end(node: Node, timeout: float) -> datetime | None:
             ends = (_certificate(node, plain, context) or {}).get("notAfter")
     except (OSError, ValueError):
         return None
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc) if isinstance(ends, str) else None
+    return (
+        datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc)
+        if isinstance(ends, str)
+        else None
+    )
 
 
 def examine(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
@@ -147,7 +168,9 @@ def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
     exam.kept_logs = kept_logs(jobs.finished)
     with_log = next((job for job in jobs.finished if job.log_url is not None), None)
     if with_log is not None:
-        log = Place(node=node, project=with_log.project, spider=with_log.spider, job=with_log.id).log
+        log = Place(
+            node=node, project=with_log.project, spider=with_log.spider, job=with_log.id
+        ).log
         chunk = _asked(sender, node, api.fetch(log, start=0, limit=1), timeout)
         # Whether it gives a byte where a byte is asked for; a log may be too short to tell.
         exam.ranges = len(chunk.body) == 1 if chunk is not None and (chunk.total or 0) > 1 else None
@@ -159,7 +182,10 @@ def kept_logs(finished: Sequence[Job]) -> KeptLogs:
     for job in finished:
         by_spider.setdefault((job.project, job.spider), []).append(job.log_url is not None)
     rows = list(by_spider.values())
-    lost, most = sum(len(row) - sum(row) for row in rows), max((sum(row) for row in rows), default=0)
+    lost, most = (
+        sum(len(row) - sum(row) for row in rows),
+        max((sum(row) for row in rows), default=0),
+    )
     # One job without a log is no limit: it may have written none.
     by_limit = lost != 1 and all(_is_cut(row, most) for row in rows if not all(row))
     return KeptLogs(kept=sum(sum(row) for row in rows), lost=lost, most=most, by_limit=by_limit)
@@ -187,8 +213,12 @@ def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
 def doctor(
     *,
     context: Context,
-    node: Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs; all if left out.", nodes)] = None,
-    project: Annotated[str | None, project_option("Whose code is tried: [deploy] project, else BOT_NAME.")] = None,
+    node: Annotated[
+        list[str] | None, argument("NODE", "Names of nodes, or globs; all if left out.", nodes)
+    ] = None,
+    project: Annotated[
+        str | None, project_option("Whose code is tried: [deploy] project, else BOT_NAME.")
+    ] = None,
     verbose: Annotated[bool, option("Show notes too.", "--verbose", "-v")] = False,
     timeout: Timeout = 15.0,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
@@ -222,7 +252,9 @@ def doctor(
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
-    if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
+    if any(
+        result.severity is Severity.DANGER and result.node not in unreached for result in results
+    ):
         return 1
     left = heard(context, {one.node: one.error for one in exams})
     return exit_code(len(left), left.values())
@@ -240,13 +272,18 @@ def _of_this_machine(root: Path) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, HERE, "state", text, f"Forbid it: chmod 700 {state}")
 
 
-def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:
+def _watch(
+    context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float
+) -> None:
     """Look again, and again, where work waits and none runs; and tell which nodes are draining."""
     records = context.node_records(one.node for one in exams)
     own = context.local_nodes
     for one in exams:
         record = records[one.node.name]
-        one.draining, one.start_delay = record.draining, 0.0 if one.node in own else record.start_delay
+        one.draining, one.start_delay = (
+            record.draining,
+            0.0 if one.node in own else record.start_delay,
+        )
     left, end, watches = [one for one in exams if one.idle], time.monotonic() + LOOKING, {}
     if not left:
         return
@@ -260,16 +297,25 @@ def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], tim
             show(f"Work waits on {names}, and none runs; looking again for some seconds …")
             time.sleep(EVERY)
             for one in left:
-                load, watch = _asked(sender, one.node, api.daemonstatus(), timeout), watches[one.node]
+                load, watch = (
+                    _asked(sender, one.node, api.daemonstatus(), timeout),
+                    watches[one.node],
+                )
                 if load is None:
                     watch.looks = ()
                 else:
-                    watch.saw(load, time.time(), moved=one.load is not None and load.finished != one.load.finished)
+                    watch.saw(
+                        load,
+                        time.time(),
+                        moved=one.load is not None and load.finished != one.load.finished,
+                    )
                 one.wedged = watch.wedged
             left = [one for one in left if watches[one.node].looks and not one.wedged]
 
 
-def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:
+def _tell(
+    exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool
+) -> None:
     rows = [{**one._asdict(), "severity": one.severity.value} for one in results]
     if output.document({"nodes": [_node_row(one) for one in exams], "findings": rows}):
         return
@@ -301,5 +347,7 @@ def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:
         "logs": exam.logs,
         "ranges": exam.ranges,
         "items_dir": exam.items,
-        "certificate_ends": None if exam.certificate_ends is None else exam.certificate_ends.isoformat(),
+        "certificate_ends": None
+        if exam.certificate_ends is None
+        else exam.certificate_ends.isoformat(),
     }

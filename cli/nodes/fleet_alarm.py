@@ -107,7 +107,10 @@ class EndWatch:
         rows = [row for row in rows if row[1] >= self.since]
         over = {name for name, _, is_over in rows if is_over}
         new = over - self.ended if self.since else set()
-        self.since = max(self.since, min([created for _, created, is_over in rows if not is_over] + [now - UNSEEN]))
+        self.since = max(
+            self.since,
+            min([created for _, created, is_over in rows if not is_over] + [now - UNSEEN]),
+        )
         self.ended = {name for name, created, _ in rows if name in over and created >= self.since}
         return new
 
@@ -122,14 +125,24 @@ class TroubleLog:
         self._pending: list[dict[str, Any]] = []
         self._again = 0.0  #: by the monotonic clock
         self._wrong = self._written = ""
-        with suppress(OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        with suppress(
+            OSError,
+            ArithmeticError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):
             self._read(json.loads(path.read_text("utf-8")))
 
     def _read(self, document: dict[str, Any]) -> None:
         told = {str(key): _event_in(one) for key, one in document["told"].items()}
         pending = [_event_in(one) for one in document["pending"]]
         ends = {
-            name: EndWatch(int(document["ends"][name][0]), {str(one) for one in document["ends"][name][1]})
+            name: EndWatch(
+                int(document["ends"][name][0]), {str(one) for one in document["ends"][name][1]}
+            )
             for name in self.ends
         }
         self.told, self._pending, self.ends = told, pending, ends
@@ -141,9 +154,14 @@ class TroubleLog:
                 continue
             if one.message:
                 trouble: dict[str, Any] = {
-                    "schema": 1, "event": "trouble", "kind": one.kind.value, "subject": one.subject, "node": one.node,
-                    "since": moment(time.time()), "message": one.message,
-                }  # fmt: skip
+                    "schema": 1,
+                    "event": "trouble",
+                    "kind": one.kind.value,
+                    "subject": one.subject,
+                    "node": one.node,
+                    "since": moment(time.time()),
+                    "message": one.message,
+                }
                 self.told[one.key] = trouble
                 self._pending.append(trouble)
             else:
@@ -229,7 +247,9 @@ class FleetAlarm:
 
     def _of_node(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
         name, down, wedged = str(node["name"]), TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED
-        if node["running"] is None and node.get("draining"):  # it may be away for as long as it likes
+        if node["running"] is None and node.get(
+            "draining"
+        ):  # it may be away for as long as it likes
             self._down.pop(name, None)
             return
         if node["running"] is None:
@@ -247,8 +267,15 @@ class FleetAlarm:
         """That all is well with nodes that are none of the fleet any more."""
         self._down = {name: since for name, since in self._down.items() if name in names}
         kinds = {kind.value: kind for kind in _OF_NODES}
-        told = [one for one in self._log.told.values() if one["kind"] in kinds and one["node"] not in names]
-        return [Sighting(kind=kinds[one["kind"]], subject=one["subject"], node=one["node"]) for one in told]
+        told = [
+            one
+            for one in self._log.told.values()
+            if one["kind"] in kinds and one["node"] not in names
+        ]
+        return [
+            Sighting(kind=kinds[one["kind"]], subject=one["subject"], node=one["node"])
+            for one in told
+        ]
 
     def _of_jobs(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
         kind, name = TroubleKind.JOB_STALLED, str(node["name"])
@@ -260,7 +287,9 @@ class FleetAlarm:
             elif job["silent_s"] is not None and now - (self._began or now) >= STALL:
                 yield Sighting(kind=kind, subject=job_id, node=name)
         for before in list(self._log.told.values()):
-            if (before["kind"], before["node"]) == (kind.value, name) and before["subject"] not in jobs:
+            if (before["kind"], before["node"]) == (kind.value, name) and before[
+                "subject"
+            ] not in jobs:
                 yield Sighting(kind=kind, subject=before["subject"], node=name)
 
     # what the store has
@@ -268,14 +297,18 @@ class FleetAlarm:
     def _of_store(self, store: Store | None, now: float) -> Iterator[Sighting]:
         memory = look_back(self._context, self._context.nodes(), since=time.time() - DAY)
         records = sorted(memory.records.values(), key=lambda record: record.ended or 0.0)
-        ends = self._log.ends["jobs"].new(((one.id, one.created, one.state.over) for one in records), time.time())
+        ends = self._log.ends["jobs"].new(
+            ((one.id, one.created, one.state.over) for one in records), time.time()
+        )
         yield from (one for record in records if record.id in ends for one in _job(record))
         crawls = [] if store is None else store.crawls()
         self._resting = {crawl.id for crawl in crawls if crawl.wanted == "pause"}
         yield from (one for crawl in crawls for one in self._of_crawl(crawl, now))
         known = ((one.id, one.created, one.state.ended) for one in crawls if one.kind != "frontier")
         ends = self._log.ends["crawls"].new(known, time.time())
-        for crawl in sorted((one for one in crawls if one.id in ends), key=lambda one: one.ended or 0.0):
+        for crawl in sorted(
+            (one for one in crawls if one.id in ends), key=lambda one: one.ended or 0.0
+        ):
             warnings = [str(text) for text in crawl.summary.get("warnings") or ()]
             few = next((text for text in warnings if UNUSUAL in text), "")
             message = f"The crawl {crawl.id}: {few}" if few else ""
@@ -287,20 +320,31 @@ class FleetAlarm:
         kind, works = TroubleKind.CRAWL_STALLED, not crawl.state.ended
         if crawl.kind == "frontier":  # without a process, or without work, it waits
             batches = crawl.summary.get("batches")
-            works = works and lives(crawl) and bool(number(batches, "waiting") or number(batches, "out"))
+            works = (
+                works
+                and lives(crawl)
+                and bool(number(batches, "waiting") or number(batches, "out"))
+            )
         if not works or wording.rests(told(crawl)) or crawl.wanted == "pause":
             self._paces.pop(crawl.id, None)
             yield Sighting(kind=kind, subject=crawl.id)
             return
         if alive_state(crawl) == "died":
-            message = f"The process of the crawl {crawl.id} is gone. Go on with: sdist resume {crawl.id}"
+            message = (
+                f"The process of the crawl {crawl.id} is gone. Go on with: sdist resume {crawl.id}"
+            )
             yield Sighting(kind=kind, subject=crawl.id, message=message)
             return
         pace, doc = self._paces.setdefault(crawl.id, CrawlPace()), crawl.summary
-        counts = (number(doc, "requests", "done"), *(number(doc, name) for name in ("pages", "items", "urls_found")))
+        counts = (
+            number(doc, "requests", "done"),
+            *(number(doc, name) for name in ("pages", "items", "urls_found")),
+        )
         pace.look((crawl.state, *counts), now)
         if pace.still(now) >= STALL:
-            message = f"The crawl {crawl.id} makes no progress for {wording.clock(pace.still(now))}."
+            message = (
+                f"The crawl {crawl.id} makes no progress for {wording.clock(pace.still(now))}."
+            )
             yield Sighting(kind=kind, subject=crawl.id, message=message)
         elif pace.changed is not None:
             yield Sighting(kind=kind, subject=crawl.id)
@@ -314,13 +358,23 @@ class FleetAlarm:
                     full.add(attempt.url)
         for node in self._context.nodes():
             message = f"A job on {node.name} ended for want of disk." if node.url in full else ""
-            yield Sighting(kind=TroubleKind.NODE_FULL, subject=node.name, node=node.name, message=message)
+            yield Sighting(
+                kind=TroubleKind.NODE_FULL, subject=node.name, node=node.name, message=message
+            )
 
 
 def _job(record: JobRecord) -> Iterator[Sighting]:
     """How a plain job ended; the next good one of its spider makes it well."""
-    kind, subject, bad = TroubleKind.JOB_FAILED, f"{record.project}/{record.spider}", record.state not in _UNTOLD
+    kind, subject, bad = (
+        TroubleKind.JOB_FAILED,
+        f"{record.project}/{record.spider}",
+        record.state not in _UNTOLD,
+    )
     reason = f": {record.reason}" if record.reason else ""
-    message = f"The job {record.id} of {record.spider} on {record.node} {record.state.value}{reason}." if bad else ""
+    message = (
+        f"The job {record.id} of {record.spider} on {record.node} {record.state.value}{reason}."
+        if bad
+        else ""
+    )
     if bad or record.state is Outcome.FINISHED:
         yield Sighting(kind=kind, subject=subject, node=record.node, message=message)

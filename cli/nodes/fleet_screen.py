@@ -25,7 +25,9 @@ _BY_URGENCY = (
 T = TypeVar("T")
 
 
-def sort_by_urgency(nodes: Iterable[T], state: Callable[[T], str], running: Callable[[T], int | None]) -> list[T]:
+def sort_by_urgency(
+    nodes: Iterable[T], state: Callable[[T], str], running: Callable[[T], int | None]
+) -> list[T]:
     """Return the nodes with trouble first, then those with most jobs; else in their order."""
     places = {health.value: place for place, health in enumerate(_BY_URGENCY)}
     return sorted(nodes, key=lambda node: (places.get(state(node), 0), -(running(node) or 0)))

@@ -66,7 +66,11 @@ class JobLook:
         self.trouble = ""
         place = self.place
         try:
-            report = fetch_report(sender, place, home, most=REPORT_MAX, timeout=timeout) if home else None
+            report = (
+                fetch_report(sender, place, home, most=REPORT_MAX, timeout=timeout)
+                if home
+                else None
+            )
             if report is not None:
                 self._take(report, now)
                 return
@@ -125,7 +129,9 @@ class NodeLook(NodeStatus):
             if numbers != self._numbers or self._listed_at is None or now - self._listed_at >= LIST:
                 rows = jobs_of(sender, self.node, timeout=timeout)
                 running = [row for row in rows if row.state is JobState.RUNNING]
-                self.jobs = {row.job: self.jobs.get(row.job) or JobLook(place=row) for row in running}
+                self.jobs = {
+                    row.job: self.jobs.get(row.job) or JobLook(place=row) for row in running
+                }
                 self._numbers, self._listed_at = numbers, now
         except NodeError as error:
             self.load, self.error = None, error
@@ -134,7 +140,10 @@ class NodeLook(NodeStatus):
         """The node and its jobs, for `--json`."""
         row = self.document()
         jobs = [job.document() for job in self.jobs.values()] if self.load else []
-        known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending", "draining")}
+        known = {
+            name: row[name]
+            for name in ("name", "url", "state", "reason", "slots", "pending", "draining")
+        }
         return {**known, "running": len(self.jobs) if self.load else None, "jobs": jobs}
 
 
@@ -151,7 +160,9 @@ class FleetLook:
         self._named = now
         known = {one.node: one for one in self.nodes}
         with suppress(ConfigError, StoreError):
-            self.nodes = [known.get(node) or NodeLook(node=node) for node in self._context.nodes_now()]
+            self.nodes = [
+                known.get(node) or NodeLook(node=node) for node in self._context.nodes_now()
+            ]
 
     def look(self) -> None:
         now, sender = time.monotonic(), self._context.sender
@@ -163,10 +174,22 @@ class FleetLook:
         new = {job.place.crawl for job in jobs} - {None} - self._homes.keys()
         with suppress(StoreError):  # it is asked once for each crawl, and again when it was away
             store = self._context.store_if_any if new else None
-            known = {row.id: home_of(row.id, row.created) for row in store.crawls()} if store is not None else {}
-            self._homes |= {crawl: known.get(crawl or "") for crawl in new} if store is not None else {}
+            known = (
+                {row.id: home_of(row.id, row.created) for row in store.crawls()}
+                if store is not None
+                else {}
+            )
+            self._homes |= (
+                {crawl: known.get(crawl or "") for crawl in new} if store is not None else {}
+            )
         homes = self._homes
-        list(sweep(jobs, lambda job: job.look(sender, _home_of(job.place, homes), now, TIMEOUT), threads=8))
+        list(
+            sweep(
+                jobs,
+                lambda job: job.look(sender, _home_of(job.place, homes), now, TIMEOUT),
+                threads=8,
+            )
+        )
 
     def document(self) -> dict[str, Any]:
         """How the fleet stands, as `--json` gives it."""
@@ -194,12 +217,17 @@ def status(context: Context, output: Output) -> int:
     document = looks.document()
     if not output.document(document):
         nodes = _sorted_nodes(document)
-        table(("node", "state", "running", "pending", ""), [_node_row(node) for node in nodes[:ROWS]])
+        table(
+            ("node", "state", "running", "pending", ""), [_node_row(node) for node in nodes[:ROWS]]
+        )
         if rest := describe_rest([str(node["state"]) for node in nodes[ROWS:]]):
             say(rest)
         jobs = [_job_row(node, job) for node in nodes for job in node["jobs"]]
         if jobs:
-            table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs[:ROWS])
+            table(
+                ("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""),
+                jobs[:ROWS],
+            )
         if len(jobs) > ROWS:
             say(f"and {counted(len(jobs) - ROWS, 'more job')}: sdist jobs --state running")
         say(_line(document))
@@ -222,7 +250,10 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
         alarm = FleetAlarm(context, hook)
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
     plain = nullcontext((lambda _document, _now: None) if watched.silent else PlainFleet().show)
-    with live_view(frame) if on_terminal() and not watched.silent else plain as show, looked_out_for() as pause:
+    with (
+        live_view(frame) if on_terminal() and not watched.silent else plain as show,
+        looked_out_for() as pause,
+    ):
         try:
             while True:
                 began = time.monotonic()
@@ -234,7 +265,12 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
                 if time.monotonic() >= deadline:
                     code = TIME_UP
                     break
-                pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
+                pause(
+                    min(
+                        max(0.0, began + LOOK - time.monotonic()),
+                        max(0.0, deadline - time.monotonic()),
+                    )
+                )
         except KeyboardInterrupt:
             code = INTERRUPTED
     watched.document(looks.document())
@@ -251,7 +287,9 @@ class PlainFleet:
     def show(self, subject: Mapping[str, Any], now: float) -> None:
         for node in subject["nodes"]:
             if self._states.get(node["name"], "up") != node["state"]:
-                say(f"{node['name']}: {node['state']}{': ' + node['reason'] if node['reason'] else ''}")
+                say(
+                    f"{node['name']}: {node['state']}{': ' + node['reason'] if node['reason'] else ''}"
+                )
             self._states[node["name"]] = node["state"]
         if self._said is None or now - self._said >= LINE_EVERY:
             self._said = now
@@ -259,7 +297,9 @@ class PlainFleet:
 
 
 def _sorted_nodes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return sort_by_urgency(document["nodes"], lambda node: str(node["state"]), lambda node: node["running"])
+    return sort_by_urgency(
+        document["nodes"], lambda node: str(node["state"]), lambda node: node["running"]
+    )
 
 
 def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
@@ -268,15 +308,29 @@ def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
     Where nodes have no row, a line says how many there are in which state.
     """
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
-        right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
+    for heading in (
+        "node",
+        "state / job",
+        "spider",
+        "pages",
+        "/min",
+        "items",
+        "/min",
+        "errors/min",
+        "",
+    ):
+        right, gives_way = (
+            heading in {"pages", "items", "/min", "errors/min"},
+            heading in {"state / job", ""},
+        )
         grid.add_column(heading, justify="right" if right else "left", no_wrap=not gives_way)
     room = max(3, lines - _OTHER_LINES)
     nodes = _sorted_nodes(document)
     shown_nodes = nodes if len(nodes) <= room else nodes[: room - 1]
     room -= len(shown_nodes) + (len(shown_nodes) < len(nodes))
     jobs = sorted(
-        (job for node in shown_nodes for job in node["jobs"]), key=lambda job: -(job["per_min"]["errors"] or 0)
+        (job for node in shown_nodes for job in node["jobs"]),
+        key=lambda job: -(job["per_min"]["errors"] or 0),
     )
     drawn = {id(job) for job in (jobs if len(jobs) <= room else jobs[: max(0, room - 1)])}
     for node in shown_nodes:
@@ -284,7 +338,12 @@ def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
         load = "" if running is None else f"{running} running, {pending} pending"
         grid.add_row(
             Text(one_line(str(name)), style="bold"),
-            Text(f"{state}  {load}".rstrip(), style=COLOURS.get(str(state), ""), no_wrap=True, overflow="ellipsis"),
+            Text(
+                f"{state}  {load}".rstrip(),
+                style=COLOURS.get(str(state), ""),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
             *[""] * 6,
             remark(str(reason)),
         )

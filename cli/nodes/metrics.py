@@ -36,12 +36,25 @@ Sample = tuple[Mapping[str, str], float]  # labels and value
 RECENT = 3600.0
 #: what a summary says of a whole crawl: name, kind, help, where it is in the summary
 _OF_CRAWL = (
-    ("urls_found_total", "counter", "URLs that the index pages had, with repeated ones.", ("urls_found",)),
+    (
+        "urls_found_total",
+        "counter",
+        "URLs that the index pages had, with repeated ones.",
+        ("urls_found",),
+    ),
     ("requests", "gauge", "Target requests that are sealed in batches.", ("sealed",)),
-    ("requests_done", "gauge", "Of these, how many ended. Falls when an attempt fails and its requests wait again.",
-     ("requests", "done")),
-    ("items", "gauge", "Items, also of attempts that run. Falls when an attempt fails, whose items do not count.",
-     ("items",)),
+    (
+        "requests_done",
+        "gauge",
+        "Of these, how many ended. Falls when an attempt fails and its requests wait again.",
+        ("requests", "done"),
+    ),
+    (
+        "items",
+        "gauge",
+        "Items, also of attempts that run. Falls when an attempt fails, whose items do not count.",
+        ("items",),
+    ),
     ("pages", "gauge", "Pages that were fetched, also by attempts that run.", ("pages",)),
     ("index_pages_total", "counter", "Index pages that were walked.", ("index", "pages")),
     ("batches", "gauge", "Batches that were made of the requests.", ("batches", "total")),
@@ -49,9 +62,14 @@ _OF_CRAWL = (
     ("batches_dead_total", "counter", "Batches that were given up.", ("batches", "dead")),
     ("batches_waiting", "gauge", "Batches that wait for a node.", ("batches", "waiting")),
     ("attempts_sent_total", "counter", "Jobs that nodes took.", ("batches", "sent")),
-    ("attempts_failed_total", "counter", "Jobs that did not do their batch.", ("batches", "failed")),
+    (
+        "attempts_failed_total",
+        "counter",
+        "Jobs that did not do their batch.",
+        ("batches", "failed"),
+    ),
     ("attempts_out", "gauge", "Jobs that are out on nodes now.", ("batches", "out")),
-)  # fmt: skip
+)
 #: what a summary says of each of its nodes: name, help, key
 _OF_NODE = (
     ("jobs", "Jobs of the crawl that ended well on the node.", "jobs"),
@@ -86,21 +104,41 @@ def measure(
     crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds since the epoch;
     recent: of `rolling`; took: seconds that the collecting took.
     """
-    told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
+    told = [
+        crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT
+    ]
     own = (
-        _metric("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)]),
-        _metric("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))]),
-        _metric("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]),
+        _metric(
+            "build_info",
+            "The version of scrapyd-dist, as a label of a 1.",
+            [({"version": __version__}, 1)],
+        ),
+        _metric(
+            "collected_timestamp_seconds",
+            "When these numbers were collected.",
+            [({}, round(now, 3))],
+        ),
+        _metric(
+            "collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]
+        ),
     )
     counts = Counter(crawl.state for crawl in crawls)
     states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
-    of_crawls = [_metric("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
-    return Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {}), *recent])
+    of_crawls = [
+        _metric("crawls", "Crawls in the store, by state.", states),
+        *_told(told),
+        *_by_node(told),
+    ]
+    return Measurements(
+        [*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {}), *recent]
+    )
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
     def each(name: str, text: str, value: Callable[[NodeStatus], float | None]) -> Metric:
-        samples = [(_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None]
+        samples = [
+            (_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None
+        ]
         return _metric(name, text, samples)
 
     yield each("node_up", "Whether the node answers.", lambda seen: int(seen.load is not None))
@@ -109,15 +147,35 @@ def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
         for seen in nodes
         if seen.load is not None
         for state, count in (
-            ("pending", seen.load.pending), ("running", seen.load.running), ("finished", seen.load.finished),
+            ("pending", seen.load.pending),
+            ("running", seen.load.running),
+            ("finished", seen.load.finished),
         )
-    ]  # fmt: skip
-    yield _metric("node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs)
-    yield each("node_slots", "Process slots, where the target says them.", lambda seen: seen.node.slots)
-    yield each("node_draining", "Whether the node is to get no new work.", lambda seen: int(seen.draining is not None))
-    yield each("node_wedged", "Whether jobs wait there and none is ever started.", lambda seen: int(seen.wedged))
-    yield each("node_latency_seconds", "How long the node took to answer.", lambda seen: _rounded(seen.latency))
-    yield each("node_clock_skew_seconds", "The node's clock minus the one here.", lambda seen: seen.skew)
+    ]
+    yield _metric(
+        "node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs
+    )
+    yield each(
+        "node_slots", "Process slots, where the target says them.", lambda seen: seen.node.slots
+    )
+    yield each(
+        "node_draining",
+        "Whether the node is to get no new work.",
+        lambda seen: int(seen.draining is not None),
+    )
+    yield each(
+        "node_wedged",
+        "Whether jobs wait there and none is ever started.",
+        lambda seen: int(seen.wedged),
+    )
+    yield each(
+        "node_latency_seconds",
+        "How long the node took to answer.",
+        lambda seen: _rounded(seen.latency),
+    )
+    yield each(
+        "node_clock_skew_seconds", "The node's clock minus the one here.", lambda seen: seen.skew
+    )
 
 
 def _node_labels(seen: NodeStatus) -> dict[str, str]:
@@ -135,9 +193,15 @@ def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     ]
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
     yield _metric("crawl_urls_missed_total", text, missed, "counter")
-    totals = [(_labels(crawl), total) for crawl in crawls if (total := number(crawl.summary, "index", "total"))]
+    totals = [
+        (_labels(crawl), total)
+        for crawl in crawls
+        if (total := number(crawl.summary, "index", "total"))
+    ]
     yield _metric("crawl_index_pages", "Index pages that there are, where it is known.", totals)
-    ages: list[Sample] = [(_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls]
+    ages: list[Sample] = [
+        (_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls
+    ]
     yield _metric("crawl_duration_seconds", "How long it has been running, or ran.", ages)
     running: list[Sample] = [(_labels(crawl), int(not crawl.state.ended)) for crawl in crawls]
     yield _metric("crawl_running", "Whether the crawl has not ended.", running)
@@ -148,7 +212,10 @@ def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     for name, text, key in _OF_NODE:
         # A crawl's node is listed once; a number that its row lacks is no sample.
         samples = {
-            (crawl.id, str(node.get("name"))): ({**_labels(crawl), "node": str(node.get("name"))}, number(node, key))
+            (crawl.id, str(node.get("name"))): (
+                {**_labels(crawl), "node": str(node.get("name"))},
+                number(node, key),
+            )
             for crawl, node in rows
             if key in node
         }
@@ -161,8 +228,12 @@ def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     for crawl in crawls:
         if crawl.state.ended and crawl.ended is not None:
             last.setdefault((crawl.project, crawl.spider), crawl)
-    rows = [({"project": project, "spider": spider}, crawl) for (project, spider), crawl in last.items()]
-    codes: list[Sample] = [(labels, crawl.exit_code) for labels, crawl in rows if crawl.exit_code is not None]
+    rows = [
+        ({"project": project, "spider": spider}, crawl) for (project, spider), crawl in last.items()
+    ]
+    codes: list[Sample] = [
+        (labels, crawl.exit_code) for labels, crawl in rows if crawl.exit_code is not None
+    ]
     yield _metric("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
     items: list[Sample] = [(labels, number(crawl.summary, "items")) for labels, crawl in rows]
     yield _metric("last_crawl_items", "Items of the spider's last crawl that ended.", items)
@@ -171,15 +242,27 @@ def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
 
 
 def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
-    states: list[Sample] = [({"state": word}, count) for word, count in throttled.items() if word != "slowed"]
+    states: list[Sample] = [
+        ({"state": word}, count) for word, count in throttled.items() if word != "slowed"
+    ]
     yield _metric("throttle_domains", "Domains that the throttle knows, by state.", states)
     slow: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
-    yield _metric("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slow)
+    yield _metric(
+        "throttle_slowed_domains",
+        "Of these, how many are slower than their limits, for their sites.",
+        slow,
+    )
 
 
-def rolling(records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]], now: float) -> Iterator[Metric]:
+def rolling(
+    records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]], now: float
+) -> Iterator[Metric]:
     """What was done in the last minutes, hours and day; grown: the crawls that worked in the last day."""
-    ends, errors, codes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    ends, errors, codes = (
+        Counter[tuple[str, ...]](),
+        Counter[tuple[str, ...]](),
+        Counter[tuple[str, ...]](),
+    )
     work: dict[str, Counter[tuple[str, ...]]] = {"pages": Counter(), "items": Counter()}
     grown = list(grown)
     for window, seconds in WINDOWS.items():
@@ -197,13 +280,23 @@ def rolling(records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]]
                     work[name][window, crawl.spider] += count
     for name, counts in work.items():
         yield _metric(
-            f"recent_{name}", f"Of crawls, and of plain jobs that ended in the window: {name}.", _windows(counts)
+            f"recent_{name}",
+            f"Of crawls, and of plain jobs that ended in the window: {name}.",
+            _windows(counts),
         )
-    yield _metric("recent_job_ends", "Plain jobs that ended in the window, by outcome.", _windows(ends, "state"))
+    yield _metric(
+        "recent_job_ends",
+        "Plain jobs that ended in the window, by outcome.",
+        _windows(ends, "state"),
+    )
     yield _metric("recent_job_errors", "Errors that these jobs logged.", _windows(errors))
     waiting = sum(record.state is Outcome.WAITING for record in records)
     yield _metric("jobs_waiting", "Plain jobs that wait in the store.", [({}, waiting)])
-    yield _metric("recent_job_responses", "Responses that these jobs got, by status code.", _windows(codes, "status"))
+    yield _metric(
+        "recent_job_responses",
+        "Responses that these jobs got, by status code.",
+        _windows(codes, "status"),
+    )
 
 
 def _windows(counts: Mapping[tuple[str, ...], int], more: str = "") -> list[Sample]:
@@ -215,11 +308,17 @@ def _labels(crawl: Crawl) -> dict[str, str]:
     return {"crawl": crawl.id, "spider": crawl.spider}
 
 
-def _metric(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]], kind: str = "gauge") -> Metric:
-    metric = Metric(f"sdist_{name}".removesuffix("_total"), text, kind)  # the library writes a counter's suffix
+def _metric(
+    name: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]], kind: str = "gauge"
+) -> Metric:
+    metric = Metric(
+        f"sdist_{name}".removesuffix("_total"), text, kind
+    )  # the library writes a counter's suffix
     for labels, value in samples:
         # A name may come from a foreign file: a lone surrogate in it must not spoil the whole text.
-        clean = {label: word.encode("utf-8", "replace").decode("utf-8") for label, word in labels.items()}
+        clean = {
+            label: word.encode("utf-8", "replace").decode("utf-8") for label, word in labels.items()
+        }
         metric.add_sample(f"sdist_{name}", clean, value)
     return metric
 
@@ -232,7 +331,10 @@ def metrics(
     *,
     context: Context,
     textfile: Annotated[
-        Path | None, option("Write to this file, for node_exporter's textfile collector: FILE.prom.", metavar="FILE")
+        Path | None,
+        option(
+            "Write to this file, for node_exporter's textfile collector: FILE.prom.", metavar="FILE"
+        ),
     ] = None,
     node: Nodes = None,
     timeout: Timeout = 5.0,  # Prometheus itself waits ten for all of it
@@ -248,7 +350,9 @@ def metrics(
     Example: sdist nodes metrics --textfile /var/lib/node_exporter/sdist.prom
     """
     if textfile is not None and not textfile.absolute().parent.is_dir():
-        raise ConfigError(f"There is no folder {textfile.absolute().parent} for the textfile; make it first.")
+        raise ConfigError(
+            f"There is no folder {textfile.absolute().parent} for the textfile; make it first."
+        )
     began = time.time()
     seen: list[NodeStatus] = []
     if node or context.all_nodes:

@@ -28,7 +28,16 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, quick_project
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
+from ..options import (
+    CONNECT_TIMEOUT,
+    ConnectTimeout,
+    Nodes,
+    Timeout,
+    argument,
+    option,
+    project_option,
+    span,
+)
 from ..options import nodes as node_names
 from ..output import Listing, Output, complain, put, say, table, waiting
 from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
@@ -39,7 +48,9 @@ EVERY = 1.0
 SETTLED = 3.0
 #: looks in a row without an answer after which a node is not waited for
 SILENT_LOOKS = 5
-Names = Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs in quotes.", node_names)]
+Names = Annotated[
+    list[str] | None, argument("NODE", "Names of nodes, or globs in quotes.", node_names)
+]
 All = Annotated[bool, option("All nodes.")]
 
 
@@ -67,7 +78,9 @@ class DrainResult(NodeStatus):
             self.empty_since = None
         elif self.empty_since is None:
             self.empty_since = now
-        self.over = self.wedged or (self.empty_since is not None and now - self.empty_since >= settled)
+        self.over = self.wedged or (
+            self.empty_since is not None and now - self.empty_since >= settled
+        )
 
     @property
     def stage(self) -> str:
@@ -89,7 +102,9 @@ def drain(
     node: Names = None,
     all_: All = False,
     no_wait: Annotated[bool, option("Come back at once, without waiting for its jobs.")] = False,
-    timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
+    timeout: Annotated[
+        float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")
+    ] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> int:
@@ -106,15 +121,25 @@ def drain(
     since = {name: record.draining or now for name, record in records.items()}
     context.remember({name: {"draining": at} for name, at in since.items()})
     waited = [
-        DrainResult(node=one, draining=since[one.name], idle_watch=IdleWatch(start_delay=records[one.name].start_delay))
+        DrainResult(
+            node=one,
+            draining=since[one.name],
+            idle_watch=IdleWatch(start_delay=records[one.name].start_delay),
+        )
         for one in nodes
     ]
     # A crawl that runs may be sending it a last job, so it has to stay empty for a while.
-    settled = SETTLED if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls()) else 0.0
+    settled = (
+        SETTLED
+        if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls())
+        else 0.0
+    )
     sender = context.sender_within(connect_timeout)
 
     def left() -> list[DrainResult]:
-        for answer in sweep([one for one in waited if not one.over], lambda one: one.ask_load(sender, TIMEOUT)):
+        for answer in sweep(
+            [one for one in waited if not one.over], lambda one: one.ask_load(sender, TIMEOUT)
+        ):
             answer.asked.saw(answer.error, time.time(), settled)
         return [one for one in waited if not one.over]
 
@@ -141,7 +166,9 @@ def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_fo
     output.columns({"nodes": rows}, "nodes", ("name", "state", "running", "pending"))
     for one, row in zip(waited, rows, strict=True):
         if one.error is not None:
-            complain(f"{one.error} What it still runs is not known; the drain is in force all the same.")
+            complain(
+                f"{one.error} What it still runs is not known; the drain is in force all the same."
+            )
         elif one.wedged:
             complain(
                 f"{one.node}: {counted(row['pending'], 'job waits', 'jobs wait')} there and none is started, so"
@@ -152,17 +179,23 @@ def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_fo
     left = [one.node for one in waited if one.stage == "draining"]
     if left and (waited_for or not output.as_json):
         why = {TIME_UP: "The time is up. ", INTERRUPTED: "Interrupted. "}.get(code, "")
-        say(f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: sdist nodes")
+        say(
+            f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: sdist nodes"
+        )
     say(f"To give work again: sdist nodes resume {names_of((one.node for one in waited), ' ')}")
 
 
-def resume(context: Context, node: Names = None, all_: All = False, output: Output = Output()) -> None:
+def resume(
+    context: Context, node: Names = None, all_: All = False, output: Output = Output()
+) -> None:
     """Give drained nodes work again.
 
     Example: sdist nodes resume web3
     """
     nodes = context.nodes_or_all(node, everyone=all_, verb="resume")
-    known = {name for name, record in context.node_records(nodes).items() if record.draining is not None}
+    known = {
+        name for name, record in context.node_records(nodes).items() if record.draining is not None
+    }
     back = [one for one in nodes if one.name in known]
     context.remember({one.name: {"draining": None, "idle_looks": ()} for one in back})
     rows = [{"name": one.name, "url": one.url, "was_draining": one.name in known} for one in nodes]
@@ -183,8 +216,12 @@ def list_(
     project: Annotated[
         str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
-    state: Annotated[list[NodeHealth] | None, option("Only nodes in this state. Repeatable.")] = None,
-    all_: Annotated[bool, option(f"A row for each node, also where there are more than {ROWS}.")] = False,
+    state: Annotated[
+        list[NodeHealth] | None, option("Only nodes in this state. Repeatable.")
+    ] = None,
+    all_: Annotated[
+        bool, option(f"A row for each node, also where there are more than {ROWS}.")
+    ] = False,
     output: Listing,
     timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
@@ -208,7 +245,10 @@ def list_(
     seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
     projects = {one.node.project or name for one in seen}
-    latest = {one: newest_of(node for node in seen if (node.node.project or name) == one) for one in projects}
+    latest = {
+        one: newest_of(node for node in seen if (node.node.project or name) == one)
+        for one in projects
+    }
     usual = latest.get(name) or newest_of(seen)
     chosen = [one for one in seen if not state or one.state in state]
     rows = [one.document(latest[one.node.project or name]) for one in chosen]
@@ -229,10 +269,14 @@ def _totals(seen: Sequence[NodeStatus]) -> str:
     return f"{counted(len(seen), 'node')}: {states} · {running:,} running, {pending:,} pending"
 
 
-def _show(seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], most: int = ROWS) -> None:
+def _show(
+    seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], most: int = ROWS
+) -> None:
     """Print a table of so many nodes at most, and what is wrong with some."""
     described = {id(one): document for one, document in zip(seen, documents, strict=True)}
-    seen = sort_by_urgency(seen, lambda one: one.state.value, lambda one: one.load.running if one.load else None)
+    seen = sort_by_urgency(
+        seen, lambda one: one.state.value, lambda one: one.load.running if one.load else None
+    )
     names = ("name", "state", "running", "pending", "finished", "slots")
     clocks = ("clock",) if any(clock(one.skew) for one in seen) else ()
     rows = []
@@ -242,7 +286,9 @@ def _show(seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], mo
         version = f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]
         known = None if row["drift"] is None else version
         skew = [clock(one.skew) for _ in clocks]
-        rows.append((*(row[name] for name in names), latency, known, *skew, one.node.url, one.short))
+        rows.append(
+            (*(row[name] for name in names), latency, known, *skew, one.node.url, one.short)
+        )
     table((*names, "latency", "version", *clocks, "url", ""), rows)
     if rest := describe_rest([one.state.value for one in seen[most:]]):
         say(f"{rest} (--all lists them)")
@@ -273,7 +319,9 @@ def add(
     *,
     context: Context,
     address: Annotated[list[str], argument("ADDRESS", "As in web4:6800 or https://web5/scrapyd/.")],
-    name: Annotated[str | None, option("What it is called; host and port if left out.", metavar="NAME")] = None,
+    name: Annotated[
+        str | None, option("What it is called; host and port if left out.", metavar="NAME")
+    ] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> int:
@@ -290,18 +338,26 @@ def add(
     nodes = _new(context, address, name)
     resting = () if context.project.targets or context.added else context.local_nodes
     seen = look(context.sender_within(connect_timeout), nodes, None, TIMEOUT)
-    silent = [one.error for one in seen if one.error is not None and one.error.exit_code != AuthRefused.exit_code]
+    silent = [
+        one.error
+        for one in seen
+        if one.error is not None and one.error.exit_code != AuthRefused.exit_code
+    ]
     if resting and len(silent) == len(seen):
         raise NoNodeReachable(
             f"{' '.join(map(str, silent))} Nothing was added: the local nodes ({names_of(resting)}) are used only where"
             " no other node is named, so no node at all would work. Add it when it answers; or stop the local nodes"
             " first: sdist nodes down."
         )
-    context.remember({node.name: {"url": ("dns+" if node.lookup else "") + node.url} for node in nodes})
+    context.remember(
+        {node.name: {"url": ("dns+" if node.lookup else "") + node.url} for node in nodes}
+    )
     output.document({"nodes": [one.document() for one in seen]})
     for one in seen:
         if one.error is not None:
-            complain(f"{one.error} It is added all the same. To take it away again: sdist nodes remove {one.node.name}")
+            complain(
+                f"{one.error} It is added all the same. To take it away again: sdist nodes remove {one.node.name}"
+            )
         elif not output.as_json:
             say(f"Added {one.node.name} ({one.node.url}).")
     context.note_unused_nodes()
@@ -321,14 +377,18 @@ def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[N
             )
         there = taken.get(node.name)
         if there is not None and there != node:
-            raise ConfigError(f"There is a node {node.name!r} already, {there.url}. Choose another name with --name.")
+            raise ConfigError(
+                f"There is a node {node.name!r} already, {there.url}. Choose another name with --name."
+            )
         nodes.append(with_netrc(node))
     return nodes
 
 
 def remove(
     context: Context,
-    node: Annotated[list[str], argument("NODE", "Names of nodes that were added, or globs.", node_names)],
+    node: Annotated[
+        list[str], argument("NODE", "Names of nodes that were added, or globs.", node_names)
+    ],
     output: Output = Output(),
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.
@@ -343,7 +403,9 @@ def remove(
             continue
         if any(fnmatchcase(one.name, pattern) for one in context.project.targets):
             file = context.root / "scrapy.cfg"
-            raise ConfigError(f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice.")
+            raise ConfigError(
+                f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
+            )
         names = ", ".join(one.name for one in known) or "none"
         raise NothingMatched(f"No node {pattern!r} was added. Those that were: {names}.")
     gone = [one for one in known if any(fnmatchcase(one.name, pattern) for pattern in node)]
@@ -359,7 +421,10 @@ def up(
     slots: Annotated[
         int | None,
         option(
-            "Jobs that each runs at once; the cores divided among them if left out.", "--max-proc", min=1, max=MOST_JOBS
+            "Jobs that each runs at once; the cores divided among them if left out.",
+            "--max-proc",
+            min=1,
+            max=MOST_JOBS,
         ),
     ] = None,
     output: Output = Output(),

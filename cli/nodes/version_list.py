@@ -33,7 +33,9 @@ def versions(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    check: Annotated[bool, option("Exit code 10 when the nodes would not run the same newest code.")] = False,
+    check: Annotated[
+        bool, option("Exit code 10 when the nodes would not run the same newest code.")
+    ] = False,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
 ) -> int:
@@ -49,10 +51,22 @@ def versions(
     seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
     rows = [
-        _row(entry, "jobs", versions=entry.versions, default=entry.default, newest=current(entry.versions, known))
+        _row(
+            entry,
+            "jobs",
+            versions=entry.versions,
+            default=entry.default,
+            newest=current(entry.versions, known),
+        )
         for entry in seen
     ]
-    document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls, "nodes": rows}
+    document = {
+        "project": name,
+        "same": not differing,
+        "differences": differing,
+        "warnings": crawls,
+        "nodes": rows,
+    }
     if not output.document(document):
         _show_versions([entry for entry in seen if entry.error is None], name)
     errors = list(heard(context, {entry.node: entry.error for entry in seen}).values())
@@ -68,13 +82,19 @@ def _row(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
 
 
 def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
-    def order(name: str) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
-        places = [len(one.versions) - one.versions.index(name) for one in answered if name in one.versions]
+    def order(
+        name: str,
+    ) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
+        places = [
+            len(one.versions) - one.versions.index(name) for one in answered if name in one.versions
+        ]
         return min(places), name
 
     names = sorted({name for entry in answered for name in entry.versions}, key=order)
     if not names and answered:
-        say(f"No node that answered has a version of the project {project}. Send one: sdist deploy --all.")
+        say(
+            f"No node that answered has a version of the project {project}. Send one: sdist deploy --all."
+        )
     if not names:
         return
     if len(answered) <= _COLUMNS:
@@ -85,7 +105,9 @@ def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
         for name in names:
             missing = [entry.node.name for entry in answered if name not in entry.versions]
             on = sum(entry.default == name for entry in answered)
-            counts.append((name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-"))
+            counts.append(
+                (name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-")
+            )
         table(("version", "nodes", "default on", "missing on"), counts)
     untold = names_by((len(entry.unknown), entry.node) for entry in answered if entry.unknown)
     for count, nodes in untold.items():
@@ -96,15 +118,21 @@ def _cell(seen: NodeVersions, name: str) -> str:
     if name not in seen.versions:
         return "-"
     jobs = len(seen.jobs.get(name, ()))
-    return ("default" if name == seen.default else "has it") + (f", {counted(jobs, 'job')}" if jobs else "")
+    return ("default" if name == seen.default else "has it") + (
+        f", {counted(jobs, 'job')}" if jobs else ""
+    )
 
 
 def spiders(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    version: Annotated[str | None, option("Of this version; otherwise of each node's newest deployment.")] = None,
-    verbose: Annotated[bool, option("Project and spider on each line, for scripts.", "--verbose", "-v")] = False,
+    version: Annotated[
+        str | None, option("Of this version; otherwise of each node's newest deployment.")
+    ] = None,
+    verbose: Annotated[
+        bool, option("Project and spider on each line, for scripts.", "--verbose", "-v")
+    ] = False,
     timeout: Timeout = SLOW_TIMEOUT,
     output: Listing = Listing(),
 ) -> int:
@@ -124,15 +152,26 @@ def spiders(
         for spider in sorted({spider for entry in good for spider in entry.spiders})
     ]
     told = [
-        {"name": entry.node.name, "url": entry.node.url, "version": entry.version, "spiders": entry.spiders,
-         "reason": str(entry.error or "")}
+        {
+            "name": entry.node.name,
+            "url": entry.node.url,
+            "version": entry.version,
+            "spiders": entry.spiders,
+            "reason": str(entry.error or ""),
+        }
         for entry in lists
-    ]  # fmt: skip
+    ]
     if verbose and not output.as_json:
         for row in rows:
             put(f"{name} {row['spider']}")
-    elif not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider") and good:
-        cells = [(row["spider"], len(row["nodes"]), some_of(row["missing"], _COLUMNS) or "-") for row in rows]
+    elif (
+        not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider")
+        and good
+    ):
+        cells = [
+            (row["spider"], len(row["nodes"]), some_of(row["missing"], _COLUMNS) or "-")
+            for row in rows
+        ]
         table(("spider", "nodes", "missing on"), cells)
         for one, names in names_by((entry.version, entry.node) for entry in good).items():
             say(f"{one}: {shorten_names(names)}")
@@ -141,22 +180,31 @@ def spiders(
     return exit_code(len(errors), errors)
 
 
-def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Listing = Listing()) -> int:
+def projects(
+    context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Listing = Listing()
+) -> int:
     """List the projects that the nodes have, and where one is missing.
 
     Example: sdist code projects
     """
     nodes = context.nodes(node)
-    answers = list(sweep(nodes, lambda one: context.sender.send(one, api.listprojects(), timeout=timeout)))
+    answers = list(
+        sweep(nodes, lambda one: context.sender.send(one, api.listprojects(), timeout=timeout))
+    )
     there = {one.asked.name: one.value for one in answers if one.value is not None}
     rows: list[dict[str, Any]] = [
-        {"project": name, "nodes": [node for node in there if name in there[node]],
-         "missing": [node for node in there if name not in there[node]]}
+        {
+            "project": name,
+            "nodes": [node for node in there if name in there[node]],
+            "missing": [node for node in there if name not in there[node]],
+        }
         for name in sorted({name for found in there.values() for name in found})
-    ]  # fmt: skip
+    ]
     if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
-            put(row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else ""))
+            put(
+                row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else "")
+            )
     errors = list(heard(context, {one.asked: one.error for one in answers}).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
@@ -164,10 +212,14 @@ def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, o
 
 def rollback(
     context: Context,
-    version: Annotated[str | None, argument("VERSION", "Its name or how it begins; otherwise the one before.")] = None,
+    version: Annotated[
+        str | None, argument("VERSION", "Its name or how it begins; otherwise the one before.")
+    ] = None,
     project: Project = None,
     dry_run: DryRun = False,
-    timeout: Annotated[float, option("Seconds that each node gets.", min=0.1, max=PATIENCE)] = SLOW_TIMEOUT,
+    timeout: Annotated[
+        float, option("Seconds that each node gets.", min=0.1, max=PATIENCE)
+    ] = SLOW_TIMEOUT,
     output: Output = Output(),
     quiet: Quiet = False,
 ) -> int:
@@ -192,11 +244,21 @@ def rollback(
     egg = saved.read()
     # The code was deployed last on every node, and runs there by default.
     running = [*newest, *(entry.default for entry in seen)]
-    if all(one is not None and not is_crawls(one) and hash_in(one) == egg.content_hash for one in running):
+    if all(
+        one is not None and not is_crawls(one) and hash_in(one) == egg.content_hash
+        for one in running
+    ):
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        present = [NodeResult(node=one.node, version=one.default, default=one.default) for one in seen]
+        present = [
+            NodeResult(node=one.node, version=one.default, default=one.default) for one in seen
+        ]
         rows = [{**node_row(one, name), "spiders": None} for one in present]
-        document = {"project": name, "version": RollOut(present).version, "dry_run": False, "nodes": rows}
+        document = {
+            "project": name,
+            "version": RollOut(present).version,
+            "dry_run": False,
+            "nodes": rows,
+        }
         output.document(document)
         return 0
     there = [name for entry in seen for name in entry.versions]
@@ -211,7 +273,11 @@ def rollback(
     tell(result, name, wish, output, quiet=quiet)
     if code := exit_code_of(result):
         return code
-    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
+    wrong = [
+        entry
+        for entry in result.ready
+        if entry.default not in {None, entry.version} and not entry.planned
+    ]
     if wrong:
         complain(
             f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "

@@ -32,12 +32,14 @@ def job_crawler(kind: type[Spider], settings: Settings, args: Mapping[str, str])
     crawler = Crawler(kind, own)
     try:
         crawler.spider = make_as_job(crawler, args)
-    except Exception:  # noqa: BLE001 - whatever its code needs, its jobs have it
+    except Exception:
         return None
     return crawler
 
 
-def check_callbacks(store: Store, frontier: str, crawler: Crawler, *, key: bytes, prefix: str = "") -> None:
+def check_callbacks(
+    store: Store, frontier: str, crawler: Crawler, *, key: bytes, prefix: str = ""
+) -> None:
     """Raise ConfigError if the crawler's spider can make none of the first requests that wait; blocking.
 
     Only slots whose names begin with `prefix` count.
@@ -61,7 +63,9 @@ def check_callbacks(store: Store, frontier: str, crawler: Crawler, *, key: bytes
 def _waiting(store: Store, frontier: str, key: bytes, prefix: str) -> Iterator[RequestValue]:
     """Generate the first requests that wait; what cannot be read here is left out, since a worker says why."""
     filled = [one.slot for one in store.backlog(frontier).slots if one.waiting]
-    slots = [slot for slot in filled if slot.startswith(prefix) and not slot.startswith(OTHER_SPIDER)]
+    slots = [
+        slot for slot in filled if slot.startswith(prefix) and not slot.startswith(OTHER_SPIDER)
+    ]
     for slot in slots[:SLOTS]:
         for batch in store.peek(frontier, slot, BATCHES)[:BATCHES]:
             try:
@@ -80,4 +84,8 @@ def _problem(value: RequestValue, crawler: Crawler) -> str:
     except (ValueError, TypeError, AttributeError) as error:
         return str(error)
     unnamed = request.callback is None or meant.get("callback") == "parse"
-    return f"the spider {spider.name} has no method 'parse'" if unnamed and not has_parse(spider) else ""
+    return (
+        f"the spider {spider.name} has no method 'parse'"
+        if unnamed and not has_parse(spider)
+        else ""
+    )

@@ -12,7 +12,11 @@ from ..spider_attributes import own_bases
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
 #: instructions that load a variable, that read an attribute, and that begin `x[key] += …`
-_VARIABLE, _READ, _IN_PLACE = ("LOAD_FAST", "LOAD_DEREF"), ("LOAD_ATTR", "LOAD_METHOD"), ("COPY", "DUP_TOP_TWO")
+_VARIABLE, _READ, _IN_PLACE = (
+    ("LOAD_FAST", "LOAD_DEREF"),
+    ("LOAD_ATTR", "LOAD_METHOD"),
+    ("COPY", "DUP_TOP_TWO"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,11 @@ def names_in(kind: type, package: str) -> set[str]:
 
 def keeps_something(kind: type) -> bool:
     """Whether the code of this class puts something into a container."""
-    stores = (step.opname == "STORE_SUBSCR" for code in _codes(kind) for step in dis.get_instructions(code))
+    stores = (
+        step.opname == "STORE_SUBSCR"
+        for code in _codes(kind)
+        for step in dis.get_instructions(code)
+    )
     names = chain.from_iterable(code.co_names for code in _codes(kind))
     return not KEEPS.isdisjoint(names) or any(stores)
 
@@ -105,7 +113,11 @@ def _functions_of(kind: type, package: str) -> list[FunctionType]:
     waiting = [one for member in _members(kind) if (one := _function(member))]
     found = dict.fromkeys(waiting)
     while waiting:
-        called = [one for one in _called_by(waiting.pop()) if one not in found and top_package(one) == package]
+        called = [
+            one
+            for one in _called_by(waiting.pop())
+            if one not in found and top_package(one) == package
+        ]
         found |= dict.fromkeys(called)
         waiting += called
     return list(found)

@@ -32,7 +32,9 @@ PART = 0.8
 
 def hook_of(on_finish: str) -> EventHook:
     """What is notified at the end, by the value of DISTRIBUTED_ON_FINISH."""
-    return EventHook(target=on_finish, option="--on-finish (DISTRIBUTED_ON_FINISH)", event="the end of the crawl")
+    return EventHook(
+        target=on_finish, option="--on-finish (DISTRIBUTED_ON_FINISH)", event="the end of the crawl"
+    )
 
 
 def read_on_finish(settings: BaseSettings) -> str:
@@ -45,7 +47,9 @@ def read_on_finish(settings: BaseSettings) -> str:
 def environment(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables for an --on-finish command, which gets the summary on its standard input."""
     usual = {"crawl": "", "spider": "", "state": "", "exit_code": 0, "items": 0}
-    return {f"SDIST_{name.upper()}": str(document.get(name) or value) for name, value in usual.items()}
+    return {
+        f"SDIST_{name.upper()}": str(document.get(name) or value) for name, value in usual.items()
+    }
 
 
 def too_few(items: int, least: int) -> str:
@@ -58,7 +62,9 @@ def too_few(items: int, least: int) -> str:
     )
 
 
-def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str) -> list[int]:
+def earlier_items(
+    crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str
+) -> list[int]:
     """Item counts of the last finished crawls of this spider with the same arguments, except this crawl, newest first.
 
     `rows` are all crawls, newest first.
@@ -76,7 +82,9 @@ def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], sp
             for name in ("settings", "spider_settings")
         )
     )
-    return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][:RUNS]
+    return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][
+        :RUNS
+    ]
 
 
 def unusual(items: int, earlier: Sequence[int]) -> str:

@@ -67,7 +67,10 @@ class ConsumeProcess:
     given: Mapping[str, str] = field(default_factory=dict)  #: of -s
     merge: bool = True  #: whether it stays for the items
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
-    before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
+    before: tuple[int | None, str] = (
+        None,
+        "",
+    )  #: the process and machine that the row named when it was looked at
     strategy: StrategyRunner | None = None  #: decides beside the workers what is requested
     command: str  #: takes up again what this process leaves
     show: Callable[[dict[str, Any]], None] = lambda _: None  #: is given the summary now and then
@@ -84,7 +87,11 @@ class ConsumeProcess:
                 " takes back what the project's settings say."
             )
         self._request = CrawlRequest(
-            spider=self.spider, options=options, project=find_project(self.settings), args=self.args, given=self.given
+            spider=self.spider,
+            options=options,
+            project=find_project(self.settings),
+            args=self.args,
+            given=self.given,
         )
         self._begun, self._started = time.monotonic(), False
 
@@ -120,10 +127,20 @@ class ConsumeProcess:
             crawler = None if self.rows else job_crawler(kind, self.settings, self.args)
             if crawler is not None:
                 key, prefix = state_key(self._request.project.state), self.scaling.prefix
-                await thread(check_callbacks, thread.store, frontier, crawler, key=key, prefix=prefix)
-            if not await thread(thread.store.claim, frontier, pid=os.getpid(), host=gethostname(), before=self.before):
+                await thread(
+                    check_callbacks, thread.store, frontier, crawler, key=key, prefix=prefix
+                )
+            if not await thread(
+                thread.store.claim,
+                frontier,
+                pid=os.getpid(),
+                host=gethostname(),
+                before=self.before,
+            ):
                 raise _taken(frontier)
-            repository = CrawlRepository(thread, await find_row(thread, self._request), self._request)
+            repository = CrawlRepository(
+                thread, await find_row(thread, self._request), self._request
+            )
             await repository.take_up()
             await thread(thread.store.want, repository.id, "")
             try:
@@ -135,7 +152,9 @@ class ConsumeProcess:
             code = await work.keep()
             document = {**told(await thread(thread.store.crawl, frontier)), "exit_code": code}
             if self.strategy is not None:
-                document["strategy"] = (await thread(thread.store.strategy_backlog, frontier)).to_document()
+                document["strategy"] = (
+                    await thread(thread.store.strategy_backlog, frontier)
+                ).to_document()
             return document
         finally:
             sender.close()
@@ -159,17 +178,29 @@ class ConsumeProcess:
             raise ConfigError(away)
         await scheduler.recover()
         endangered = await repository.thread(repository.thread.store.warnings)
-        warnings = [*complaints(settings, self._request.args), *endangered, *nodes.prepared.warnings]
+        warnings = [
+            *complaints(settings, self._request.args),
+            *endangered,
+            *nodes.prepared.warnings,
+        ]
         if away:
             warnings.append(f"no file of all items is written: {away}")
             outputs = CrawlOutputs()
         if settings.getdict("FEEDS") and not self.rows:
-            warnings.append("FEEDS: nothing is written there; -o FILE names the file of a frontier's items.")
-        snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
+            warnings.append(
+                "FEEDS: nothing is written there; -o FILE names the file of a frontier's items."
+            )
+        snapshot = Snapshot(
+            scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings
+        )
         reporter = FrontierReporter(
-            repository=repository, scheduler=scheduler, snapshot=snapshot, publisher=publisher, show=self.show,
+            repository=repository,
+            scheduler=scheduler,
+            snapshot=snapshot,
+            publisher=publisher,
+            show=self.show,
             begun=self._begun,
-        )  # fmt: skip
+        )
         await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
@@ -243,7 +274,11 @@ async def _parts_away(repository: CrawlRepository) -> str:
 
 
 async def _end_row(
-    repository: CrawlRepository, state: CrawlState, code: int, message: str, document: dict[str, Any] | None = None
+    repository: CrawlRepository,
+    state: CrawlState,
+    code: int,
+    message: str,
+    document: dict[str, Any] | None = None,
 ) -> None:
     """This process keeps no workers running any more; another one's row stays as it is."""
     with suppress(DistError):
@@ -264,7 +299,11 @@ class ConsumeRun(Lifecycle):
     ) -> None:
         super().__init__()
         self._wanted, self._nodes = wanted, nodes
-        self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
+        self._reporter, self._repository, self._scheduler = (
+            reporter,
+            reporter.repository,
+            reporter.scheduler,
+        )
         self._outputs, self._host, self._interrupted = outputs, host, wanted.interrupted
         self._failure = asyncio.Event()
         self.strategy: StrategyThread | None = None
@@ -329,7 +368,9 @@ class ConsumeRun(Lifecycle):
                 return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         limit = self._wanted.scaling.max_time
         time_up = limit and not scheduler.failed and time.monotonic() - self._reporter.begun > limit
-        return await self._stop(scheduler.state.stopped, TIME_UP if time_up else scheduler.stop_code)
+        return await self._stop(
+            scheduler.state.stopped, TIME_UP if time_up else scheduler.stop_code
+        )
 
     async def _good_end(self) -> int:
         """Nothing is left to do here: merge what came home, if that was asked for."""
@@ -347,18 +388,28 @@ class ConsumeRun(Lifecycle):
         stored = await repository.for_delivery(self._nodes.prepared.key)
         package = self._wanted.package() if self._outputs.typed else ""
         delivered = await deliver_to(
-            self._outputs, self._host, repository.folder, package=package, own=[], feed_url=None, **stored
+            self._outputs,
+            self._host,
+            repository.folder,
+            package=package,
+            own=[],
+            feed_url=None,
+            **stored,
         )
         reporter.note_files(delivered)
         accepted = accepted_of(stored["attempts"])
         logins = login_pages(accepted)
         reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted)), *logins)
         if self._scheduler.incomplete:
-            left = "All that it left here is done. Start it again, it goes on in its place; and then"
+            left = (
+                "All that it left here is done. Start it again, it goes on in its place; and then"
+            )
             why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
         summary = reporter.summary(CrawlState.FINISHED)
-        if summary["requests"]["done"] and not (summary["items"] or self._wanted.rows or self._wanted.strategy):
+        if summary["requests"]["done"] and not (
+            summary["items"] or self._wanted.rows or self._wanted.strategy
+        ):
             reporter.warn(NO_ITEMS)
         code = exit_code(summary, max_failed=self._nodes.request.options.max_failed)
         code = code or (PARTIAL if delivered.lost or logins else 0)
@@ -368,16 +419,22 @@ class ConsumeRun(Lifecycle):
                 f"{counted(backlog.waiting_requests, 'request waits', 'requests wait')} in"
                 f" {counted(backlog.waiting, 'batch', 'batches')}"
             )
-            return await self._let_go(CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}.")
+            return await self._let_go(
+                CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}."
+            )
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
         prefix = self._wanted.scaling.prefix
-        return await self._let_go(CrawlState.STOPPED, code, f"Nothing is left in the slots {prefix}*, and others wait.")
+        return await self._let_go(
+            CrawlState.STOPPED, code, f"Nothing is left in the slots {prefix}*, and others wait."
+        )
 
     async def _stop(self, why: str, code: int) -> int:
         """Leave before the end of the frontier's work."""
         await self._scheduler.stop(why)
-        return await self._let_go(CrawlState.STOPPED, code, f"{why.rstrip('.')}. {self._how_to_go_on()}")
+        return await self._let_go(
+            CrawlState.STOPPED, code, f"{why.rstrip('.')}. {self._how_to_go_on()}"
+        )
 
     def _how_to_go_on(self) -> str:
         what = "Jobs that run go on by themselves; the same command takes them up again, and brings their items home"

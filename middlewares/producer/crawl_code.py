@@ -38,7 +38,9 @@ class CrawlCode:
 
     version: str | None = None  #: its name on the nodes; None: by content, or a new one
     egg: Egg | None = None  #: None: that of the working tree
-    files: ProjectFiles | None = None  #: the project in that egg, and the key with which its workers read
+    files: ProjectFiles | None = (
+        None  #: the project in that egg, and the key with which its workers read
+    )
     before: str | None = None  #: the version that the crawl has run so far
     new: bool = False  #: today's was asked for in place of that
     note: str = ""  #: a remark on it
@@ -114,7 +116,9 @@ class WorkingTree(MetaPathFinder):
     def __init__(self, root: Path) -> None:
         self._root, self._top = str(root), config.load(root).settings_module.partition(".")[0]
 
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: object = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         return PathFinder.find_spec(name, [self._root], target) if name == self._top else None
 
     @classmethod
@@ -160,7 +164,12 @@ def note_on_process(code: CrawlCode, row: Crawl, crawl: Path) -> list[str]:
 
 def keep(egg: Egg | None, version: str | None, crawl: Path, state: Path, project: str) -> None:
     """Keep the egg that the crawl runs in its folder: its code may change before it is at its end. Blocking."""
-    if egg is None or version is None or hash_in(version) != egg.content_hash or egg_of_version([crawl], version):
+    if (
+        egg is None
+        or version is None
+        or hash_in(version) != egg.content_hash
+        or egg_of_version([crawl], version)
+    ):
         return
     crawl.mkdir(parents=True, exist_ok=True)
     for saved in all_eggs(state, project):

@@ -34,7 +34,9 @@ class ChangedAttributes:
         wrong = read.intersection(self._watch.changed())
         return [found_trait(Trait.CHANGED_ATTRIBUTES, *sorted(wrong))] if wrong else []
 
-    def kept_in_jobs(self, callbacks: Iterable[str], accepted: Iterable[Attempt]) -> list[FoundDifference]:
+    def kept_in_jobs(
+        self, callbacks: Iterable[str], accepted: Iterable[Attempt]
+    ) -> list[FoundDifference]:
         """The row of those that have changed in jobs, and that these callbacks read, though no code of theirs says so.
 
         What their code says was told before the crawl.
@@ -59,16 +61,18 @@ def values_as_text(accepted: Iterable[Attempt], own: Iterable[str] = ()) -> list
 def login_pages(accepted: Iterable[Attempt]) -> list[str]:
     """What to say where the site has sent its login in place of most pages; empty where it has not."""
     reports = [one.report for one in accepted]
-    logins, pages = (sum(number(report, name) for report in reports) for name in ("logins", "pages"))
+    logins, pages = (
+        sum(number(report, name) for report in reports) for name in ("logins", "pages")
+    )
     if 2 * logins <= pages:
         return []
-    came = (
-        f"{counted(logins, 'page')} of {pages:,} came as the site's login, to which it redirects who is not logged in"
-    )
+    came = f"{counted(logins, 'page')} of {pages:,} came as the site's login, to which it redirects who is not logged in"
     return [f"{came}. {SESSION_REMEDY}"]
 
 
-def walk_findings(index: IndexWalk, capture: Capture, counts: dict[str, int]) -> list[FoundDifference]:
+def walk_findings(
+    index: IndexWalk, capture: Capture, counts: dict[str, int]
+) -> list[FoundDifference]:
     """What shows when the index is walked; `counts` are those of found requests, by their fate."""
     sealed, stayed = counts.get("sealed", 0), counts.get("local", 0) + counts.get("refused", 0)
     found = []

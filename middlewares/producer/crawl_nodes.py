@@ -56,7 +56,9 @@ class NodeSources:
 
     def __init__(self, request: CrawlRequest) -> None:
         self._options, self._project, self._store = request.options, request.project, request.store
-        self._said: dict[str, tuple[object, tuple[Node, ...]]] = {}  #: list -> its stamp then, and what it said
+        self._said: dict[
+            str, tuple[object, tuple[Node, ...]]
+        ] = {}  #: list -> its stamp then, and what it said
         self._wrong: dict[str, str] = {}  #: list -> what was told of it
         self._added: list[Node] = []  #: what `sdist nodes add` put into the store
 
@@ -66,7 +68,9 @@ class NodeSources:
         ConfigError if a list cannot be read, and could not be before.
         """
         believed = up_to_date(records, self._store, self._project.state)
-        self._added = [config.with_netrc(Node.parse(one.url, name=one.name)) for one in believed if one.url]
+        self._added = [
+            config.with_netrc(Node.parse(one.url, name=one.name)) for one in believed if one.url
+        ]
         named, entries = self._named(), self._options.nodes
         alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
         extra = () if alone else self._added
@@ -77,7 +81,10 @@ class NodeSources:
         options = self._options
         if options.nodes:
             return tuple(node for entry in options.nodes for node in self._of_entry(entry))
-        return tuple(config.with_netrc(Node.parse(text)) for text in options.target_hosts) or self._targets()
+        return (
+            tuple(config.with_netrc(Node.parse(text)) for text in options.target_hosts)
+            or self._targets()
+        )
 
     def _targets(self) -> tuple[Node, ...]:
         """The targets of the project itself; ConfigError if all are for projects with other settings modules."""
@@ -93,19 +100,29 @@ class NodeSources:
             stamp, where = _stamp(path), str(path)
         elif entry.startswith(COMMAND):
             command = entry.removeprefix(COMMAND)
-            read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
+            read = partial(
+                _output_of, command, self._project.root, self._options.limits.request_timeout
+            )
             stamp, where = self._turn(), f"the output of {_program(command)}"
         else:
             known = self._known()
             if entry not in {node.name for node in known} and self._project.config is not None:
-                self._project.config.check_own(node for node in self._project.config.targets if node.name == entry)
+                self._project.config.check_own(
+                    node for node in self._project.config.targets if node.name == entry
+                )
             return (config.node_named(entry, known),)
-        return self._list(entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root))
+        return self._list(
+            entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root)
+        )
 
     def _known(self) -> tuple[Node, ...]:
         """The nodes that have a name; a target that shares its node with one before it has its own, too."""
         targets = self._project.config.targets if self._project.config is not None else ()
-        own = [node for node in targets if self._project.config is not None and self._project.config.is_own(node)]
+        own = [
+            node
+            for node in targets
+            if self._project.config is not None and self._project.config.is_own(node)
+        ]
         known = (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
         first: dict[str, Node] = {}
         for node in known:
@@ -116,13 +133,19 @@ class NodeSources:
         """The node itself, or one for each address of its name."""
         if not node.lookup:
             return (node,)
-        return self._list(f"the addresses of {node.host}", (node.url, self._turn()), lambda: config.addresses_of(node))
+        return self._list(
+            f"the addresses of {node.host}",
+            (node.url, self._turn()),
+            lambda: config.addresses_of(node),
+        )
 
     def _turn(self) -> int:
         """A value that changes when commands and names are to be asked again."""
         return int(time.monotonic() // self._options.nodes_every)
 
-    def _list(self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]) -> tuple[Node, ...]:
+    def _list(
+        self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]
+    ) -> tuple[Node, ...]:
         """What this list says, read again only when its stamp is another one."""
         known = self._said.get(name)
         if known is not None and known[0] == stamp:
@@ -173,7 +196,9 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
     address, *words = line.split()
     pairs = dict(word.split("=", 1) for word in words if "=" in word)
     if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
-        raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
+        raise ConfigError(
+            "behind the address there can be name=NAME and slots=N, and nothing else."
+        )
     node = config.node_named(address, targets)
     slots = config.read_slots(pairs.get("slots", "")) or node.slots
     return replace(node, name=pairs.get("name") or node.name, slots=slots)
@@ -195,9 +220,15 @@ def _output_of(command: str, folder: Path, timeout: float) -> str:
         raise ConfigError(f"There is no command behind {COMMAND} (--node, DISTRIBUTED_NODES).")
     try:
         done = subprocess.run(
-            shlex.split(command), cwd=folder, capture_output=True, text=True, errors="replace", check=False,
-            timeout=timeout, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            shlex.split(command),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{what} did not end within {timeout:g} s.") from None
     except (OSError, ValueError) as error:
@@ -225,20 +256,32 @@ class CrawlNodes:
     _unreadable: str = ""  #: why the list of nodes could not be read last
 
     @classmethod
-    async def prepare(cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS) -> CrawlNodes:
+    async def prepare(
+        cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS
+    ) -> CrawlNodes:
         """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
         sources = NodeSources(request)
-        nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
+        nodes = await asyncio.to_thread(
+            sources.read, await repository.thread(repository.thread.store.nodes)
+        )
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
         learned = learned_slots(await repository.thread(repository.thread.store.crawls))
         for member in prepared.members:
             member.recall(learned.get(member.node.url, 0))
-        ways, members, rules = ways_to(request.store, prepared.key), prepared.members, await repository.rules()
-        prepared.warnings.extend(await asyncio.to_thread(check_reach, request.options, members, ways, rules=rules))
+        ways, members, rules = (
+            ways_to(request.store, prepared.key),
+            prepared.members,
+            await repository.rules(),
+        )
+        prepared.warnings.extend(
+            await asyncio.to_thread(check_reach, request.options, members, ways, rules=rules)
+        )
         able = [member for member in members if member.able]
         if able and all(member.unreached for member in able):
             request = replace(request, options=replace(request.options, leases=False))
-        return cls(request=request, repository=repository, sources=sources, prepared=prepared, ways=ways)
+        return cls(
+            request=request, repository=repository, sources=sources, prepared=prepared, ways=ways
+        )
 
     async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
         """What all jobs of the crawl, with these settings, have in common; `own` are further fields."""
@@ -262,9 +305,13 @@ class CrawlNodes:
         )
 
     def scheduler(
-        self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None,
+        self,
+        spec: JobRequest,
+        *,
+        sender: AsyncSender,
+        staffing: ScalingPolicy | None = None,
         counts: Callable[[], Mapping[str, int]] = dict,
-    ) -> Scheduler:  # fmt: skip
+    ) -> Scheduler:
         """The scheduler of the batches of a crawl or frontier.
 
         `spec` says what a frontier's rows are, `staffing` how many workers `sdist frontier consume` was asked for;
@@ -275,23 +322,43 @@ class CrawlNodes:
         if staffing is None:
             own = {"placement": Placement(options.placement), "producer": PRODUCER}
         elif spec.rows:
-            limits, scaling = replace(limits, max_jobs=staffing.most), ScalingPolicy(max_time=staffing.max_time)
+            limits, scaling = (
+                replace(limits, max_jobs=staffing.most),
+                ScalingPolicy(max_time=staffing.max_time),
+            )
         else:
-            scaling = replace(staffing, terms=scaling.terms, per_slot=0 if scaling.terms.fair else staffing.per_slot)
+            scaling = replace(
+                staffing,
+                terms=scaling.terms,
+                per_slot=0 if scaling.terms.fair else staffing.per_slot,
+            )
         state = SchedulerState(
-            spec=spec, members=self.prepared.members, store=self.repository.thread, sender=sender, limits=limits,
-            reach=self.ways if options.leases else None, sends=options.sends,
-        )  # fmt: skip
+            spec=spec,
+            members=self.prepared.members,
+            store=self.repository.thread,
+            sender=sender,
+            limits=limits,
+            reach=self.ways if options.leases else None,
+            sends=options.sends,
+        )
         return Scheduler(
-            state=state, folder=self.repository.parts, prepare=self._bring, listed=self._listed, scaling=scaling,
-            key=self.prepared.key, own=counts, **own,
-        )  # fmt: skip
+            state=state,
+            folder=self.repository.parts,
+            prepare=self._bring,
+            listed=self._listed,
+            scaling=scaling,
+            key=self.prepared.key,
+            own=counts,
+            **own,
+        )
 
     async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
         node, options = member.node, self.request.options
         wrong = await asyncio.to_thread(bring, self.request, node, self.prepared)
-        if not wrong and (options.throttled or options.heeds):  # the autoscaler asks for its workers itself
+        if not wrong and (
+            options.throttled or options.heeds
+        ):  # the autoscaler asks for its workers itself
             member.deaf = (await asyncio.to_thread(self.ways, node)).reason
             if options.throttled or (member.deaf and await self.repository.rules()):
                 wrong = member.deaf
@@ -301,7 +368,10 @@ class CrawlNodes:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
             return await asyncio.to_thread(self.sources.read, records)
-        except (ConfigError, NothingMatched) as error:  # a name or a list is gone, or a record is wrong
+        except (
+            ConfigError,
+            NothingMatched,
+        ) as error:  # a name or a list is gone, or a record is wrong
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)
@@ -309,7 +379,11 @@ class CrawlNodes:
 
 
 def check_reach(
-    options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way], *, rules: int
+    options: ProducerOptions,
+    members: Sequence[NodeState],
+    ways: Callable[[Node], Way],
+    *,
+    rules: int,
 ) -> list[str]:
     """Where workers need the store, mark the nodes whose workers do not reach it as unfit, with a warning for each.
 
@@ -338,4 +412,6 @@ def check_reach(
             f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing was started."
             f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
-    return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
+    return [
+        f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit
+    ]

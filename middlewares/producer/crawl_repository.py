@@ -53,11 +53,15 @@ from .producer_options import ProducerOptions
 #: crawls whose files on the nodes may go are named to the workers, at most so many
 COLLECTED = 20
 #: settings of -s that a crawl's row does not keep: the outputs, which it has already, and where the store is
-OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"})
+OUTPUT_SETTINGS = frozenset(
+    {"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"}
+)
 
 
 def open_thread(request: CrawlRequest) -> StoreThread:
-    return StoreThread(open_store(request.store, key=state_key(request.project.state)), patience=PATIENCE)
+    return StoreThread(
+        open_store(request.store, key=state_key(request.project.state)), patience=PATIENCE
+    )
 
 
 async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
@@ -70,7 +74,9 @@ async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
         taken = {crawl.id for crawl in await thread(thread.store.crawls)}
         name = options.crawl or crawl_name(spider, datetime.now(timezone.utc), taken)
         kept = _kept(request, asked_outputs(options, name))
-        row = Crawl(id=name, project=request.project.name, spider=spider, created=time.time(), options=kept)
+        row = Crawl(
+            id=name, project=request.project.name, spider=spider, created=time.time(), options=kept
+        )
         try:
             await thread(thread.store.add_crawl, row)
         except NameTaken:  # by a crawl that began in the same second
@@ -84,7 +90,9 @@ def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any
     """The options with which a producer goes on with this crawl, where no command has kept them."""
     return {
         "settings": {"DISTRIBUTED_OUTPUTS": outputs_to_keep(outputs)},
-        "spider_settings": {name: value for name, value in request.given.items() if name not in OUTPUT_SETTINGS},
+        "spider_settings": {
+            name: value for name, value in request.given.items() if name not in OUTPUT_SETTINGS
+        },
         "args": dict(request.args),
         "cwd": str(Path.cwd()),
     }
@@ -141,18 +149,31 @@ class CrawlRepository:
         self.folder.mkdir(parents=True, exist_ok=True)
         note_pid(self.folder, os.getpid())
         mine = {"pid": os.getpid(), "host": gethostname()}
-        await self.update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
+        await self.update(
+            project=self._project.name, **mine, ended=None, exit_code=None, message=""
+        )
 
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
 
         Returns what is to be written down with the crawl's new state: its version, and those that it ran before.
         """
-        await self.thread(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
+        await self.thread(
+            keep,
+            prepared.egg,
+            prepared.version,
+            self.folder,
+            self._project.state,
+            self._project.name,
+        )
         before = self.row.version
         if before is not None and before != prepared.version:
             self.earlier_versions = (*self.earlier_versions, before)
-        told = {name: value for name, value in self.row.options.items() if name not in ("new_code", "foreign_code")}
+        told = {
+            name: value
+            for name, value in self.row.options.items()
+            if name not in ("new_code", "foreign_code")
+        }
         if self.earlier_versions:
             told["earlier_versions"] = list(self.earlier_versions)
         if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
@@ -171,19 +192,25 @@ class CrawlRepository:
 
     async def missed_before(self) -> Counter[str]:
         """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
-        return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
+        return Counter(
+            miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch
+        )
 
     async def collected(self) -> tuple[str, ...]:
         """Other crawls whose items are home: their files on the nodes may go."""
         crawls = await self.thread(self._db.crawls)
         # A frontier that is finished may be filled again, and its workers write into the same folder.
-        over = (one for one in crawls if one.state is CrawlState.FINISHED and one.kind != "frontier")
+        over = (
+            one for one in crawls if one.state is CrawlState.FINISHED and one.kind != "frontier"
+        )
         return tuple(home_of(one.id, one.created) for one in over if one.id != self.id)[:COLLECTED]
 
     async def accepted(self) -> list[Attempt]:
         return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
 
-    async def seal(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+    async def seal(
+        self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]
+    ) -> list[Batch]:
         """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
         batches = []
         for cut in cuts:
@@ -197,11 +224,15 @@ class CrawlRepository:
                 counts = {}
         return batches
 
-    async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+    async def add_batches(
+        self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]
+    ) -> list[Batch]:
         """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
         add = partial(self._db.add_batches, self.id)
         size = max(map(len, cuts))
-        batches, told = await self.thread(partial(add_unseen, add, chain(*cuts), size=size, key=key, counts=counts))
+        batches, told = await self.thread(
+            partial(add_unseen, add, chain(*cuts), size=size, key=key, counts=counts)
+        )
         self._add(told)
         return batches
 
@@ -259,11 +290,15 @@ class CrawlRepository:
         self._sampled = time.time()
         await self.thread(self._db.add_sample, self.id, self._sampled, values)
 
-    async def end(self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None) -> None:
+    async def end(
+        self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None
+    ) -> None:
         """No process works on this crawl any more."""
         self.state = state
         changes: dict[str, Any] = {} if summary is None else {"summary": summary}
-        await self.update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
+        await self.update(
+            state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes
+        )
 
     async def update(self, **changes: Any) -> None:
         await self.thread(self._db.update_crawl, self.id, **changes)
@@ -284,9 +319,14 @@ class CrawlRepository:
             try:
                 payload = await self.thread(self._db.payload, self.id, batch.number)
                 urls = [value["url"] for value in decode(payload.get, key=key)]
-            except (ForeignRow, PayloadError) as error:  # one of another key must not keep all others from their file
+            except (
+                ForeignRow,
+                PayloadError,
+            ) as error:  # one of another key must not keep all others from their file
                 urls, reason = [""], f"{reason}; its {batch.size} requests cannot be named: {error}"
-            misses += [Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls]
+            misses += [
+                Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls
+            ]
         return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
 
     async def publisher(self) -> PartPublisher | None:

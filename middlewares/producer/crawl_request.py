@@ -43,7 +43,10 @@ from .merged_feeds import FeedHost, MergedFeeds
 from .producer_options import CMDLINE, ProducerOptions
 
 #: Scrapy's own part for each setting that may name another one
-OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+OWN = {
+    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+}
 #: the setting that says what was wrong with the parts that were put aside
 PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
 #: the package whose filter of duplicates is one for all processes that start in the same second
@@ -81,7 +84,11 @@ class CrawlRequest:
     def store(self) -> str:
         """The store's URL or absolute path; ConfigError if it stands in a variable that is not set."""
         project = self.project
-        return chosen(project.root, self.options.store, project.config.options.get("store") if project.config else None)
+        return chosen(
+            project.root,
+            self.options.store,
+            project.config.options.get("store") if project.config else None,
+        )
 
 
 def find_project(settings: BaseSettings) -> PreparedProject:
@@ -117,7 +124,9 @@ def put_aside(settings: BaseSettings) -> bool:
 
 def check_parts(settings: BaseSettings) -> None:
     """Raise ConfigError if a part of Scrapy was replaced by one that cannot work here."""
-    problem = settings.get(PUT_ASIDE) or next(filter(None, (_problem_of(settings, name) for name in OWN)), "")
+    problem = settings.get(PUT_ASIDE) or next(
+        filter(None, (_problem_of(settings, name) for name in OWN)), ""
+    )
     if problem:
         raise ConfigError(problem)
 
@@ -128,15 +137,19 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
     text = _import_path(part)
     try:
         kind = load_object(part)
-    except Exception as error:  # noqa: BLE001 - the import of a project's module can fail in any way
+    except Exception as error:
         return f"{name} is {text}, which cannot be loaded: {type(error).__name__}: {error}. Correct it in the settings."
-    bases = getattr(kind, "__mro__", ())  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
+    bases = getattr(
+        kind, "__mro__", ()
+    )  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
     if name == "SCHEDULER" and Scheduler not in bases:
         return (
             f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it."
             f" {DIFFERENCES['SCHEDULER'].sentence}"
         )
-    if name == "DUPEFILTER_CLASS" and any(base.__module__.split(".")[0] == _SHARED for base in bases):
+    if name == "DUPEFILTER_CLASS" and any(
+        base.__module__.split(".")[0] == _SHARED for base in bases
+    ):
         return f"DUPEFILTER_CLASS is {text}. {DIFFERENCES['duplicate filter of scrapy-redis'].sentence}"
     return ""
 
@@ -151,8 +164,14 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
     parser.add_argument("-a", dest="args", action="append", default=[])
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
     words = parser.parse_known_args(sys.argv[1:])[0]
-    args, given = (dict(word.split("=", 1) for word in some if "=" in word) for some in (words.args, words.settings))
-    args |= {name: str(text) for name, text in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items()}
+    args, given = (
+        dict(word.split("=", 1) for word in some if "=" in word)
+        for some in (words.args, words.settings)
+    )
+    args |= {
+        name: str(text)
+        for name, text in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items()
+    }
     check_args(args)
     return args, given
 
@@ -191,7 +210,9 @@ def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spid
     """Raise ConfigError if the items cannot be written where they shall go."""
     outputs = crawl_outputs(options.outputs, settings)
     folders = [file.path.parent for file in outputs.files]
-    folders += [Path(uri.partition("%(")[0]).parent for uri in outputs.feeds if not is_elsewhere(uri)]
+    folders += [
+        Path(uri.partition("%(")[0]).parent for uri in outputs.feeds if not is_elsewhere(uri)
+    ]
     for folder in folders:
         check_folder(folder)
     if not outputs.feeds:
@@ -215,7 +236,9 @@ def for_target(options: ProducerOptions, target: Target, settings: BaseSettings)
         return options
     if has_own_filter(settings):
         row = by_trait(Trait.OWN_FILTER_FOLLOWS)
-        raise ConfigError(f"DUPEFILTER_CLASS is {_import_path(settings['DUPEFILTER_CLASS'])}. {row.sentence}")
+        raise ConfigError(
+            f"DUPEFILTER_CLASS is {_import_path(settings['DUPEFILTER_CLASS'])}. {row.sentence}"
+        )
     wrong = "index pages (--index, --start-urls) are the producer's" if options.sharded else ""
     if not options.leases:
         wrong = "batches that are sent (--push, --feed) have no way to hand on links"
@@ -224,7 +247,10 @@ def for_target(options: ProducerOptions, target: Target, settings: BaseSettings)
             f"To the nodes go {target.how}; but {wrong}. Name the pages that workers fetch without following their"
             " links: --rule N (DISTRIBUTED_TARGET_RULE). Or leave the other option out."
         )
-    return replace(options, only_leased=options.only_leased or "rules that follow links on pages with a callback")
+    return replace(
+        options,
+        only_leased=options.only_leased or "rules that follow links on pages with a callback",
+    )
 
 
 def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
@@ -252,7 +278,11 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
 def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
     """Of the settings given on the command line, those of ours that workers need."""
     kinds = (Travels.LEASING, Travels.SLOTS) if options.leases else ()
-    given = (name for name in travelling(Travels.FLEET, *kinds) if (settings.getpriority(name) or 0) >= CMDLINE)
+    given = (
+        name
+        for name in travelling(Travels.FLEET, *kinds)
+        if (settings.getpriority(name) or 0) >= CMDLINE
+    )
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
 
 
@@ -279,7 +309,9 @@ def template_of(options: ProducerOptions) -> ShardTemplate | None:
     plain = ShardTemplate(options.index)
     check_page(plain.url(0), "The index address (--index, DISTRIBUTED_INDEX)")
     # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it makes of it.
-    return ShardTemplate(safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place))
+    return ShardTemplate(
+        safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place)
+    )
 
 
 def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
@@ -290,15 +322,27 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
     template = template_of(options)
     if template is not None:
         assert options.pages is not None
-        return shards_of_pages(template, pages=options.pages, shards=options.shards, first_page=options.first_page)
+        return shards_of_pages(
+            template, pages=options.pages, shards=options.shards, first_page=options.first_page
+        )
     if options.start_urls_file is not None:
         path = Path(options.start_urls_file)
         lines = config.read_text(path, f"The list of start URLs {path}").splitlines()
-        numbered = ((number, line.strip()) for number, line in enumerate(lines, 1) if not line.startswith("#"))
-        return shards_of_urls([check_page(line, f"{path}, line {number},") for number, line in numbered if line])
+        numbered = (
+            (number, line.strip())
+            for number, line in enumerate(lines, 1)
+            if not line.startswith("#")
+        )
+        return shards_of_urls(
+            [check_page(line, f"{path}, line {number},") for number, line in numbered if line]
+        )
     own = type(spider)
     # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well.
-    if hasattr(own, "start_requests") and not hasattr(Spider, "start_requests") and own.start is Spider.start:
+    if (
+        hasattr(own, "start_requests")
+        and not hasattr(Spider, "start_requests")
+        and own.start is Spider.start
+    ):
         raise ConfigError(
             f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it"
             " would make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index"
@@ -316,7 +360,9 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
 
 
 def check_spider(
-    spider: Spider | type[Spider], settings: BaseSettings, args: Mapping[str, str] = MappingProxyType({})
+    spider: Spider | type[Spider],
+    settings: BaseSettings,
+    args: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Raise ConfigError if the spider lacks a method that the settings name, or cannot be the spider of a job.
 
@@ -327,10 +373,14 @@ def check_spider(
     kind = spider if isinstance(spider, type) else type(spider)
     if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
         raise _takes_no_job(kind)
-    if not all(_takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)):
+    if not all(
+        _takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)
+    ):
         own: Any = settings.copy()
         own.frozen = False
-        with suppress(AttributeError, KeyError, ValueError, OSError):  # another crawler's, and not the crawl's own
+        with suppress(
+            AttributeError, KeyError, ValueError, OSError
+        ):  # another crawler's, and not the crawl's own
             make_as_job(Crawler(kind, own), args)
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
@@ -371,7 +421,9 @@ def _takes_job(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return JOB_ARGUMENT in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return JOB_ARGUMENT in parameters or any(
+        one.kind is one.VAR_KEYWORD for one in parameters.values()
+    )
 
 
 def loop_sender(settings: BaseSettings) -> AsyncSender:

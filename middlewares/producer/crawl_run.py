@@ -107,11 +107,15 @@ class CrawlStart:
         options = for_target(options, target, settings)
         differences += kept_by_callbacks(type(spider), target.methods(spider))
         project = find_project(settings)
-        request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
+        request = CrawlRequest(
+            spider=spider.name, options=options, project=project, args=args, given=given
+        )
         shards = shards_of(options, spider)
         thread = open_thread(request)
         row = await _find_row(thread, request)
-        self._repository = repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
+        self._repository = repository = CrawlRepository(
+            thread, row, request, partial(count_found, self._crawler)
+        )
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
@@ -137,9 +141,13 @@ class CrawlStart:
         scheduler = nodes.scheduler(spec, sender=sender, counts=partial(_own_counts, index, own))
 
         def demand() -> Demand:
-            return scheduler.demand(index.more(repository.counts["sealed"] + len(capture.cutter), capture.room))
+            return scheduler.demand(
+                index.more(repository.counts["sealed"] + len(capture.cutter), capture.room)
+            )
 
-        capture = new_capture(options, self._crawler, demand, project=project.name, key=nodes.prepared.key)
+        capture = new_capture(
+            options, self._crawler, demand, project=project.name, key=nodes.prepared.key
+        )
         capture.before = await thread(lambda: FingerprintSet(thread.store.fingerprints(row.id)))
         if options.limit:
             capture.room = max(0, options.limit - repository.counts["sealed"])
@@ -154,9 +162,14 @@ class CrawlStart:
             warnings=warnings,
         )
         reporter = StatusReporter(
-            repository=repository, scheduler=scheduler, snapshot=snapshot, index=index, capture=capture, own=own,
+            repository=repository,
+            scheduler=scheduler,
+            snapshot=snapshot,
+            index=index,
+            capture=capture,
+            own=own,
             publisher=await repository.publisher(),
-        )  # fmt: skip
+        )
         await reporter.recall()
         await reporter.tell(CrawlState.FINDING, **kept)
         scheduler.start()
@@ -184,8 +197,14 @@ class CrawlStart:
         if not rules:
             return []
         if why and heeds:
-            raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}")
-        heeding = f"this crawl heeds none of them: {why}" if why else "all processes of this crawl heed them"
+            raise ConfigError(
+                f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}"
+            )
+        heeding = (
+            f"this crawl heeds none of them: {why}"
+            if why
+            else "all processes of this crawl heed them"
+        )
         return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
 
 
@@ -221,11 +240,17 @@ class CrawlRun(Lifecycle):
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
         self._target_callbacks = target.methods(crawler.spider)
-        self._attributes = ChangedAttributes(crawler.spider, travelling if self.options.leases else ())
-        self._has_wrong_values = False  #: jobs did not have the attributes that their callbacks read
+        self._attributes = ChangedAttributes(
+            crawler.spider, travelling if self.options.leases else ()
+        )
+        self._has_wrong_values = (
+            False  #: jobs did not have the attributes that their callbacks read
+        )
         self.goals = GoalKeeper.of(crawler)
         if self.goals is not None:
-            self.goals.open(self._repository.thread, self._repository.id, lambda _: self._goal_reached())
+            self.goals.open(
+                self._repository.thread, self._repository.id, lambda _: self._goal_reached()
+            )
 
     def log_start(self) -> None:
         """Log what was found out about nodes and code, and what begins."""
@@ -348,7 +373,7 @@ class CrawlRun(Lifecycle):
                 await self._found_all()
                 await self._scheduler.ended()
             await self._end()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and ends the crawl
+        except Exception as error:
             await self._break_off(as_store_error(error))
         self._done = True
         if not self._closing:
@@ -357,7 +382,9 @@ class CrawlRun(Lifecycle):
     async def _break_off(self, error: BaseException) -> None:
         """End in order what cannot be finished, as far as the store lets it."""
         reason = str(error).rstrip(".")
-        if isinstance(error, StoreEmptied):  # there is nothing to go on with, and no row to write it into
+        if isinstance(
+            error, StoreEmptied
+        ):  # there is nothing to go on with, and no row to write it into
             self.reporter.snapshot.message = f"{reason} ({self._repository.parts})."
             logger.error("%s", self.reporter.snapshot.message)
             process_exit.set(error.exit_code)
@@ -371,7 +398,9 @@ class CrawlRun(Lifecycle):
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
         self.index.walked = True
-        held_back = self.options.batch_adapt and not self.options.leases  # what workers lease may wait in the store
+        held_back = (
+            self.options.batch_adapt and not self.options.leases
+        )  # what workers lease may wait in the store
         state = self._scheduler.state
         while held_back and not (state.stopped or state.ends_early or self.tasks.fault):
             self.seal(*self.capture.cutter.due(time.monotonic()))
@@ -381,7 +410,9 @@ class CrawlRun(Lifecycle):
 
     async def _seal_rest(self) -> None:
         self.seal(*self.capture.cutter.take())
-        await self.tasks.settle()  # what could not be sealed is found again: its shard stays unfinished
+        await (
+            self.tasks.settle()
+        )  # what could not be sealed is found again: its shard stays unfinished
         await self.reporter.write_down()
 
     async def _found_all(self) -> None:
@@ -412,7 +443,9 @@ class CrawlRun(Lifecycle):
                 3,
             )
         elif not self.options.limits.wait:
-            await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
+            await self._stop(
+                "All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0
+            )
         else:
             await self._collect()
 
@@ -424,7 +457,9 @@ class CrawlRun(Lifecycle):
         walked = self._enough != FinishReason.GOAL.value  # else these pages are walked again
         if undelivered := await reporter.published(self._own.parts() if walked else ()):
             await self._scheduler.left()
-            await self._stop(undelivered, PARTIAL)  # before any output is written: -o adds to a file that is there
+            await self._stop(
+                undelivered, PARTIAL
+            )  # before any output is written: -o adds to a file that is there
             return
         stored = await repository.for_delivery(self._nodes.prepared.key)
         try:
@@ -455,7 +490,9 @@ class CrawlRun(Lifecycle):
         _log_failures(stored["misses"], delivered.misses)
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
-        unusual, too_few = await judge_items(options, repository, self._scheduler.state.spec, delivered.items)
+        unusual, too_few = await judge_items(
+            options, repository, self._scheduler.state.spec, delivered.items
+        )
         reporter.warn(*unusual)
         self._tell_faults(too_few, self._start_fault)
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
@@ -481,9 +518,15 @@ class CrawlRun(Lifecycle):
 
     def _repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
         """The row of pages that several batches have found, with how many items are there again; blocking."""
-        has_followed = any(number(one.report, "pages") > number(one.report, "done") for one in accepted)
+        has_followed = any(
+            number(one.report, "pages") > number(one.report, "done") for one in accepted
+        )
         replaced = left_out(accepted)
-        parts = {self._repository.parts / one.part: replaced.get(one.batch, []) for one in accepted if one.part}
+        parts = {
+            self._repository.parts / one.part: replaced.get(one.batch, [])
+            for one in accepted
+            if one.part
+        }
         repeats = count_repeats(parts) if has_followed else 0
         return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))] if repeats else []
 
@@ -503,7 +546,9 @@ class CrawlRun(Lifecycle):
                 " what else there may be was not looked for."
             )
         elif self._enough:
-            warnings.append(f"The walk over the index ended early, as the settings say: {self._enough.upper()}.")
+            warnings.append(
+                f"The walk over the index ended early, as the settings say: {self._enough.upper()}."
+            )
         left = sum(miss.reason.startswith(NOT_MADE) for miss in misses)
         if left:
             warnings.append(
@@ -512,7 +557,9 @@ class CrawlRun(Lifecycle):
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
             )
         if denied := self._mostly_denied(misses):
-            warnings.append(f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}")
+            warnings.append(
+                f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}"
+            )
         return warnings
 
     def _early_end(self) -> str:
@@ -554,12 +601,16 @@ class CrawlRun(Lifecycle):
             self._enough = self._enough or ("" if self.index.walked else reason)
             await self.tasks.start("complete", self._complete)
         if not self._done:
-            process_exit.set(INTERRUPTED)  # a second signal may end the process at any of the waits below
+            process_exit.set(
+                INTERRUPTED
+            )  # a second signal may end the process at any of the waits below
             await self.tasks.cancel("complete")
             try:
                 await self._seal_rest()
             except Exception:
-                logger.exception("Not everything that was found could be kept; it will be found again")
+                logger.exception(
+                    "Not everything that was found could be kept; it will be found again"
+                )
             why, code = ending(reason, self._log())
             await self._scheduler.stop(why)
             self._own.close()
@@ -591,7 +642,9 @@ class CrawlRun(Lifecycle):
         summary = self.reporter.summary(state)
         with suppress(DistError):  # the crawl ends without its last sample
             await self.reporter.sample(summary)
-        await self._repository.end(state, code=code, message=self.reporter.snapshot.message, summary=summary)
+        await self._repository.end(
+            state, code=code, message=self.reporter.snapshot.message, summary=summary
+        )
 
 
 async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
@@ -605,10 +658,17 @@ async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
 
 def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
     """Say in the log how many URLs failed: of a crawl without a command of ours it is all that people see."""
-    failed = [miss for miss in misses if miss.kind != "gone" and not miss.reason.startswith(NOT_MADE)]
+    failed = [
+        miss for miss in misses if miss.kind != "gone" and not miss.reason.startswith(NOT_MADE)
+    ]
     if failed:
         reasons = [f"{miss.url}: {miss.reason}" for miss in failed[:SHOWN_FAILURES]]
-        logger.warning("%d URLs failed, such as %s. All of them are in %s", len(failed), "; ".join(reasons), listed_in)
+        logger.warning(
+            "%d URLs failed, such as %s. All of them are in %s",
+            len(failed),
+            "; ".join(reasons),
+            listed_in,
+        )
 
 
 def _lost(requests: int) -> list[str]:

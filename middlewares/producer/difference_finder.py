@@ -14,7 +14,14 @@ from scrapy import Spider
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 
-from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, Meaning, Trait, by_trait
+from scrapyd_dist.differences import (
+    DIFFERENCES,
+    Difference,
+    FoundDifference,
+    Meaning,
+    Trait,
+    by_trait,
+)
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
@@ -27,9 +34,17 @@ _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDD
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: what code that opens a file or a database calls, besides `connect`
-_OPENS = frozenset({
-    "open", "write_text", "write_bytes", "create_engine", "MongoClient", "AsyncIOMotorClient", "ZipFile",
-})  # fmt: skip
+_OPENS = frozenset(
+    {
+        "open",
+        "write_text",
+        "write_bytes",
+        "create_engine",
+        "MongoClient",
+        "AsyncIOMotorClient",
+        "ZipFile",
+    }
+)
 
 
 def find_differences(settings: BaseSettings, spider: type[Spider]) -> list[FoundDifference]:
@@ -58,7 +73,10 @@ def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
 
 
 def _find(
-    row: Difference, settings: BaseSettings, components: Iterable[type], traits: dict[Trait, list[str]]
+    row: Difference,
+    settings: BaseSettings,
+    components: Iterable[type],
+    traits: dict[Trait, list[str]],
 ) -> FoundDifference:
     named = [
         *_settings_given(row, settings),
@@ -71,9 +89,16 @@ def _find(
 
 
 def _settings_given(row: Difference, settings: BaseSettings) -> list[str]:
-    names = [name for wanted in row.settings for name in _matching(wanted, settings) if _is_given(settings, name)]
+    names = [
+        name
+        for wanted in row.settings
+        for name in _matching(wanted, settings)
+        if _is_given(settings, name)
+    ]
     if DEPTH in settings and settings.getint(DEPTH):
-        names = [name for name in names if name != "DEPTH_LIMIT"]  # it counts over the whole crawl then
+        names = [
+            name for name in names if name != "DEPTH_LIMIT"
+        ]  # it counts over the whole crawl then
     return names
 
 
@@ -87,7 +112,9 @@ def _is_given(settings: BaseSettings, name: str) -> bool:
     is_ours = getattr(value, "__module__", "").startswith("scrapyd_dist.")
     if not value or is_ours or (settings.get(GIVEN) or {}).get(name):
         return False
-    return (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"] and str(value) != str(usual)
+    return (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"] and str(
+        value
+    ) != str(usual)
 
 
 def _is_folder(value: Any) -> bool:
@@ -110,19 +137,23 @@ def _enabled(settings: BaseSettings, name: str) -> Iterator[type]:
 def _loaded(component: Any) -> type | None:
     try:
         kind = load_object(component)
-    except Exception:  # noqa: BLE001 - the import of a project's module can fail in any way
+    except Exception:
         return None
     return kind if isinstance(kind, type) else None
 
 
-def _traits(settings: BaseSettings, spider: type[Spider], components: dict[str, list[type]]) -> dict[Trait, list[str]]:
+def _traits(
+    settings: BaseSettings, spider: type[Spider], components: dict[str, list[type]]
+) -> dict[Trait, list[str]]:
     """Trait -> the names of the classes or settings that have it."""
     pipelines = [kind for kind in components["ITEM_PIPELINES"] if is_own(kind)]
     every = [kind for kind in chain.from_iterable(components.values()) if is_own(kind)]
     code = {kind: names_in(kind, top_package(spider)) for kind in [spider, *every]}
     return {
         Trait.HANDLES_IDLE: _called([kind for kind in code if "spider_idle" in code[kind]]),
-        Trait.MAKES_REQUESTS: _called([kind for kind in every if {"engine", "crawl"} <= code[kind]]),
+        Trait.MAKES_REQUESTS: _called(
+            [kind for kind in every if {"engine", "crawl"} <= code[kind]]
+        ),
         Trait.DROPS_REPEATS: _called(
             [kind for kind in pipelines if "DropItem" in code[kind] and keeps_something(kind)]
         ),
@@ -145,7 +176,9 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
     """The row of the attributes in which the callbacks of target pages keep something; none if there are none such."""
     names = sorted(attribute_use(spider, callbacks).kept)
-    return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)] if names else []
+    return (
+        [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)] if names else []
+    )
 
 
 def _opens_something(names: set[str]) -> bool:

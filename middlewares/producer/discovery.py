@@ -40,7 +40,9 @@ class Capture(FrontierFeed):
 
     cutter: Batcher | SlotBatcher
     room: int | None = None  #: how many more are wanted; None: all that there are
-    before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed earlier, and not found again yet
+    before: FingerprintSet = field(
+        default_factory=FingerprintSet
+    )  #: sealed earlier, and not found again yet
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
 
     @cached_property
@@ -50,12 +52,21 @@ class Capture(FrontierFeed):
 
     def _is_seen(self, request: Request) -> bool | None:
         is_known_otherwise = request.dont_filter or FINGERPRINT in request.meta
-        return is_seen(self.crawler, request) if self.has_filter and not is_known_otherwise else None
+        return (
+            is_seen(self.crawler, request) if self.has_filter and not is_known_otherwise else None
+        )
 
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
-        fate = "are refused, and not crawled" if self.stay == "refuse" else "are crawled by the producer itself"
-        return [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+        fate = (
+            "are refused, and not crawled"
+            if self.stay == "refuse"
+            else "are crawled by the producer itself"
+        )
+        return [
+            f"{count} target requests {fate}: {why}"
+            for why, count in self.reasons.most_common(REASONS)
+        ]
 
     def undeliverable(self) -> list[str]:
         """What became of the requests for other spiders that none can take and why, the most frequent reason first."""
@@ -82,19 +93,30 @@ class Capture(FrontierFeed):
 
 
 def new_capture(
-    options: ProducerOptions, crawler: Crawler, demand: Callable[[], Demand], *, project: str, key: bytes | None
+    options: ProducerOptions,
+    crawler: Crawler,
+    demand: Callable[[], Demand],
+    *,
+    project: str,
+    key: bytes | None,
 ) -> Capture:
     """What sorts the target requests of this crawl and cuts them into batches; `demand` tells what can be used now."""
     kind: type[Batcher | SlotBatcher] = SlotBatcher if options.leases else Batcher
     cutter = kind(
-        size=options.batch_size, max_age=options.batch_max_age, demand=demand if options.batch_adapt else None,
+        size=options.batch_size,
+        max_age=options.batch_max_age,
+        demand=demand if options.batch_adapt else None,
         fair=options.scaling.terms.fair,
-    )  # fmt: skip
+    )
     slotting = None
     if options.leases:
         assert crawler.spider
-        slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=crawler.spider.name)
-    return Capture(crawler=crawler, cutter=cutter, key=key, stay=options.unsendable, slotting=slotting)
+        slotting = SlotRouting.from_settings(
+            crawler.settings, project=project, spider=crawler.spider.name
+        )
+    return Capture(
+        crawler=crawler, cutter=cutter, key=key, stay=options.unsendable, slotting=slotting
+    )
 
 
 class OwnItems:
@@ -179,7 +201,9 @@ class IndexWalk:
         if self.walked:
             return 0.0
         pages, total = self.pages + self.done_before, self.total
-        more = found / pages * (total - pages) if total is not None and pages >= KNOWN_PAGES else None
+        more = (
+            found / pages * (total - pages) if total is not None and pages >= KNOWN_PAGES else None
+        )
         if room is not None:
             more = float(room) if more is None else min(more, room)
         return more
@@ -232,7 +256,11 @@ class IndexWalk:
 
     def take_news(self) -> dict[str, list[float]]:
         """The walks that went on since the last call, as a sample has them: pages, found, begun, last heard of."""
-        news = {n: walk for n, walk in self.walks.items() if self._told.get(n, (0, 0)) != (walk.pages, walk.found)}
+        news = {
+            n: walk
+            for n, walk in self.walks.items()
+            if self._told.get(n, (0, 0)) != (walk.pages, walk.found)
+        }
         self._told.update({number: (walk.pages, walk.found) for number, walk in news.items()})
         return {
             str(number): [walk.pages, walk.found, round(walk.begun or 0.0, 2), round(walk.heard, 2)]
@@ -250,7 +278,12 @@ class IndexWalk:
         last = max(self.walks, default=0)
         for number, walk in self.walks.items():
             end = walk.shard.last_page
-            if self._template is None or end is None or walk.shard.state is ShardState.FINISHED or walk.furthest >= end:
+            if (
+                self._template is None
+                or end is None
+                or walk.shard.state is ShardState.FINISHED
+                or walk.furthest >= end
+            ):
                 continue
             page = walk.furthest if walk.furthest >= 0 else walk.shard.first_page
             text = f"shard {number} ended at page {page} of {walk.shard.first_page}-{end}: no link led on"

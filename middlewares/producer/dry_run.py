@@ -38,7 +38,15 @@ from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
-from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, make_as_job, shards_of, template_of
+from .crawl_request import (
+    CrawlRequest,
+    check_crawl,
+    find_project,
+    for_target,
+    make_as_job,
+    shards_of,
+    template_of,
+)
 from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk
 from .feed_outputs import shown
@@ -96,7 +104,10 @@ def plan(
     there = look([p.asked for p in prepared.probes if p.error is None], request.project.name)
     version, shown = code.version, ""  # None: it would get a new one
     if prepared.egg is not None:
-        content, known = prepared.egg.content_hash, [one.versions for one in there if one.error is None]
+        content, known = (
+            prepared.egg.content_hash,
+            [one.versions for one in there if one.error is None],
+        )
         version = version or common_name(known, content, for_crawl=True)
         # a name that is not made yet tells the content all the same
         shown = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
@@ -123,11 +134,20 @@ def plan(
         "target": target.how,
         "project": request.project.name,
         "version": version,
-        "deploy": [one.node.name for one in there if version not in one.versions and options.deploy != "never"],
+        "deploy": [
+            one.node.name
+            for one in there
+            if version not in one.versions and options.deploy != "never"
+        ],
         "nodes": nodes,
         "throttle": throttle,
         "shards": [
-            {"number": one.number, "url": one.url, "first_page": one.first_page, "last_page": one.last_page}
+            {
+                "number": one.number,
+                "url": one.url,
+                "first_page": one.first_page,
+                "last_page": one.last_page,
+            }
             for one in shards
             if one.url
         ],
@@ -138,7 +158,11 @@ def plan(
         "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
         "code": notes_on(code, shown or None, versions, eggs_kept(request.project)),
         "differences": [one.document for one in differences],
-        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(request, members, stored)],
+        "warnings": [
+            *warnings,
+            *_warnings(crawler.settings, options, nodes),
+            *_late(request, members, stored),
+        ],
         **found,
     }
 
@@ -188,10 +212,14 @@ def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
         with closing(open_store(where)) as store:
             rules, crawls = len(store.rules().rules), store.crawls()
             slots = learned_slots(crawls)
-            crawled = {str(node.get("url")) for one in crawls for node in one.summary.get("nodes") or ()}
+            crawled = {
+                str(node.get("url")) for one in crawls for node in one.summary.get("nodes") or ()
+            }
             records = tuple(store.nodes())
     if rules and why and request.options.heeds:
-        raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
+        raise ConfigError(
+            f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}"
+        )
     throttle = {"rules": rules, "heeded": not why, "reason": why}
     return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
 
@@ -206,22 +234,29 @@ def _late(request: CrawlRequest, members: Sequence[NodeState], stored: StoreFact
         late = ", ".join(f"on {name} up to {delay:.0f} s late" for name, delay in slow.items())
         return [f"poll_interval: jobs began {late}. {POLL_REMEDY}"]
     if any(node.url not in stored.crawled for node in others):
-        return [f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"]
+        return [
+            f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"
+        ]
     return []
 
 
-def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:
+def _warnings(
+    settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
+) -> list[str]:
     warnings = [_site_load(settings, options, nodes or _to_start())]
     if not nodes:
         warnings.insert(
-            0, f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does."
+            0,
+            f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does.",
         )
     return warnings
 
 
 def _to_start() -> list[dict[str, Any]]:
     """The local nodes that a crawl without nodes starts."""
-    return [{"url": "http://localhost", "slots": max(1, local_nodes.cores() // LOCAL_NODES)}] * LOCAL_NODES
+    return [
+        {"url": "http://localhost", "slots": max(1, local_nodes.cores() // LOCAL_NODES)}
+    ] * LOCAL_NODES
 
 
 def _slots(nodes: Iterable[Mapping[str, Any]]) -> int:
@@ -234,12 +269,24 @@ def _jobs(options: ProducerOptions, nodes: Iterable[Mapping[str, Any]]) -> int:
     return min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
 
 
-def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> str:
+def _site_load(
+    settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
+) -> str:
     jobs = _jobs(options, nodes)
-    each = min(settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
+    each = min(
+        settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+    )
     delay = settings.getfloat("DOWNLOAD_DELAY")
-    rate = f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)" if delay else ""
-    guess = "" if all(node["slots"] for node in nodes) else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
+    rate = (
+        f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)"
+        if delay
+        else ""
+    )
+    guess = (
+        ""
+        if all(node["slots"] for node in nodes)
+        else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
+    )
     return (
         f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same time{rate}{guess}."
         " --max-jobs N lowers it."

@@ -40,7 +40,9 @@ class CrawlOutputs:
     """Where the items of a crawl go at its end."""
 
     files: tuple[ItemOutput, ...] = ()  #: local, made of the parts' lines
-    feeds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: URI -> options, as in FEEDS
+    feeds: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  #: URI -> options, as in FEEDS
 
     @property
     def typed(self) -> bool:
@@ -72,7 +74,9 @@ def crawl_outputs(
         options = _completed(one, settings)
         if _is_plain(one, options, settings) and not wants_exporter:
             overwrite = bool(one.get("overwrite"))
-            files.append(ItemOutput.named(one["path"], overwrite=overwrite, format=options["format"]))
+            files.append(
+                ItemOutput.named(one["path"], overwrite=overwrite, format=options["format"])
+            )
         else:
             given = {name: unpack(value) for name, value in one.items() if name not in _OWN}
             feeds[str(one["path"])] = {**given, "format": options["format"]}
@@ -118,7 +122,9 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
         if str(uri) in known:
             continue  # an earlier process of this crawl has made an output of it
         if str(uri).startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
-            logger.warning("FEEDS: nothing is written to stdout:, which this process does not have; use -o -.")
+            logger.warning(
+                "FEEDS: nothing is written to stdout:, which this process does not have; use -o -."
+            )
             continue
         options = {name: _packed(_as_json(value)) for name, value in feed.items()}
         place = str(uri) if has_own_storage(uri, settings) else _path_of(uri)
@@ -133,7 +139,10 @@ def _feeds_of(settings: BaseSettings) -> dict[str, Any]:
     """FEEDS, with the one feed of the old settings FEED_URI and FEED_FORMAT."""
     feeds = settings.getdict("FEEDS")
     if settings.get("FEED_URI"):
-        feeds = {str(settings["FEED_URI"]): {"format": settings.get("FEED_FORMAT", "jsonlines")}, **feeds}
+        feeds = {
+            str(settings["FEED_URI"]): {"format": settings.get("FEED_FORMAT", "jsonlines")},
+            **feeds,
+        }
     return feeds
 
 
@@ -177,7 +186,9 @@ def _format_of(place: str) -> str:
     return FORMATS.get(suffix, suffix.removeprefix("."))
 
 
-def _is_plain(output: Mapping[str, Any], options: Mapping[str, Any], settings: BaseSettings) -> bool:
+def _is_plain(
+    output: Mapping[str, Any], options: Mapping[str, Any], settings: BaseSettings
+) -> bool:
     """Whether a file of the parts' lines is all that this output asks for."""
     kind = options["format"]
     place = str(output["path"])
@@ -203,7 +214,11 @@ def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
     """The project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
     for path, order in settings.getwithbase("EXTENSIONS").items():
         found = load_object(path) if order is not None else None
-        if isinstance(found, type) and issubclass(found, FeedExporter) and found is not FeedExporter:
+        if (
+            isinstance(found, type)
+            and issubclass(found, FeedExporter)
+            and found is not FeedExporter
+        ):
             return found
     return FeedExporter
 

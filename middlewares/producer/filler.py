@@ -62,7 +62,12 @@ class FrontierWriter:
         self.totals: Counter[str] = Counter()  #: the account, as it is in the store
         self.fault = ""  #: why the store did not take what was last brought to it
 
-    def take(self, found: Iterable[FrontierIntake], counts: Mapping[str, int], misses: Iterable[Miss] = ()) -> None:
+    def take(
+        self,
+        found: Iterable[FrontierIntake],
+        counts: Mapping[str, int],
+        misses: Iterable[Miss] = (),
+    ) -> None:
         """Remember this until the next `write`."""
         self.waiting += found
         self._misses += misses
@@ -79,7 +84,9 @@ class FrontierWriter:
         except Exception as error:  # whatever it was, all is kept for the next time
             if not isinstance(error, DistError) and not self.fault:
                 logger.exception("The frontier cannot be written")
-            self.fault = str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}."
+            self.fault = (
+                str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}."
+            )
         else:
             self.fault = ""
 
@@ -147,7 +154,9 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             slotting=SlotRouting.from_settings(settings, project=project.name),
             salt=uuid4().hex,
         )
-        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items()))
+        args = "".join(
+            f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items())
+        )
         digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
         request = CrawlRequest(spider=spider.name, options=options, project=project)
         thread = await asyncio.to_thread(open_thread, request)
@@ -172,11 +181,21 @@ class FillerRun(Lifecycle):
     """The work of a process that fills a frontier."""
 
     def __init__(
-        self, crawler: Crawler, target: Target, capture: Capture, producer: FrontierProducer, writer: FrontierWriter
+        self,
+        crawler: Crawler,
+        target: Target,
+        capture: Capture,
+        producer: FrontierProducer,
+        writer: FrontierWriter,
     ) -> None:
         super().__init__(TICK)
         self._crawler = crawler
-        self._target, self._capture, self._producer, self._writer = target, capture, producer, writer
+        self._target, self._capture, self._producer, self._writer = (
+            target,
+            capture,
+            producer,
+            writer,
+        )
 
     async def stays(self, request: Request, *, start: bool = False) -> bool:
         """Whether this process crawls the request itself."""
@@ -198,7 +217,9 @@ class FillerRun(Lifecycle):
         before, was = writer.totals.copy(), writer.fault
         await writer.write()
         if writer.fault and not was:
-            logger.warning("The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault)
+            logger.warning(
+                "The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault
+            )
         elif was and not writer.fault:
             logger.info("The frontier %s can be written again", self._producer.frontier)
         count_found(self._crawler, writer.totals - before)
@@ -218,10 +239,16 @@ class FillerRun(Lifecycle):
             process_exit.set(1)
             logger.error(
                 "%d requests did not get into the frontier %s: %s Run this again: what is there is not added twice.",
-                len(writer.waiting), frontier, writer.fault,
-            )  # fmt: skip
-        elif reason != "shutdown":  # an interrupted process has more to add, which its registration tells consumers
+                len(writer.waiting),
+                frontier,
+                writer.fault,
+            )
+        elif (
+            reason != "shutdown"
+        ):  # an interrupted process has more to add, which its registration tells consumers
             await writer.thread(self._producer.sign_off)
-        others = "".join(f", {number} {name}" for name, number in writer.totals.items() if name != "sealed")
+        others = "".join(
+            f", {number} {name}" for name, number in writer.totals.items() if name != "sealed"
+        )
         logger.info("Frontier %s: %d requests added%s", frontier, writer.totals["sealed"], others)
         writer.thread.close()

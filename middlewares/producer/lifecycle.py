@@ -23,9 +23,16 @@ from scrapyd_dist.errors import INTERRUPTED, DistError, as_store_error
 logger = logging.getLogger(__name__)
 
 #: signals that ask a process to end
-ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+ASKING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
+)
 #: loggers that tell of one page, or of a handler whose failure stops nothing
-_HARMLESS = ("scrapy.core.scraper", "scrapy.utils.signal", "scrapy.downloadermiddlewares", "scrapyd_dist")
+_HARMLESS = (
+    "scrapy.core.scraper",
+    "scrapy.utils.signal",
+    "scrapy.downloadermiddlewares",
+    "scrapyd_dist",
+)
 #: what Scrapy's engine says when it is closed before it was open: the error before that one is the reason
 _NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
 #: seconds between two looks at the clock
@@ -40,7 +47,9 @@ class Fault:
 
     kind: str
     text: str
-    refusal: int | None = None  #: the exit code of an error of ours, whose text is a whole paragraph
+    refusal: int | None = (
+        None  #: the exit code of an error of ours, whose text is a whole paragraph
+    )
 
     @classmethod
     def of(cls, error: BaseException) -> Fault:
@@ -100,8 +109,14 @@ def ending(reason: str, where: str) -> tuple[str, int]:
     if reason != "shutdown":
         return f"The spider was closed before the crawl was done, by a setting: {reason}.", 3
     if faults.last is not None:
-        return f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}.", 1
-    return f"The engine was stopped from within this process, not by a signal; {where} may tell more.", 1
+        return (
+            f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}.",
+            1,
+        )
+    return (
+        f"The engine was stopped from within this process, not by a signal; {where} may tell more.",
+        1,
+    )
 
 
 class ExitCode:
@@ -248,7 +263,8 @@ class LifecycleMiddleware(Generic[WorkT]):
 
 
 async def begin(
-    start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistError], Awaitable[None]] | None = None
+    start: Callable[[], Awaitable[WorkT]],
+    refused: Callable[[DistError], Awaitable[None]] | None = None,
 ) -> WorkT | None:
     """Start the work of this process and its clock; `start` checks and opens everything.
 

@@ -156,9 +156,18 @@ class MergedFeeds:
             try:
                 self._exporter(self._feeds)
                 for feed in self._feeds.values():
-                    for plugin in feed.get("postprocessing") or ():  # Scrapy loads them when it has an item
+                    for plugin in (
+                        feed.get("postprocessing") or ()
+                    ):  # Scrapy loads them when it has an item
                         load_object(plugin)
-            except (NotConfigured, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
+            except (
+                NotConfigured,
+                ImportError,
+                NameError,
+                AttributeError,
+                TypeError,
+                ValueError,
+            ) as error:
                 why = "; ".join(complaints.texts) or f"{type(error).__name__}: {error}"
                 raise ConfigError(
                     f"The items cannot be written to {', '.join(map(shown, self._feeds))}: {why.rstrip('.')}. Correct"
@@ -178,7 +187,9 @@ class MergedFeeds:
         if local:
             await self._write(local, items, is_last=True)
 
-    async def _write(self, feeds: Mapping[str, Mapping[str, Any]], items: Items, *, is_last: bool) -> None:
+    async def _write(
+        self, feeds: Mapping[str, Mapping[str, Any]], items: Items, *, is_last: bool
+    ) -> None:
         spider, failed = self._crawler.spider, self._failed()
         with _complaints() as complaints:
             exporter = self._exporter(feeds, is_last=is_last)
@@ -225,7 +236,9 @@ class MergedFeeds:
         """What is to be said of items that are not in a feed, or not as the spider made them."""
         places, said = ", ".join(map(shown, self._feeds)), list[str]()
         if self.lost:
-            said.append(f"{counted(self.lost, 'item')} could not be written to {places}: {_most(self.why_lost)}.")
+            said.append(
+                f"{counted(self.lost, 'item')} could not be written to {places}: {_most(self.why_lost)}."
+            )
         if self.problems:
             count = sum(self.problems.values())
             said.append(
@@ -237,14 +250,18 @@ class MergedFeeds:
         stats = self._crawler.stats.get_stats()
         return sum(count for name, count in stats.items() if name.startswith(_FAILED))
 
-    def _exporter(self, feeds: Mapping[str, Mapping[str, Any]], *, is_last: bool = True) -> FeedExporter:
+    def _exporter(
+        self, feeds: Mapping[str, Mapping[str, Any]], *, is_last: bool = True
+    ) -> FeedExporter:
         """An exporter of these feeds that hears no signals: it is given the items here.
 
         Only the last exporter says that all feeds are closed.
         """
         settings = self._crawler.settings
         with_feeds = Settings(settings.copy())
-        with_feeds.set("FEEDS", {uri: dict(feed) for uri, feed in feeds.items()}, priority="cmdline")
+        with_feeds.set(
+            "FEEDS", {uri: dict(feed) for uri, feed in feeds.items()}, priority="cmdline"
+        )
         with_feeds.set("FEED_URI", None, priority="cmdline")
         with_feeds.set("FEED_STORAGES", _storages(settings), priority="cmdline")
         crawler = copy(self._crawler)
@@ -263,7 +280,11 @@ def _storages(settings: BaseSettings) -> dict[str, Any]:
     """FEED_STORAGES, with ours for local files where Scrapy's would be used."""
     own = settings.getdict("FEED_STORAGES")
     storages = settings.getwithbase("FEED_STORAGES")
-    ours = {scheme: WholeFileStorage for scheme in _LOCAL if load_object(storages[scheme]) is FileFeedStorage}
+    ours = {
+        scheme: WholeFileStorage
+        for scheme in _LOCAL
+        if load_object(storages[scheme]) is FileFeedStorage
+    }
     return {**own, **ours}
 
 
@@ -284,14 +305,19 @@ def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
 
 def _serialized(item: Any) -> dict[str, Any]:
     fields = ItemAdapter(item)
-    return {name: fields.get_field_meta(name).get("serializer", _as_it_is)(fields[name]) for name in fields}
+    return {
+        name: fields.get_field_meta(name).get("serializer", _as_it_is)(fields[name])
+        for name in fields
+    }
 
 
 def _as_it_is(value: Any) -> Any:
     return value
 
 
-async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, package: str = "", **found: Any) -> Delivery:
+async def deliver_to(
+    outputs: CrawlOutputs, crawler: Any, folder: Path, *, package: str = "", **found: Any
+) -> Delivery:
     """Write everything that a finished crawl leaves behind: its feeds, and then what `delivery.deliver` writes.
 
     Args:
@@ -304,7 +330,9 @@ async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, packa
     Raises:
         FeedsNotStored: a feed could not be stored; nothing else is written then.
     """
-    values = partial(exported_values, package=package if crawler is None else package_of(type(crawler.spider)))
+    values = partial(
+        exported_values, package=package if crawler is None else package_of(type(crawler.spider))
+    )
     work = partial(deliver, folder, outputs=outputs.files, values=values, **found)
     if not outputs.feeds:
         delivered = await asyncio.to_thread(work)

@@ -45,7 +45,9 @@ class Prepared:
     """The fleet at the start."""
 
     probes: tuple[NodeProbe, ...]
-    members: list[NodeState]  #: the same nodes as the scheduler knows them; those that join later are added
+    members: list[
+        NodeState
+    ]  #: the same nodes as the scheduler knows them; those that join later are added
     version: str | None
     key: bytes | None
     egg: Egg | None
@@ -82,7 +84,10 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
             f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set"
             " logs_dir in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
         )
-    return [f"{str(error).rstrip('.')}; the crawl goes on without it, and uses it when it answers" for error in errors]
+    return [
+        f"{str(error).rstrip('.')}; the crawl goes on without it, and uses it when it answers"
+        for error in errors
+    ]
 
 
 def prepare(
@@ -115,7 +120,9 @@ def prepare(
         raise type(error)(
             f"{error} What was started on this machine ({counted(len(nodes), 'node')}) still runs: sdist nodes down"
         ) from error
-    started = f"started {counted(len(nodes), 'node')} on this machine; `sdist nodes down` stops them"
+    started = (
+        f"started {counted(len(nodes), 'node')} on this machine; `sdist nodes down` stops them"
+    )
     return replace(prepared, warnings=[*prepared.warnings, started])
 
 
@@ -130,11 +137,21 @@ def _prepare(
 ) -> Prepared:
     """See to it that these nodes have the egg; see `prepare`."""
     options = request.options
-    answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}
+    answers = {
+        one.asked: one
+        for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))
+    }
     probes = tuple(answers[node] for node in nodes)
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
     if dry_run:
-        return Prepared(probes=probes, members=_members(probes, {}), version=None, key=key, egg=egg, warnings=warnings)
+        return Prepared(
+            probes=probes,
+            members=_members(probes, {}),
+            version=None,
+            key=key,
+            egg=egg,
+            warnings=warnings,
+        )
     up = [p.asked for p in probes if p.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
     names = [node.version for node in result.ready if node.version]
@@ -168,11 +185,18 @@ def _build(request: CrawlRequest) -> tuple[Egg | None, bytes | None]:
             ' DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
         )
     key, client = state_key(project.state), redis_client(request.store)
-    return eggs.build(project.root, project.config.settings_module, key=key, requirements=client), key
+    return eggs.build(
+        project.root, project.config.settings_module, key=key, requirements=client
+    ), key
 
 
 def _roll_out(
-    request: CrawlRequest, nodes: Sequence[Node], egg: Egg | None, *, version: str | None, dirty: bool = True
+    request: CrawlRequest,
+    nodes: Sequence[Node],
+    egg: Egg | None,
+    *,
+    version: str | None,
+    dirty: bool = True,
 ) -> rollout.RollOut:
     """Bring the code, which must have the spider, to these nodes; DistError if none of them can run it.
 
@@ -190,7 +214,11 @@ def _roll_out(
     if result.ready:
         return result
     text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in result.failures.items())
-    kind = NothingMatched if {type(node.error) for node in result.failed} == {NothingMatched} else ConfigError
+    kind = (
+        NothingMatched
+        if {type(node.error) for node in result.failed} == {NothingMatched}
+        else ConfigError
+    )
     raise kind(f"No node can run this project's code, so nothing was started. {text}")
 
 
@@ -220,12 +248,17 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     except DistError as error:
         return str(error)
     if prepared.version and result.version != prepared.version:
-        return f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"
+        return (
+            f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"
+        )
     return ""
 
 
 def notes_on(
-    code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]], kept: Sequence[SavedEgg] = ()
+    code: CrawlCode,
+    version: str | None,
+    there: Mapping[str, tuple[str, ...]],
+    kept: Sequence[SavedEgg] = (),
 ) -> list[str]:
     """Remarks on the code that a crawl runs under the name `version`, such as that something else was deployed last.
 
@@ -233,7 +266,11 @@ def notes_on(
     """
     notes = [code.note] if code.note else []
     if code.before is not None and code.before != version and version is not None:
-        why = "today's code, as --new-code says," if code.new else "the same code with today's part of scrapyd-dist,"
+        why = (
+            "today's code, as --new-code says,"
+            if code.new
+            else "the same code with today's part of scrapyd-dist,"
+        )
         notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
     if code.before is not None or code.egg is not None or version is None:
         return notes

@@ -56,8 +56,13 @@ class Stage:
     def came(self, response: Response) -> None:
         """The callback of a page has run to its end."""
         pages, now = self.cost.pages + 1, time.process_time()
-        latency = self.cost.latency + (response.meta.get("download_latency", 0.0) - self.cost.latency) / pages
-        self.cost = PageCost(pages=pages, latency=latency, processor=(now - self._since) / max(1, pages - 1))
+        latency = (
+            self.cost.latency
+            + (response.meta.get("download_latency", 0.0) - self.cost.latency) / pages
+        )
+        self.cost = PageCost(
+            pages=pages, latency=latency, processor=(now - self._since) / max(1, pages - 1)
+        )
         if pages == 1:
             self._since = now
 
@@ -77,8 +82,10 @@ class Probe:
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         try:
             await self._begin(start)
-        except Exception as error:  # noqa: BLE001 - the spider's start can fail in any way
-            self._index.failure = str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}"
+        except Exception as error:
+            self._index.failure = (
+                str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}"
+            )
         for request in self._index.due(self._most):
             yield request
 
@@ -90,10 +97,15 @@ class Probe:
         loop.call_later(LONGEST / 2, self._turn_to_details)
         loop.call_later(LONGEST, sys.exit)  # at once, whatever is under way: what has come is kept
         shards, key = shards_of(options, spider), state_key(find_project(settings).state)
-        self._walk, self._target = IndexWalk(shards, template_of(options)), find_target(spider, settings)
+        self._walk, self._target = (
+            IndexWalk(shards, template_of(options)),
+            find_target(spider, settings),
+        )
         self._finds = FoundRequests(crawler=self._crawler, key=key)
         if options.sharded:
-            self._index.queue.extend(self._request(Request(shard.url, dont_filter=True)) for shard in shards)
+            self._index.queue.extend(
+                self._request(Request(shard.url, dont_filter=True)) for shard in shards
+            )
         else:
             async for output in start:
                 self._sort(output, start=True)
@@ -109,7 +121,7 @@ class Probe:
             async for output in result:
                 if stage is self._index:
                     self._sort(output)
-        except Exception as error:  # noqa: BLE001 - a callback can fail in any way
+        except Exception as error:
             self._ended(stage, f"{type(error).__name__} in the callback: {error}")
             return
         stage.came(response)
@@ -117,9 +129,14 @@ class Probe:
         for nothing in list[Any]():  # neither requests nor items leave here
             yield nothing
 
-    def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
+    def process_spider_exception(
+        self, response: Response, exception: Exception, spider: Spider | None = None
+    ) -> None:
         if not isinstance(exception, HttpError):  # that one came by the errback
-            self._ended(self._stage_of(response.meta), f"{type(exception).__name__} in the callback: {exception}")
+            self._ended(
+                self._stage_of(response.meta),
+                f"{type(exception).__name__} in the callback: {exception}",
+            )
 
     def _sort(self, output: Any, *, start: bool = False) -> None:
         spider = self._crawler.spider
@@ -146,7 +163,9 @@ class Probe:
         stage.ended += 1
         stage.failure = failure or stage.failure
         if not self._detail.asked:
-            self._lanes = max(self._lanes, len(self._index.queue) + self._index.asked - self._index.ended)
+            self._lanes = max(
+                self._lanes, len(self._index.queue) + self._index.asked - self._index.ended
+            )
         self._ask(stage)
 
     def _ask(self, stage: Stage) -> None:
@@ -171,7 +190,9 @@ class Probe:
     def result(self) -> Probed:
         """What was found out; DistError if a kind of page was not reached."""
         index, detail, settings = self._index, self._detail, self._crawler.settings
-        why = ((detail if self._found else index).failure or f"no answer within {LONGEST:g} s").rstrip(".")
+        why = (
+            (detail if self._found else index).failure or f"no answer within {LONGEST:g} s"
+        ).rstrip(".")
         if not (index.cost.pages or self._found):
             raise DistError(
                 f"No index page could be fetched, so nothing can be forecast: {why}. Check the"

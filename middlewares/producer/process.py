@@ -25,7 +25,15 @@ from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.config import PARTS, STATE_FOLDER, find_root, state_dir, stay_here
-from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NoCrawl, NothingMatched, as_store_error, fault_of
+from scrapyd_dist.errors import (
+    ConfigError,
+    CrawlFailed,
+    DistError,
+    NoCrawl,
+    NothingMatched,
+    as_store_error,
+    fault_of,
+)
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
@@ -64,7 +72,9 @@ def _crawl(crawl: str, store: str) -> int:
     try:
         if (root := find_root()) is not None:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
-        settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
+        settings = project_settings(
+            {**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store}
+        )
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         gc.collect()  # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted
@@ -73,11 +83,18 @@ def _crawl(crawl: str, store: str) -> int:
         folder = Path(STATE_FOLDER, "crawls", crawl, PARTS).absolute()
         print(f"{as_store_error(error)} ({folder}).", file=sys.stderr)
         return DistError.exit_code
-    except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
+    except Exception as error:
         if not isinstance(error, DistError):
             traceback.print_exc()
-        message, code = (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
-        changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
+        message, code = (
+            (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
+        )
+        changes = {
+            "state": database.crawl(crawl).when_refused,
+            "exit_code": code,
+            "message": message,
+            "pid": None,
+        }
         database.update_crawl(crawl, **changes, ended=time.time())
         on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
         if on_finish and not (isinstance(error, CrawlFailed) and error.told):
@@ -108,21 +125,28 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     fault = faults.last
     if fault is not None and fault.refusal is not None:
         raise CrawlFailed(fault.text, fault.refusal)
-    why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
+    why = (
+        f"a part of it failed: {fault}"
+        if fault is not None
+        else "its process ended, and said no reason"
+    )
     root = find_root() or Path.cwd()
     log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
-        text = (
-            f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole traceback is in {log}."
-        )
+        text = f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole traceback is in {log}."
         raise CrawlFailed(text, ConfigError.exit_code)
-    raise CrawlFailed(f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code)
+    raise CrawlFailed(
+        f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code
+    )
 
 
 def broken(error: Exception) -> str:
     """What is wrong with a project that cannot be loaded, in a paragraph."""
     hint = ""
-    if isinstance(error, ModuleNotFoundError) and Path("src", (error.name or "").partition(".")[0]).is_dir():
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and Path("src", (error.name or "").partition(".")[0]).is_dir()
+    ):
         hint = " It is in the folder src: `pip install -e .` makes it known, or PYTHONPATH=src."
     return f"The project cannot be loaded: {fault_of(error)}. Nothing was started.{hint}"
 
@@ -169,7 +193,12 @@ def check_known(settings: Settings, spider: str) -> type[Spider]:
     if spider in known:
         return loader.load(spider)
     broken = next(
-        (str(w.message).strip().splitlines()[-1] for w in caught if "Could not load spiders" in str(w.message)), ""
+        (
+            str(w.message).strip().splitlines()[-1]
+            for w in caught
+            if "Could not load spiders" in str(w.message)
+        ),
+        "",
     )
     listed = ", ".join(known) or "none"
     raise NothingMatched(
@@ -209,7 +238,7 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
             return {"plan": plan(settings, request["spider"], request.get("args", {}), code, probe)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
-    except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way
+    except Exception as error:
         traceback.print_exc()
         return {"error": broken(error), "exit_code": 2}
 
@@ -222,9 +251,13 @@ def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
     # What comes of its pages is kept nowhere.
     nothing: dict[str, Any] = {"ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None}
     settings.setdict({PROBE: request["probe"], **nothing}, priority="cmdline")
-    _execute(settings, request["spider"], {"args": request.get("args", {})})  # -s is in the settings, below ours
+    _execute(
+        settings, request["spider"], {"args": request.get("args", {})}
+    )  # -s is in the settings, below ours
     if Probe.last is None:
-        raise DistError("The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why.")
+        raise DistError(
+            "The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why."
+        )
     return Probe.last.result()
 
 
@@ -235,7 +268,13 @@ def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:
         return TODAYS
     if request.get("egg"):
         shutil.copy(request["egg"], folder)
-    row = Crawl(id="plan", project="", spider=request["spider"], created=0, options={"version": request["version"]})
+    row = Crawl(
+        id="plan",
+        project="",
+        spider=request["spider"],
+        created=0,
+        options={"version": request["version"]},
+    )
     return import_code(row, folder, root, chosen(root))
 
 

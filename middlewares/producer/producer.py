@@ -63,7 +63,10 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         except Exception as error:
             run.start_failed(error)
             index.lost(
-                own, index.asked(own), "", f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
+                own,
+                index.asked(own),
+                "",
+                f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}",
             )
             raise
 
@@ -82,7 +85,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
         run, shard = self.run, response.meta.get(SHARD, 0)
-        page = response.meta.get(PAGE)  # now: a callback may yield this very request again, with another number
+        page = response.meta.get(
+            PAGE
+        )  # now: a callback may yield this very request again, with another number
         try:
             async for output in contained_stream(result):
                 if not isinstance(output, Request):
@@ -105,16 +110,22 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             if self.run.goals is not None:
                 self.run.goals.count("pages")
 
-    def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
+    def process_spider_exception(
+        self, response: Response, exception: Exception, spider: Spider | None = None
+    ) -> None:
         # An error page came by the errback, and is counted there.
         if not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
             self._lost(response.meta, _first_url(response), "failed", why)
 
-    def _sort(self, run: CrawlRun, request: Request, shard: int, response: Response | None = None) -> Request | None:
+    def _sort(
+        self, run: CrawlRun, request: Request, shard: int, response: Response | None = None
+    ) -> Request | None:
         """The request as the producer crawls it, or None when it is for the fleet, or is not crawled at all."""
         for name in (SHARD, PAGE, LOCAL):
-            request.meta.pop(name, None)  # a callback may have passed the whole meta of its response on
+            request.meta.pop(
+                name, None
+            )  # a callback may have passed the whole meta of its response on
         spider = self._crawler.spider
         assert spider
         if run.enough:
@@ -144,7 +155,11 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if isinstance(failure.value, GoalReached):  # its shard stays unfinished
             return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self._lost(request.meta, request.url if LOCAL in request.meta else _first_url(request), *judge(failure))
+        self._lost(
+            request.meta,
+            request.url if LOCAL in request.meta else _first_url(request),
+            *judge(failure),
+        )
         return errback(failure) if errback else failure
 
     def _lost(self, meta: dict[str, Any], url: str, kind: str, reason: str) -> None:
@@ -157,7 +172,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         shard, index = meta[SHARD], run.index
         following = index.lost(shard, meta[PAGE], url, reason)
         if following is not None and not index.is_border(following):
-            self._crawler.engine.crawl(self._index_request(run, Request(following, dont_filter=True), shard))
+            self._crawler.engine.crawl(
+                self._index_request(run, Request(following, dont_filter=True), shard)
+            )
 
     # signals
 

@@ -34,7 +34,9 @@ class ProducerOptions:
     """The settings of a producer. Seconds and counts as in `docs/reference/settings.md`."""
 
     crawl: str | None = None
-    nodes: tuple[str, ...] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
+    nodes: tuple[
+        str, ...
+    ] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
     target_hosts: tuple[str, ...] = ()  #: addresses of nodes, where `nodes` is empty
     nodes_every: float = 10.0  #: seconds after which commands and names are asked again
     index: str | None = None
@@ -65,9 +67,13 @@ class ProducerOptions:
     mode: str = "auto"
     leases: bool = True  #: workers lease batches, where they reach the store
     only_leased: str = ""  #: the settings, of those given, that only workers know which lease
-    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease, and how sites share them
+    scaling: ScalingPolicy = field(
+        default_factory=ScalingPolicy
+    )  #: of workers that lease, and how sites share them
     throttled: bool = False  #: workers ask the store for permits
-    heeds: bool = True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
+    heeds: bool = (
+        True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
+    )
 
     @property
     def batch_size(self) -> int:
@@ -97,25 +103,36 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     judge(settings)
     throttle = ThrottleOptions.from_settings(settings)
     read, values = reader.value, reader.values_for(ProducerOptions)
-    crawl, mode, feed_url, adapts = values["crawl"], values["mode"], values["target_feed_url"], _adapts(reader)
+    crawl, mode, feed_url, adapts = (
+        values["crawl"],
+        values["mode"],
+        values["target_feed_url"],
+        _adapts(reader),
+    )
     # What a job writes to a feed URL would have items of lost leases; without waiting, all is sent at once.
     may_lease = not feed_url and read("DISTRIBUTED_WAIT")
-    options = ProducerOptions(**{
-        **values,
-        "crawl": check_crawl_name(crawl) if crawl else None,
-        "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
-        "batch_adapt": adapts,
-        "send_feed_url": _may_travel(feed_url, settings),
-        "deliver": _without_secret(values["deliver"], settings),
-        "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
-        "limits": SchedulerLimits(**reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")),
-        "leases": mode == "pull" or (mode == "auto" and may_lease),
-        "only_leased": ", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
-        "scaling": _scaling(reader),
-        "goals": Goals.from_settings(settings),
-        "throttled": throttle.on,
-        "heeds": throttle.heeds,
-    })  # fmt: skip
+    options = ProducerOptions(
+        **{
+            **values,
+            "crawl": check_crawl_name(crawl) if crawl else None,
+            "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
+            "batch_adapt": adapts,
+            "send_feed_url": _may_travel(feed_url, settings),
+            "deliver": _without_secret(values["deliver"], settings),
+            "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
+            "limits": SchedulerLimits(
+                **reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")
+            ),
+            "leases": mode == "pull" or (mode == "auto" and may_lease),
+            "only_leased": ", ".join(
+                name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)
+            ),
+            "scaling": _scaling(reader),
+            "goals": Goals.from_settings(settings),
+            "throttled": throttle.on,
+            "heeds": throttle.heeds,
+        }
+    )
     _check_together(options)
     return options
 
@@ -143,7 +160,9 @@ def _check_together(options: ProducerOptions) -> None:
             "Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls), not both."
         )
     if options.index is not None and options.pages is None:
-        raise ConfigError("An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES).")
+        raise ConfigError(
+            "An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES)."
+        )
     if options.target_feed_url and options.outputs and options.target_feed_format not in LINES:
         raise ConfigError(
             f"Feeds in the format {options.target_feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into"
@@ -161,7 +180,9 @@ def _check_together(options: ProducerOptions) -> None:
             " Leave out one of the two."
         )
     if options.index is None and options.pages is not None:
-        raise ConfigError("A number of pages needs the address of the index: --index TEMPLATE (DISTRIBUTED_INDEX).")
+        raise ConfigError(
+            "A number of pages needs the address of the index: --index TEMPLATE (DISTRIBUTED_INDEX)."
+        )
     if options.index is None and options.start_urls_file is None and options.shards != 1:
         raise ConfigError(
             "Shards need to know the index pages: --index TEMPLATE --pages P, or --start-urls FILE"
@@ -171,7 +192,11 @@ def _check_together(options: ProducerOptions) -> None:
 
 def _without_secret(address: str | None, settings: BaseSettings) -> str | None:
     """The address of --deliver; ConfigError if a password in it could be read by others."""
-    if address and password_in(address) and (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE:
+    if (
+        address
+        and password_in(address)
+        and (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE
+    ):
         raise ConfigError(REVEALED)
     return address
 

@@ -18,14 +18,16 @@ def read_ahead(rows: Iterable[T]) -> Iterator[list[T]]:
 
     Raises what reading them raised, behind the rows before it.
     """
-    ahead: queue.Queue[list[T] | Exception | None] = queue.Queue(AHEAD)  # its end is None, or why it broke off
+    ahead: queue.Queue[list[T] | Exception | None] = queue.Queue(
+        AHEAD
+    )  # its end is None, or why it broke off
 
     def read() -> None:
         try:
             for row in rows:
                 ahead.put([row])
             ahead.put(None)
-        except Exception as error:  # noqa: BLE001 - it is raised where the rows are taken
+        except Exception as error:
             ahead.put(error)
 
     # A daemon: nothing ends a read from a terminal or a pipe, nor one whose rows are taken no more.

@@ -89,7 +89,9 @@ class BaseReporter(ABC):
     def _summary(self, state: CrawlState, *, own_pages: int = 0) -> dict[str, Any]:
         now = self.snapshot
         now.state, now.counts = state.value, self.repository.counts
-        now.progress.look(now.scheduler.members, time.monotonic(), own_pages=own_pages, own_items=now.own_items)
+        now.progress.look(
+            now.scheduler.members, time.monotonic(), own_pages=own_pages, own_items=now.own_items
+        )
         return summary(now)
 
 
@@ -101,7 +103,9 @@ class FrontierReporter(BaseReporter):
     begun: float  #: by the monotonic clock
 
     async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
-        await self.repository.recount()  # the account is that of the producers that fill the frontier
+        await (
+            self.repository.recount()
+        )  # the account is that of the producers that fill the frontier
         document = await super().tell(state, **changes)
         self.show(document)
         return document
@@ -148,10 +152,25 @@ class StatusReporter(BaseReporter):
         now = self.summary(self.repository.state)
         found, batches, name = now["urls_found"], now["batches"], self.repository.id
         done, total, items = batches["done"], batches["total"], now["items"]
-        logger.info("Crawl %s: %d URLs found, %d of %d batches done, %d items", name, found, done, total, items)
+        logger.info(
+            "Crawl %s: %d URLs found, %d of %d batches done, %d items",
+            name,
+            found,
+            done,
+            total,
+            items,
+        )
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
         index, now = self.index, self.snapshot
-        now.duration, now.buffered, now.own_items = self.repository.ran, len(self.capture.cutter), self.own.count
-        now.index_pages, now.index_total, now.index_failed = index.pages + index.done_before, index.total, index.failed
+        now.duration, now.buffered, now.own_items = (
+            self.repository.ran,
+            len(self.capture.cutter),
+            self.own.count,
+        )
+        now.index_pages, now.index_total, now.index_failed = (
+            index.pages + index.done_before,
+            index.total,
+            index.failed,
+        )
         return self._summary(state, own_pages=index.pages)

@@ -57,8 +57,12 @@ def load_strategy(path: str) -> type[CrawlingStrategy]:
     """Import the class that MODULE:CLASS names, from the project; ConfigError if that is none."""
     module, sign, name = path.partition(":")
     if not (module and name):
-        meant = ":".join(path.rsplit(".", 1)) if "." in path and not sign else "shop.strategies:News"
-        raise ConfigError(f"{path!r} does not name a strategy. Write MODULE:CLASS, such as {meant}.")
+        meant = (
+            ":".join(path.rsplit(".", 1)) if "." in path and not sign else "shop.strategies:News"
+        )
+        raise ConfigError(
+            f"{path!r} does not name a strategy. Write MODULE:CLASS, such as {meant}."
+        )
     try:
         there = import_module(module)
     except ModuleNotFoundError as error:
@@ -67,23 +71,38 @@ def load_strategy(path: str) -> type[CrawlingStrategy]:
                 f"There is no module {module} for the strategy {path}: the project has no {error.name}. Modules are"
                 " looked for in the folder of scrapy.cfg."
             ) from error
-        raise ConfigError(f"The strategy's module {module} cannot be imported: {fault_of(error)}.") from error
+        raise ConfigError(
+            f"The strategy's module {module} cannot be imported: {fault_of(error)}."
+        ) from error
     except Exception as error:
-        raise ConfigError(f"The strategy's module {module} cannot be imported: {fault_of(error)}.") from error
+        raise ConfigError(
+            f"The strategy's module {module} cannot be imported: {fault_of(error)}."
+        ) from error
     found = getattr(there, name, None)
     if _is_strategy(found):
         return found
-    names = getattr(there, "__all__", vars(there))  # a package may load its names when they are asked for
+    names = getattr(
+        there, "__all__", vars(there)
+    )  # a package may load its names when they are asked for
     kinds = [one for one in (getattr(there, name, None) for name in names) if _is_strategy(one)]
-    own = ", ".join(kind.__name__ for kind in kinds if f"{kind.__module__}.".startswith(f"{module}.")) or "none"
-    what = f"The module {module} has no {name}" if found is None else f"{path} is no crawling strategy"
+    own = (
+        ", ".join(kind.__name__ for kind in kinds if f"{kind.__module__}.".startswith(f"{module}."))
+        or "none"
+    )
+    what = (
+        f"The module {module} has no {name}" if found is None else f"{path} is no crawling strategy"
+    )
     raise ConfigError(
         f"{what}. Name a class that is made from scrapyd_dist.strategy.CrawlingStrategy; of those, {module} has: {own}."
     )
 
 
 def _is_strategy(found: object) -> TypeGuard[type[CrawlingStrategy]]:
-    return isinstance(found, type) and issubclass(found, CrawlingStrategy) and found is not CrawlingStrategy
+    return (
+        isinstance(found, type)
+        and issubclass(found, CrawlingStrategy)
+        and found is not CrawlingStrategy
+    )
 
 
 def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
@@ -96,14 +115,20 @@ def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
     return crawler
 
 
-def make_strategy(kind: type[CrawlingStrategy], crawler: Crawler, args: Mapping[str, str]) -> CrawlingStrategy:
+def make_strategy(
+    kind: type[CrawlingStrategy], crawler: Crawler, args: Mapping[str, str]
+) -> CrawlingStrategy:
     """Let the class make the strategy; ConfigError if it does not take these arguments, or raises."""
     own = getattr(kind.from_crawler, "__func__", None) is not CrawlingStrategy.from_crawler.__func__  # type: ignore[attr-defined]
     try:
-        inspect.signature(kind.from_crawler if own else kind).bind(*([crawler] if own else []), **args)
+        inspect.signature(kind.from_crawler if own else kind).bind(
+            *([crawler] if own else []), **args
+        )
     except TypeError as error:
         given = " ".join(f"-a {name}=…" for name in args) or "no -a"
-        raise ConfigError(f"The strategy {kind.__name__} does not take these arguments ({given}): {error}.") from error
+        raise ConfigError(
+            f"The strategy {kind.__name__} does not take these arguments ({given}): {error}."
+        ) from error
     try:
         return kind.from_crawler(crawler, **args)
     except DistError:
@@ -138,7 +163,12 @@ class StrategyRunner:
 
     @classmethod
     def make(
-        cls, settings: Settings, frontier: str, terms: StrategyTerms, seeds: SeedOpener | None = None, source: str = ""
+        cls,
+        settings: Settings,
+        frontier: str,
+        terms: StrategyTerms,
+        seeds: SeedOpener | None = None,
+        source: str = "",
     ) -> "StrategyRunner":
         """Make what the terms say of the project with these settings; DistError if that cannot be."""
         spider, options = check_known(settings, terms.spider), read_options(settings)
@@ -162,7 +192,9 @@ class StrategyRunner:
         """Register before any worker looks whether there may be more work; take the place of processes that died."""
         reads = self.seeds is not None
         for work in (WORK, seeds_work(self.source)) if reads else (WORK,):
-            Registration(store=store, frontier=self.frontier, work=work, process=self.process, seconds=HELD).renew()
+            Registration(
+                store=store, frontier=self.frontier, work=work, process=self.process, seconds=HELD
+            ).renew()
         if reads:  # what an earlier run had finished goes on with these seeds
             store.end_strategy(self.frontier, ended=False)
         for one in store.strategy_backlog(self.frontier).processes:
@@ -197,10 +229,18 @@ class StrategyRunner:
 
     def _manager(self, store: Store) -> StrategyManager:
         return StrategyManager(
-            store=store, crawl=self.frontier, process=self.process, strategy=self.strategy,
-            fingerprint=self.fingerprint, key=self.key, source=self.source, max_depth=self.terms.max_depth,
-            standing=self.terms.standing, ahead=self.terms.ahead or AHEAD, size=self.size,
-        )  # fmt: skip
+            store=store,
+            crawl=self.frontier,
+            process=self.process,
+            strategy=self.strategy,
+            fingerprint=self.fingerprint,
+            key=self.key,
+            source=self.source,
+            max_depth=self.terms.max_depth,
+            standing=self.terms.standing,
+            ahead=self.terms.ahead or AHEAD,
+            size=self.size,
+        )
 
     def _close(self, manager: StrategyManager, *, leave: bool) -> None:
         self.over = manager.over
@@ -272,7 +312,7 @@ class StrategyThread:
     def _run(self) -> None:
         try:
             self._runner.run()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the end is awaited
+        except BaseException as error:
             self._end.set_exception(error)
         else:
             self._end.set_result(None)
@@ -291,5 +331,6 @@ class StrategyThread:
         if self._end.running():
             logger.warning(
                 "The strategy of %s is still at work, and is left as it is: its partitions are free in %g s.",
-                self._runner.frontier, HELD,
-            )  # fmt: skip
+                self._runner.frontier,
+                HELD,
+            )

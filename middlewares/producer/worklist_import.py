@@ -50,7 +50,9 @@ def request_reader(
     Without a callback, the worker's settings name it. The Fernet key is for what must be hidden.
     """
     crawler = Crawler(Spider, settings)
-    fingerprinter = build_from_crawler(load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
+    fingerprinter = build_from_crawler(
+        load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler
+    )
     placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
 
     def read(row: WorklistRow) -> FrontierIntake:
@@ -60,10 +62,15 @@ def request_reader(
         name = value.get("callback") or "parse"
         to = slotting.addressee(request, name)
         slot, fingerprint = placing.place(request, name, to)
-        value = {**_travelling(value, request), **({"callback": to.callback} if to and to.callback else {})}
+        value = {
+            **_travelling(value, request),
+            **({"callback": to.callback} if to and to.callback else {}),
+        }
         if len(str(value)) > LARGE:
             encode([value], key=key)
-        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+        return FrontierIntake(
+            value=value, fingerprint=fingerprint, slot=slot, priority=request.priority
+        )
 
     return read
 
@@ -73,7 +80,12 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
     meta = {name: item for name, item in value.get("meta", {}).items() if name not in LOCAL_META}
     rest = {name: item for name, item in value.items() if name not in {"meta", "priority"}}
     own = {"meta": meta} if meta else {}
-    return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
+    return {
+        **rest,
+        **own,
+        **({"priority": request.priority} if request.priority else {}),
+        "url": request.url,
+    }
 
 
 @dataclass(kw_only=True)

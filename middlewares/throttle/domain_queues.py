@@ -75,7 +75,9 @@ class DomainQueue:
     spacing: float | None = None  #: seconds between two of its permits, as far as is known
     alarm: float | None = None  #: when it is looked at next, by our clock
     since: float | None = None  #: since when its requests wait for a permit
-    patience: float | None = None  #: until then, a budget of pages that was found used up may have pages again
+    patience: float | None = (
+        None  #: until then, a budget of pages that was found used up may have pages again
+    )
     _latest: float | None = None  #: the moment of its latest permit, by our clock
 
     @property
@@ -93,7 +95,9 @@ class DomainQueue:
 
     def missing(self, now: float, room: int) -> int:
         """How many permits to request now; `room`: how many of its requests could leave at once."""
-        if self.standing is not DomainStatus.LIMITED or (self.patience is not None and now < self.patience):
+        if self.standing is not DomainStatus.LIMITED or (
+            self.patience is not None and now < self.patience
+        ):
             return 0
         have, most = len(self.permits) + self.asked, min(self.demand, self._ahead())
         if self.bounded:
@@ -108,7 +112,13 @@ class DomainQueue:
 
     def receive(self, answer: PermitReply, ours: Callable[[float], float], now: float) -> None:
         """The store's answer to a request of this queue; `ours` converts its moments to our clock."""
-        self.standing = DomainStatus.FREE if answer.free else DomainStatus.HELD if answer.held else DomainStatus.LIMITED
+        self.standing = (
+            DomainStatus.FREE
+            if answer.free
+            else DomainStatus.HELD
+            if answer.held
+            else DomainStatus.LIMITED
+        )
         if not answer.permits:
             if not answer.used_up:
                 self.patience = None
@@ -176,7 +186,9 @@ class QueueOwner(Protocol):
 class DomainQueues:
     """All queues of one process, by key; the owner is the gate."""
 
-    def __init__(self, owner: QueueOwner, capacity: DownloaderCapacity, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, owner: QueueOwner, capacity: DownloaderCapacity, clock: Callable[[], float]
+    ) -> None:
         self._owner, self._capacity, self._clock = owner, capacity, clock
         self._queues: dict[QueueKey, DomainQueue] = {}
         self._ready: dict[DomainQueue, None] = {}  #: the one whose turn it is comes first
@@ -193,13 +205,17 @@ class DomainQueues:
         queue = self._queues.get(key)
         if queue is None:
             return not self._owner.is_ruled(key.domain)
-        return queue.standing is DomainStatus.OPEN or (queue.standing is DomainStatus.FREE and not self._away)
+        return queue.standing is DomainStatus.OPEN or (
+            queue.standing is DomainStatus.FREE and not self._away
+        )
 
     def of(self, key: QueueKey) -> DomainQueue:
         """The queue of this key, made when it is not there."""
         queue = self._queues.get(key)
         if queue is None:
-            standing = DomainStatus.LIMITED if self._owner.is_ruled(key.domain) else DomainStatus.OPEN
+            standing = (
+                DomainStatus.LIMITED if self._owner.is_ruled(key.domain) else DomainStatus.OPEN
+            )
             queue = self._queues[key] = DomainQueue(key, standing=standing)
             self._idle[queue] = self._clock()
         return queue
@@ -286,7 +302,9 @@ class DomainQueues:
 
     def _free(self, queue: DomainQueue) -> int:
         """How many of its requests could leave at once."""
-        free = sum(min(number, max(0, self._capacity.free(slot))) for slot, number in queue.slots.items())
+        free = sum(
+            min(number, max(0, self._capacity.free(slot))) for slot, number in queue.slots.items()
+        )
         if not free and queue.slots:
             delay = min(self._capacity.delay(slot) for slot in queue.slots)
             if delay:
@@ -312,7 +330,9 @@ class DomainQueues:
     def withdraw(self, changed: Collection[str]) -> None:
         """The rules, or the pace, of these domains have changed (with `ALL`, of all): request permits ahead anew."""
         now, is_all = self._clock(), ALL in changed
-        for queue in [queue for queue in self._queues.values() if is_all or queue.key.domain in changed]:
+        for queue in [
+            queue for queue in self._queues.values() if is_all or queue.key.domain in changed
+        ]:
             self._owner.give_back(queue.withdraw(now, ruled=self._owner.is_ruled(queue.key.domain)))
             self.settle(queue)
 
@@ -357,7 +377,9 @@ class DomainQueues:
             if queue.standing is DomainStatus.USED_UP:
                 answer.set_exception(PagesUsedUp(queue.key.domain, queue.key.pages or 0))
             else:
-                answer.set_result(queue.permits.pop(0) if queue.standing is DomainStatus.LIMITED else None)
+                answer.set_result(
+                    queue.permits.pop(0) if queue.standing is DomainStatus.LIMITED else None
+                )
 
     def _place(self, queue: DomainQueue, now: float) -> None:
         """Among the ready ones, or not; and count how long it has waited."""
@@ -380,10 +402,14 @@ class DomainQueues:
         """Look at the queue at this moment, unless an earlier look is set."""
         if moment is not None and (queue.alarm is None or moment < queue.alarm):
             queue.alarm = moment
-            asyncio.get_event_loop().call_later(max(0.0, moment - self._clock()), self._ring, queue, moment)
+            asyncio.get_event_loop().call_later(
+                max(0.0, moment - self._clock()), self._ring, queue, moment
+            )
 
     def _ring(self, queue: DomainQueue, moment: float) -> None:
-        if queue.alarm != moment:  # an earlier one was set since, and has rung; or the queue is forgotten
+        if (
+            queue.alarm != moment
+        ):  # an earlier one was set since, and has rung; or the queue is forgotten
             return
         queue.alarm = None
         self.settle(queue)
@@ -405,7 +431,11 @@ class DomainQueues:
             held = queue.standing is DomainStatus.HELD
             for guest in list(queue.guests):
                 if not guest.answer.done() and (ending or (held and now - guest.since > HELD_FOR)):
-                    why = "the crawl ends" if ending else f"{queue.key.domain} is blocked or paused (sdist throttle)"
+                    why = (
+                        "the crawl ends"
+                        if ending
+                        else f"{queue.key.domain} is blocked or paused (sdist throttle)"
+                    )
                     guest.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
 
     def close(self) -> list[TimedPermit]:

@@ -76,7 +76,9 @@ class DownloaderCapacity:
     def __init__(self, crawler: Crawler, clock: Callable[[], float]) -> None:
         self._crawler, self._clock = crawler, clock
         self._in_flight: dict[int, _InFlight] = {}
-        self._lost: dict[int, float] = {}  #: numbers of permits that were given up or lent, and when
+        self._lost: dict[
+            int, float
+        ] = {}  #: numbers of permits that were given up or lent, and when
         self._numbers = itertools.count(1)
         self._coming: Counter[str] = Counter()  #: slot -> requests on their way to it
         self._placed: Counter[str] = Counter()  #: those of them that came by no queue
@@ -141,8 +143,14 @@ class DownloaderCapacity:
         own = downloader.per_slot_settings.get(slot, {})
         usual = getattr(downloader, "_delay", None)
         if usual is None:  # Scrapy before 2.15
-            usual = getattr(spider, "download_delay", self._crawler.settings.getfloat("DOWNLOAD_DELAY"))
-        return 1 if own.get("delay", usual) else int(own.get("concurrency", downloader.domain_concurrency))
+            usual = getattr(
+                spider, "download_delay", self._crawler.settings.getfloat("DOWNLOAD_DELAY")
+            )
+        return (
+            1
+            if own.get("delay", usual)
+            else int(own.get("concurrency", downloader.domain_concurrency))
+        )
 
     def delay(self, slot: str) -> float:
         """Seconds until DOWNLOAD_DELAY, or AutoThrottle, lets the next request of a slot go."""
@@ -229,7 +237,9 @@ class DownloaderCapacity:
         """The permits that have expired; numbers that were lost long ago are forgotten."""
         now = self._clock()
         old = [number for number, out in self._in_flight.items() if not out.held.fresh(now)]
-        self._lost = {number: since for number, since in self._lost.items() if now - since < REMEMBERED}
+        self._lost = {
+            number: since for number, since in self._lost.items() if now - since < REMEMBERED
+        }
         self._lost.update(dict.fromkeys(old, now))
         return [held for number in old if (held := self.take(number))]
 

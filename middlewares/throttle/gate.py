@@ -25,7 +25,14 @@ from scrapyd_dist.throttle.permits import ALL, PermitRequest, SiteNews, TakenPer
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
 from .domain_queues import DomainQueue, DomainQueues, DomainStatus, QueueKey
-from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, TimedPermit, sent_back
+from .downloader_capacity import (
+    FREE,
+    OVER,
+    DownloaderCapacity,
+    InFlightPermit,
+    TimedPermit,
+    sent_back,
+)
 from .throttle_client import (
     ClockOffset,
     PermitQueue,
@@ -59,12 +66,19 @@ class Gate:
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()
 
-    def __init__(self, crawler: Crawler, options: ThrottleOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        options: ThrottleOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.options, self.problem, self.awake = options, "", options.on
         self._ruled: frozenset[str] = frozenset()
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
         self.sleeping: WeakSet[PermitQueue] = WeakSet()  #: to be woken by the first rule
-        self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
+        self._before: WeakSet[Request] = (
+            WeakSet()
+        )  #: those that were under way when the first rule came
         self._crawler, self._clock = crawler, clock
         self._egress, self.budget = Egress(options, crawler), PageBudget(options, crawler)
         self.capacity = DownloaderCapacity(crawler, clock)
@@ -100,11 +114,17 @@ class Gate:
         self._client = ThrottleClient(store, self, self._clock, rules=self.options.heeds)
 
     def _warn_of_rules(self) -> None:
-        threading.Thread(target=warn_of_rules, args=(self._crawler, self.problem), daemon=True).start()
+        threading.Thread(
+            target=warn_of_rules, args=(self._crawler, self.problem), daemon=True
+        ).start()
 
     async def _opened(self) -> None:
-        if self.options.per_ip:  # what is asked for an address that is not known yet has to be asked again
-            await asyncio.get_running_loop().run_in_executor(None, self._egress.settled.wait, PATIENCE)
+        if (
+            self.options.per_ip
+        ):  # what is asked for an address that is not known yet has to be asked again
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._egress.settled.wait, PATIENCE
+            )
         self._looks = asyncio.ensure_future(self._look())
         if self.options.heeds:  # what leaves before the rules are known would leave without them
             with suppress(asyncio.TimeoutError):
@@ -135,7 +155,9 @@ class Gate:
             if found.why:
                 level = logging.INFO if pause == LOOK else logging.DEBUG
                 until = "" if found.lasting else " as long as the store is out of reach"
-                logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
+                logger.log(
+                    level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why
+                )
                 if found.lasting:
                     return
                 pause = min(2 * pause, LONGEST_SEARCH)
@@ -168,7 +190,7 @@ class Gate:
         """The first rule: what has not left yet waits for its permit from now on."""
         logger.info("The store has rules of `sdist throttle`: requests leave as these say.")
         self.awake = True
-        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells
+        slot = self._crawler.engine._slot
         self._before = WeakSet(slot.inprogress if slot is not None else ())
         warn_of_scheduler(self._crawler.settings)
         for queue in list(self.sleeping):
@@ -281,7 +303,9 @@ class Gate:
     def tell(self, news: SiteNews) -> None:
         """Tell all workers what a site has said: a refusal at once, all else within a second."""
         if self._client is not None:
-            self._client.tell(news, at_once=news.refused_at is not None or news.retry_after is not None)
+            self._client.tell(
+                news, at_once=news.refused_at is not None or news.retry_after is not None
+            )
 
     def now(self) -> float:
         """The store's clock."""
@@ -300,9 +324,14 @@ class Gate:
     def _ask(self, kind: QueueKey, count: int) -> PermitRequest:
         budget, options = "" if kind.pages is None else self.budget.name, self.options
         return PermitRequest(
-            key=self._charge(kind), domain=kind.domain, count=count, limit=options.limit, moderated=options.moderated,
-            pages=kind.pages, budget=budget,
-        )  # fmt: skip
+            key=self._charge(kind),
+            domain=kind.domain,
+            count=count,
+            limit=options.limit,
+            moderated=options.moderated,
+            pages=kind.pages,
+            budget=budget,
+        )
 
     def answered(self, taken: TakenPermits, received: float, took: float) -> None:
         """The store's answer, which arrived at `received` by our clock, and took so many seconds."""
@@ -337,7 +366,7 @@ class Gate:
 
     def wake(self) -> None:
         """The engine is to look into its queues: a request may leave now."""
-        slot = self._crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads there
+        slot = self._crawler.engine._slot
         if slot is not None:
             slot.nextcall.schedule()
 

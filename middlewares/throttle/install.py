@@ -25,7 +25,9 @@ def put_in(settings: BaseSettings) -> None:
 
     ours = {AWARE: HeedingQueue, PLAIN: HeedingPlainQueue}
     if settings[QUEUE] in ours and not waits_by_address(settings):  # else the gate says why not
-        settings.set(QUEUE, ThrottledQueue if options.on else ours[settings[QUEUE]], priority="cmdline")
+        settings.set(
+            QUEUE, ThrottledQueue if options.on else ours[settings[QUEUE]], priority="cmdline"
+        )
     for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (PermitMiddleware, PERMIT_ORDER)):
         settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", middleware, order)
 
@@ -47,9 +49,11 @@ def put_in_late(crawler: Crawler) -> None:
 
     def add() -> None:
         middlewares = crawler.engine.downloader.middleware
-        middlewares._add_middleware(permits)  # noqa: SLF001 - there is no public way
+        middlewares._add_middleware(permits)
         with suppress(NotConfigured):
-            middlewares.methods["process_response"].append(CrawlDelay.from_crawler(crawler).process_response)
+            middlewares.methods["process_response"].append(
+                CrawlDelay.from_crawler(crawler).process_response
+            )
 
     crawler.signals.connect(add, signals.spider_opened, weak=False)
 

@@ -45,7 +45,9 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._gate = Gate.of(crawler)
-        self._slots: dict[DomainQueue, dict[str, str]] = {}  #: the downloader's slots of its lanes, by their names
+        self._slots: dict[
+            DomainQueue, dict[str, str]
+        ] = {}  #: the downloader's slots of its lanes, by their names
         self._size = 0
         self._take_in()
 
@@ -63,7 +65,9 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
             self.pqueues, own.pqueues = own.pqueues, {}
             self._take_in()
         else:
-            for request in reversed(list(iter(own.pop, None))):  # the last one in is the first one out
+            for request in reversed(
+                list(iter(own.pop, None))
+            ):  # the last one in is the first one out
                 self.push(request)
 
     def hand_over(self, own: ScrapyPriorityQueue) -> None:
@@ -74,7 +78,9 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
 
     def push(self, request: Request) -> None:
         self._gate.forget(request)
-        request.meta.pop(PERMIT, None)  # its own, or one that was copied with the meta of a page before
+        request.meta.pop(
+            PERMIT, None
+        )  # its own, or one that was copied with the meta of a page before
         slot, kind = self._downloader_interface.get_slot_key(request), self._gate.queue_key(request)
         name = lane_name(slot, kind)
         is_new = name not in self.pqueues
@@ -163,7 +169,9 @@ class HeedingQueue(PermitQueue):
         start_queue_cls: Any = None,
     ) -> None:
         self._crawler, self._kinds, self.key = crawler, (downstream_queue_cls, start_queue_cls), key
-        self._own = self.own(crawler, downstream_queue_cls, key, startprios or (), start_queue_cls=start_queue_cls)
+        self._own = self.own(
+            crawler, downstream_queue_cls, key, startprios or (), start_queue_cls=start_queue_cls
+        )
         self._throttled: ThrottledQueue | None = None
         self._use(self._own)
         Gate.of(crawler).sleeping.add(self)
@@ -179,7 +187,9 @@ class HeedingQueue(PermitQueue):
     def wake(self) -> None:
         if self._throttled is None:
             lasting, start = self._kinds
-            self._throttled = ThrottledQueue(self._crawler, lasting, self.key, start_queue_cls=start)
+            self._throttled = ThrottledQueue(
+                self._crawler, lasting, self.key, start_queue_cls=start
+            )
             self._throttled.take_over(self._own)
             self._use(self._throttled)
 

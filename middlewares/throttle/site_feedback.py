@@ -91,11 +91,15 @@ class PermitMiddleware:
         finally:
             request.meta.pop(WAITS, None)
 
-    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
+    def process_response(
+        self, request: Request, response: Response, spider: Spider | None = None
+    ) -> Response:
         """Tell how the site answers; a permit that was not used is returned, as a cache or a middleware answered."""
         if self._gate.awake:
             self._gate.forget(request)
-            if "cached" not in response.flags and self._gate.is_ruled(domain := site_of(request.url)):
+            if "cached" not in response.flags and self._gate.is_ruled(
+                domain := site_of(request.url)
+            ):
                 self._tell(domain, request, response)
         return response
 
@@ -109,7 +113,9 @@ class PermitMiddleware:
         if self._latencies is not None:
             self._latencies.add(domain, latency, good=response.status == 200)
 
-    def process_exception(self, request: Request, exception: Exception, spider: Spider | None = None) -> None:
+    def process_exception(
+        self, request: Request, exception: Exception, spider: Spider | None = None
+    ) -> None:
         """A request that another middleware has dropped: its permit was not used."""
         self._gate.forget(request)
 
@@ -120,10 +126,14 @@ class CrawlDelay:
     It is searched for the name of the `agent`; "" for the one that the request goes under.
     """
 
-    def __init__(self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._gate, self._agent, self._clock = gate, agent, clock
         self._longest = gate.options.longest_delay
-        self._told: dict[str, tuple[float, float]] = {}  #: by domain: the longest of its hosts', and when; oldest first
+        self._told: dict[
+            str, tuple[float, float]
+        ] = {}  #: by domain: the longest of its hosts', and when; oldest first
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> CrawlDelay:
@@ -132,7 +142,9 @@ class CrawlDelay:
             raise NotConfigured
         return cls(gate, crawler.settings.get("ROBOTSTXT_USER_AGENT") or "")
 
-    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
+    def process_response(
+        self, request: Request, response: Response, spider: Spider | None = None
+    ) -> Response:
         """Tell of the pause that a robots.txt asks for; of none, too, as it may have asked for one before."""
         before = request.meta.get("redirect_urls")
         asked = str(before[0]) if isinstance(before, list) and before else request.url
@@ -153,8 +165,10 @@ class CrawlDelay:
             logger.warning(
                 "The robots.txt of %s asks for %g s between two requests; %g s are kept"
                 " (DISTRIBUTED_THROTTLE_LONGEST_DELAY).",
-                domain, delay, self._longest,
-            )  # fmt: skip
+                domain,
+                delay,
+                self._longest,
+            )
         return min(delay, self._longest)
 
     def _tell(self, domain: str, delay: float) -> None:
@@ -163,7 +177,9 @@ class CrawlDelay:
             now = self._clock()
             self._told[domain] = (delay, now)
             for old, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
-                if since < now - 2 * REPEAT_AFTER:  # it has not answered since; the store keeps its delay
+                if (
+                    since < now - 2 * REPEAT_AFTER
+                ):  # it has not answered since; the store keeps its delay
                     del self._told[old]
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
 
@@ -180,10 +196,18 @@ class Latencies:
     """Gathers the latencies of each domain, and reports their mean once a second while answers come."""
 
     def __init__(
-        self, concurrency: float, longest_delay: float, tell: Callable[[SiteNews], None],
+        self,
+        concurrency: float,
+        longest_delay: float,
+        tell: Callable[[SiteNews], None],
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._concurrency, self._longest, self._tell, self._clock = concurrency, longest_delay, tell, clock
+    ) -> None:
+        self._concurrency, self._longest, self._tell, self._clock = (
+            concurrency,
+            longest_delay,
+            tell,
+            clock,
+        )
         #: domain -> when it was last reported, and the latencies since then, in seconds; `True` with good ones
         self._answers: dict[str, tuple[float, list[tuple[bool, float]]]] = {}
 
@@ -192,15 +216,21 @@ class Latencies:
         now = self._clock()
         if domain not in self._answers and len(self._answers) >= REMEMBERED:
             # Domains without an answer for a second have nothing to wait for.
-            self._answers = {name: told for name, told in self._answers.items() if now - told[0] < EVERY}
+            self._answers = {
+                name: told for name, told in self._answers.items() if now - told[0] < EVERY
+            }
         since, answers = self._answers.setdefault(domain, (now - EVERY, []))
         answers.append((good, latency))
         if now - since >= EVERY:
             self._answers[domain] = (now, [])
-            good = any(is_good for is_good, _ in answers)  # then they alone: quick errors are no sign of a quick site
+            good = any(
+                is_good for is_good, _ in answers
+            )  # then they alone: quick errors are no sign of a quick site
             some = [one for is_good, one in answers if is_good == good]
             gap = sum(some) / len(some) / self._concurrency
-            self._tell(SiteNews(domain=domain, target_gap=gap, answered=good, longest_delay=self._longest))
+            self._tell(
+                SiteNews(domain=domain, target_gap=gap, answered=good, longest_delay=self._longest)
+            )
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:

@@ -112,7 +112,10 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
         return None, str(error)
     except (OutOfReach, DistError, ImportError, OSError) as error:
         why = str(error).rstrip(".")
-        return None, f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}."
+        return (
+            None,
+            f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,7 @@ def find_for(crawler: Crawler) -> PermitStore:
         return PermitStore(store=_open(crawler.settings, make=False))
     except (OutOfReach, ConfigError) as error:
         return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
-    except Exception as error:  # noqa: BLE001 - whatever it is, a process that asked for nothing goes on without it
+    except Exception as error:
         return PermitStore(why=f"{type(error).__name__}: {error}")
 
 
@@ -141,7 +144,9 @@ def warn_of_rules(crawler: Crawler, problem: str) -> None:
         return
     with closing(found.store) as store, suppress(DistError):
         if store.rules().rules:
-            logger.warning("The rules of `sdist throttle` do not hold for this process. %s", problem)
+            logger.warning(
+                "The rules of `sdist throttle` do not hold for this process. %s", problem
+            )
 
 
 def _open(settings: BaseSettings, *, make: bool) -> Store | None:
@@ -242,10 +247,18 @@ class ThrottleClient:
     """
 
     def __init__(
-        self, store: Store, listener: ReplyListener, clock: Callable[[], float] = time.monotonic, *, rules: bool = False
+        self,
+        store: Store,
+        listener: ReplyListener,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        rules: bool = False,
     ) -> None:
         self._store, self._listener, self._clock = store, listener, clock
-        self._wants_rules, self._ruled_at = rules, -1  #: the version of the rules that the listener knows
+        self._wants_rules, self._ruled_at = (
+            rules,
+            -1,
+        )  #: the version of the rules that the listener knows
         self._thread = StoreThread(store)
         self._back: deque[Permit] = deque(maxlen=KEPT)
         self._news: list[SiteNews] = []
@@ -311,7 +324,7 @@ class ThrottleClient:
                 return False
         except DistError as error:
             if isinstance(error, RulesLost) and self._is_lost_for_long():
-                logger.error("This process ends, since nothing says how fast it may go: %s", error)  # noqa: TRY400 - it says all
+                logger.error("This process ends, since nothing says how fast it may go: %s", error)
                 self._ended = True
                 self._listener.failed()
                 return False
@@ -345,8 +358,10 @@ class ThrottleClient:
             )
         logger.warning(
             "The store has come back with the throttle's rules of an earlier time, which hold from now on: their"
-            " version was %d and is %d.", self._known, look.version,
-        )  # fmt: skip
+            " version was %d and is %d.",
+            self._known,
+            look.version,
+        )
 
     def _is_lost_for_long(self) -> bool:
         self._lost_since = self._lost_since or self._clock()
@@ -386,7 +401,9 @@ class ThrottleClient:
         look = self._store.tell_sites(news, self._known)
         self._check_kept(look)
         # Read after the version: newer rules under an older version are only read once more.
-        return look, frozenset(self._store.rules().rules) if look.version != self._ruled_at else None
+        return look, frozenset(
+            self._store.rules().rules
+        ) if look.version != self._ruled_at else None
 
     async def _call(self, verb: Callable[[A], T], words: A) -> T:
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
@@ -408,7 +425,11 @@ class ThrottleClient:
         if self._lost_since is not None:
             logger.warning("%s. No request leaves until then.", why)
         elif self._listener.awake:
-            logger.warning("The store does not answer, and no request leaves without its permit: %s", why)
+            logger.warning(
+                "The store does not answer, and no request leaves without its permit: %s", why
+            )
         else:
-            logger.info("The store does not answer; no rule of `sdist throttle` was known here: %s", why)
+            logger.info(
+                "The store does not answer; no rule of `sdist throttle` was known here: %s", why
+            )
         self._listener.set_away(True)

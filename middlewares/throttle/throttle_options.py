@@ -41,15 +41,23 @@ class ThrottleOptions:
     on: bool = False
     heeds: bool = False  #: nothing was said of the throttle: of all that follows, only the rules of the store hold
     limit: Limit | None = None  #: of a domain without a rule of its own
-    moderated: bool = True  #: whether the hits of a rule are spread evenly, where there is no `limit`
+    moderated: bool = (
+        True  #: whether the hits of a rule are spread evenly, where there is no `limit`
+    )
     per_spider: bool = False  #: each spider has a budget of its own
     per_ip: bool = False  #: each address that requests leave from has one
     public_ip: str = ""  #: an address, or the URL of a page that tells it
-    public_ip_regex: str = ADDRESSES  #: finds the address in that page; its first group, where it has one
+    public_ip_regex: str = (
+        ADDRESSES  #: finds the address in that page; its first group, where it has one
+    )
     public_ip_refresh: float = 60.0  #: seconds after which that page is asked again
     max_pages: int | None = None  #: of one domain, in one crawl
-    concurrency: float | None = None  #: requests under way at a domain at once, over the whole fleet
-    longest_delay: float = 60.0  #: seconds between two requests that a site's robots.txt or latency can ask for
+    concurrency: float | None = (
+        None  #: requests under way at a domain at once, over the whole fleet
+    )
+    longest_delay: float = (
+        60.0  #: seconds between two requests that a site's robots.txt or latency can ask for
+    )
 
     @property
     def may_hold(self) -> bool:
@@ -67,8 +75,19 @@ class ThrottleOptions:
         said = reader.value(SWITCH)
         if not (any(map(reader.given, ASKS)) if said is None else said):
             return cls(heeds=said is None)
-        values = {**reader.values_for(cls, _PREFIX), "public_ip": _public_ip(reader), "public_ip_regex": _regex(reader)}
-        return cls(**{**values, "on": True, "limit": _limit(reader), "max_pages": values["max_pages"] or None})
+        values = {
+            **reader.values_for(cls, _PREFIX),
+            "public_ip": _public_ip(reader),
+            "public_ip_regex": _regex(reader),
+        }
+        return cls(
+            **{
+                **values,
+                "on": True,
+                "limit": _limit(reader),
+                "max_pages": values["max_pages"] or None,
+            }
+        )
 
 
 def options_of(settings: BaseSettings) -> ThrottleOptions:
@@ -91,7 +110,8 @@ def given(settings: BaseSettings) -> dict[str, Any]:
     return {
         name: value
         for name, value in said.items()
-        if value not in (None, "") and not (SETTINGS[name].secret and "@" in urlsplit(str(value)).netloc)
+        if value not in (None, "")
+        and not (SETTINGS[name].secret and "@" in urlsplit(str(value)).netloc)
     }
 
 
@@ -100,7 +120,9 @@ def _limit(reader: SettingReader) -> Limit | None:
     if reader.given(hits):
         return Limit(**reader.values_for(Limit, _PREFIX))
     if reader.given(window):
-        raise ConfigError(f"{window} is given without {hits}: a limit is so many hits in so many seconds.")
+        raise ConfigError(
+            f"{window} is given without {hits}: a limit is so many hits in so many seconds."
+        )
     return None
 
 
@@ -177,14 +199,18 @@ class PageBudget:
 class Egress:
     """The egress address of each request, as its site sees it; `fetch` gets the text of the page that tells ours."""
 
-    def __init__(self, options: ThrottleOptions, crawler: Crawler, fetch: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, options: ThrottleOptions, crawler: Crawler, fetch: Callable[[str], str] | None = None
+    ) -> None:
         self._options = options
         self._bound = _bound(crawler.settings.get("DOWNLOAD_BIND_ADDRESS"))
         self._fetch = fetch or _fetch
         self._public = UNKNOWN
         self._warned = ""
         self._closed = threading.Event()
-        self.settled = threading.Event()  #: the first lookup has ended, well or not: longer nothing needs to wait
+        self.settled = (
+            threading.Event()
+        )  #: the first lookup has ended, well or not: longer nothing needs to wait
         if options.per_ip and urlsplit(options.public_ip).scheme:
             threading.Thread(target=self._keep_asking, name="sdist-public-ip", daemon=True).start()
             crawler.signals.connect(self.close, signals.spider_closed)
@@ -200,7 +226,9 @@ class Egress:
         if not self._options.per_ip:
             return ""
         meta = request.meta
-        if meta.get("proxy") and not meta.get("_scheme_proxy"):  # Scrapy's mark of a proxy that the environment names
+        if meta.get("proxy") and not meta.get(
+            "_scheme_proxy"
+        ):  # Scrapy's mark of a proxy that the environment names
             return _host(str(meta["proxy"]))
         return _bound(meta.get("bindaddress"))
 
@@ -220,10 +248,15 @@ class Egress:
         try:
             found = address_in(self._fetch(self._options.public_ip), self._options.public_ip_regex)
             what = "" if found else f"what {place} says has no address in it"
-        except (OSError, ValueError) as error:  # HTTPException is neither, and is made one by `_fetch`
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # HTTPException is neither, and is made one by `_fetch`
             found, what = "", f"{place} does not tell the address of this machine ({error})"
         if what and what != self._warned:
-            logger.warning("%s; until it does, its requests are counted as those of %s.", what, self._public)
+            logger.warning(
+                "%s; until it does, its requests are counted as those of %s.", what, self._public
+            )
         self._public, self._warned = found or self._public, what
 
     def close(self) -> None:
@@ -266,7 +299,7 @@ def _fetch(url: str) -> str:
     from urllib.request import urlopen
 
     try:
-        with urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 - http and https only, as the options see to
+        with urlopen(url, timeout=TIMEOUT) as answer:
             data: bytes = answer.read(LOOKED_AT)
     except HTTPException as error:
         raise OSError(str(error)) from None

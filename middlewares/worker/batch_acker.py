@@ -27,7 +27,12 @@ from .work_unit import BatchUnit, RequestLedger, WorkUnit, count, mark_of
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
-ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
+ANSWERS = (
+    "downloader/response_status_count/",
+    "downloader/request_count",
+    "downloader/exception_count",
+    "retry/count",
+)
 #: seconds until it is seen again whether Scrapy has done with a page
 SOON = 0.02
 #: seconds between two sweeps, and files that are looked at in one
@@ -41,11 +46,15 @@ class LeaseReport:
     def __init__(self, job: Assignment) -> None:
         self._job = job
         self._started = time.time()
-        self._ended: Counter[str] = Counter(RequestLedger([]).progress())  #: of batches that this worker has ended
+        self._ended: Counter[str] = Counter(
+            RequestLedger([]).progress()
+        )  #: of batches that this worker has ended
         self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
         self._answers: Counter[str] = Counter()  #: that reports of batches have told
         self.trouble = ""  #: of a batch that could not be ended
-        self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
+        self.public: str | None = (
+            None  #: of a worker that introduces itself, the public half of its egg's key
+        )
         self.unreached = False  #: the store cannot be used from here, and that will stay so
         self.closed_by = ""  #: the reason for which the project's own code has closed the spider
 
@@ -81,7 +90,11 @@ class LeaseReport:
         sums = Counter(self._ended)
         for batch in held:
             sums.update(batch.ledger.progress())
-        return {**self._head("running", self._started), **sums, "batches": {**self._batches, "held": len(held)}}
+        return {
+            **self._head("running", self._started),
+            **sums,
+            "batches": {**self._batches, "held": len(held)},
+        }
 
     def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -98,18 +111,27 @@ class LeaseReport:
         }
 
     def _head(self, state: str, started: float, **more: int) -> dict[str, Any]:
-        return report_head(state, self._job.crawl, self._job.version, started, worker=self._job.name, **more)
+        return report_head(
+            state, self._job.crawl, self._job.version, started, worker=self._job.name, **more
+        )
 
 
 class BatchAcker:
     """The batches that this worker has, and their ends."""
 
     def __init__(self, context: LeaseContext, report: LeaseReport) -> None:
-        self._context, self._client, self._crawler, self._report = context, context.client, context.crawler, report
+        self._context, self._client, self._crawler, self._report = (
+            context,
+            context.client,
+            context.crawler,
+            report,
+        )
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._away = False  #: the store is lost: nothing can be told to it
         self.held: dict[tuple[int, int], BatchUnit] = {}
-        self.waits_for_idle = False  #: no batch is acked before the project's handlers of `spider_idle` were called
+        self.waits_for_idle = (
+            False  #: no batch is acked before the project's handlers of `spider_idle` were called
+        )
 
     def changed(self, begun: WorkUnit) -> None:
         """Something of it has ended."""
@@ -124,7 +146,12 @@ class BatchAcker:
             self.changed(batch)
 
     def _end_if_over(self, batch: BatchUnit) -> None:
-        if self.waits_for_idle or not batch.over or batch.key not in self.held or batch.key in self._ending:
+        if (
+            self.waits_for_idle
+            or not batch.over
+            or batch.key not in self.held
+            or batch.key in self._ending
+        ):
             return
         if any(_is_of(request, batch) for request in pages_in_work(self._crawler)):
             # A middleware beyond ours may yet make a request of its page, or a pipeline of its item.
@@ -142,11 +169,17 @@ class BatchAcker:
             finds = batch.finds
             assert finds is not None
             good = reason == "finished" and not batch.problem
-            if good:  # before the ack: better twice than never; as the batch's own, which no walk forgets
-                await self._client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
+            if (
+                good
+            ):  # before the ack: better twice than never; as the batch's own, which no walk forgets
+                await self._client.missed(
+                    [replace(one, batch=batch.key[0]) for one in finds.take_misses()]
+                )
             # One that is not good is made again, and told of then.
             events = batch.events() if good else ()
-            kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
+            kept = await self._client.ack(
+                batch.key, report, finds.found, finds.take_counts(), events
+            )
             if kept is None:
                 fate = "lost"
             else:
@@ -156,8 +189,12 @@ class BatchAcker:
             self._lose_store(str(error))
         except Exception as error:  # a batch that never ends would keep the worker for ever
             logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
-            self._report.trouble = f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
-            self._client.release(batch.key)  # else its lease would be renewed for as long as this worker lives
+            self._report.trouble = (
+                f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
+            )
+            self._client.release(
+                batch.key
+            )  # else its lease would be renewed for as long as this worker lives
         self._part_from(batch, fate)
 
     def _part_from(self, batch: BatchUnit, fate: str) -> None:
@@ -203,7 +240,9 @@ class BatchAcker:
                 await task
             else:
                 batch.discard_part()  # before: the next worker of it on this node writes a part of the same name
-                self._part_from(batch, "given_back" if await self._give_back(batch.key, reason) else "lost")
+                self._part_from(
+                    batch, "given_back" if await self._give_back(batch.key, reason) else "lost"
+                )
         try:
             for one in await self._client.unclaimed():
                 await self._give_back((one.batch.number, one.attempt), reason)
@@ -245,7 +284,9 @@ def _is_of(request: Request, batch: BatchUnit) -> bool:
     return mark is not None and mark.key == batch.key
 
 
-async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> None:
+async def keep_sweeping(
+    folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]
+) -> None:
     """Sweep now, and then from time to time, until it is cancelled."""
     while True:
         removed = await sweep(folder, crawl, batch)
@@ -263,7 +304,12 @@ async def sweep(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch
     for path in (await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl"))))[:MOST]:
         found = _PART.fullmatch(path.name.removeprefix(crawl))
         row = await batch(int(found["batch"])) if found else None
-        if found and row is not None and row.state is BatchState.DONE and int(found["attempt"]) <= row.attempts:
+        if (
+            found
+            and row is not None
+            and row.state is BatchState.DONE
+            and int(found["attempt"]) <= row.attempts
+        ):
             path.unlink(missing_ok=True)  # another worker of this node may sweep as well
             removed += 1
     return removed

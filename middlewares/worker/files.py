@@ -47,7 +47,9 @@ class FilesFolder:
     def __init__(self, path: Path, least: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path, self._least = path, least
-        self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
+        self._handle = os.open(
+            path, os.O_RDONLY
+        )  # as long as it is open, no other folder gets its number
 
     def trouble(self) -> tuple[FinishReason, str] | None:
         """Why a worker cannot go on writing here, and in words where the reason does not say it; None when it can."""
@@ -56,7 +58,11 @@ class FilesFolder:
                 f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its"
                 " items there; what was not fetched from it yet is crawled again."
             )
-        return (FinishReason.DISK_FULL, "") if shutil.disk_usage(self.path).free < self._least else None
+        return (
+            (FinishReason.DISK_FULL, "")
+            if shutil.disk_usage(self.path).free < self._least
+            else None
+        )
 
 
 def _is_there(handle: int, path: Path) -> bool:
@@ -111,9 +117,16 @@ class PartFile:
             os.fsync(self._file.fileno())
             is_there = _is_there(self._file.fileno(), self._growing)
         if not is_there:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
+            raise FileNotFoundError(
+                errno.ENOENT, "it was removed while it was written", str(self._growing)
+            )
         self._growing.replace(self.path)
-        about = {"file": self.path.name, "items": self.items, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        about = {
+            "file": self.path.name,
+            "items": self.items,
+            "bytes": self._bytes,
+            "sha256": self._hash.hexdigest(),
+        }
         return {**about, "fields": list(self._fields), "as_text": sorted(self._lines.as_text)}
 
     def discard(self) -> None:
@@ -131,7 +144,11 @@ class ReportFile:
     """
 
     def __init__(
-        self, folder: Path, name: str, look: Callable[[], dict[str, Any]], turned: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        name: str,
+        look: Callable[[], dict[str, Any]],
+        turned: Callable[[], float] = time.time,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{name}.json"
@@ -172,11 +189,17 @@ def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None
     with contextlib.suppress(OSError):
         for other in folder.parent.iterdir():
             with contextlib.suppress(OSError):
-                if other.is_dir() and other != folder and (other.name in done or other.stat().st_mtime < oldest):
+                if (
+                    other.is_dir()
+                    and other != folder
+                    and (other.name in done or other.stat().st_mtime < oldest)
+                ):
                     shutil.rmtree(other, ignore_errors=True)
 
 
-def report_head(state: str, crawl: str, version: str, started: float, **more: object) -> dict[str, Any]:
+def report_head(
+    state: str, crawl: str, version: str, started: float, **more: object
+) -> dict[str, Any]:
     """What every report begins with: of a `running` or `ended` worker, or of one of its batches."""
     return {
         "schema": 1,

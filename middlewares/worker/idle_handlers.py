@@ -73,7 +73,9 @@ class IdleHandlers:
             await self._context.notifier.wait(SOON)
 
     def _is_quiet(self, besides: BatchUnit | None) -> bool:
-        return all(batch.over for batch in self._held(besides)) and not under_way(self._context.crawler)
+        return all(batch.over for batch in self._held(besides)) and not under_way(
+            self._context.crawler
+        )
 
     def _call(self, besides: BatchUnit | None) -> tuple[bool, bool]:
         """Whether a handler has asked for anything, and whether one wants the spider to stay open."""
@@ -123,7 +125,9 @@ class IdleLimit:
         if self._since is None:
             self._since = now
         if now - self._since > MOST_HEARTBEATS * HEARTBEAT:
-            logger.warning("a handler of spider_idle keeps the spider open, and asks for nothing: it is closed")
+            logger.warning(
+                "a handler of spider_idle keeps the spider open, and asks for nothing: it is closed"
+            )
             close_spider(self._crawler, FinishReason.FINISHED.value)
 
 

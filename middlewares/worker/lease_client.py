@@ -70,7 +70,9 @@ class StoreLost(Exception):
 class LeaseClient:
     """One worker's batches, as the store has them."""
 
-    def __init__(self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
+    def __init__(
+        self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None
+    ) -> None:
         self._job, self._renewer = job, renewer
         self.key = key  #: of the crawl, whose batches may be encrypted
         self._db, self._thread = store, StoreThread(store)
@@ -106,8 +108,12 @@ class LeaseClient:
     async def _next(self, limit: int, enough: Collection[str]) -> list[Leased]:
         leased = await self._ask(self._lease, min(limit, self._left()), enough)
         first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
-        for one in leased[first + 1 :]:  # a batch that kills its worker should take no other with it
-            await self.give_back((one.batch.number, one.attempt), "one before it is worked on alone")
+        for one in leased[
+            first + 1 :
+        ]:  # a batch that kills its worker should take no other with it
+            await self.give_back(
+                (one.batch.number, one.attempt), "one before it is worked on alone"
+            )
         leased = leased[: first + 1]
         if leased:
             self._drained = None
@@ -119,10 +125,16 @@ class LeaseClient:
         since, job = clock(), self._job
         leased = self._db.lease_next(
             LeaseRequest(
-                crawl=job.crawl, lessee=Lessee(job=job.name, node=job.node, url=job.url), seconds=job.lease,
-                now=time.time(), limit=limit, slots=job.slots, fair=job.fair, enough=enough,
+                crawl=job.crawl,
+                lessee=Lessee(job=job.name, node=job.node, url=job.url),
+                seconds=job.lease,
+                now=time.time(),
+                limit=limit,
+                slots=job.slots,
+                fair=job.fair,
+                enough=enough,
             )
-        )  # fmt: skip
+        )
         for one in leased:
             self._renewer.hold((one.batch.number, one.attempt), since)
         return leased
@@ -159,21 +171,35 @@ class LeaseClient:
         return time.monotonic() - self._drained > MAY_RETURN
 
     async def ack(
-        self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[FrontierIntake], counts: Counts,
+        self,
+        key: tuple[int, int],
+        report: Mapping[str, Any],
+        found: Sequence[FrontierIntake],
+        counts: Counts,
         events: Sequence[LinkEvent] = (),
-    ) -> dict[str, int] | None:  # fmt: skip
+    ) -> dict[str, int] | None:
         """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
         kept: dict[str, int] = {}
 
         def keep(new: Sequence[NewBatch], told: Counts) -> None:
             kept.clear()
-            kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
+            kept.update(
+                told
+            )  # before: it may be only the answer that is lost, and the next time says no
             self._db.ack(
-                self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told,
+                self._job.crawl,
+                *key,
+                self._job.name,
+                report=report,
+                new=new,
+                now=time.time(),
+                counts=told,
                 events=events,
-            )  # fmt: skip
+            )
 
-        add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
+        add = partial(
+            add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts
+        )
         if await self._let_go(key, add) or await self._was_acked(*key):
             return kept
         return None
@@ -198,10 +224,18 @@ class LeaseClient:
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
         """No request of it was made."""
         return await self._let_go(
-            key, self._db.give_back, self._job.crawl, *key, self._job.name, reason=reason, now=time.time()
+            key,
+            self._db.give_back,
+            self._job.crawl,
+            *key,
+            self._job.name,
+            reason=reason,
+            now=time.time(),
         )
 
-    async def _let_go(self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    async def _let_go(
+        self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> bool:
         try:
             await self._ask(verb, *args, **kwargs)
         except StepRefused as error:
@@ -214,7 +248,9 @@ class LeaseClient:
     async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
         """Add requests that the worker's own pages have led to; their counts as the store kept them."""
         keep = partial(self._db.add_batches, self._job.crawl)
-        add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
+        add = partial(
+            add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts
+        )
         await self._ask(self._db.register_producer, self._job.crawl, self._job.name, REGISTERED)
         try:
             return (await self._ask(add))[1]
@@ -264,7 +300,9 @@ class LeaseContext:
     notifier: Notifier
     finds: Callable[[str], FoundRequests]  #: makes room for the requests that pages lead to
     strategy: bool = False  #: these are links of a crawling strategy
-    fail: Callable[[str, FinishReason], None]  #: ends the worker before its work is done, with a problem
+    fail: Callable[
+        [str, FinishReason], None
+    ]  #: ends the worker before its work is done, with a problem
 
     def lose_store(self, why: str) -> None:
         """End the worker, as its store is lost."""

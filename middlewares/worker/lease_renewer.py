@@ -60,19 +60,33 @@ class LeaseRenewer:
     """
 
     def __init__(
-        self, store: Store, *, crawl: str, holder: str, seconds: float, lost: Callable[[Key, LeaseLoss], object],
-        patient: bool = False, heed: Callable[[str], object] = lambda _: None, clock: Callable[[], float] = clock,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        *,
+        crawl: str,
+        holder: str,
+        seconds: float,
+        lost: Callable[[Key, LeaseLoss], object],
+        patient: bool = False,
+        heed: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], float] = clock,
+    ) -> None:
         self._store, self._crawl, self._holder, self._seconds = store, crawl, holder, seconds
         self._tell, self._patient, self._heed, self._clock = lost, patient, heed, clock
         self._crawl_wanted: str | None = None  #: as the store said last
         self._looked = 0.0
         self._lock = threading.Lock()
-        self._held: dict[Key, float] = {}  #: attempt -> the end of its lease, by this process's own clock
+        self._held: dict[
+            Key, float
+        ] = {}  #: attempt -> the end of its lease, by this process's own clock
         self._losses: deque[tuple[Key, LeaseLoss]] = deque()
         self._turn_every = min(TURN, seconds / RENEWALS / 3)
         self._turned = self._renewed = clock()
-        self._wanted, self._done, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._wanted, self._done, self._ended = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._thread = threading.Thread(target=self._run, name="sdist-lease", daemon=True)
         self._away = False
         self._loop: Any = None
@@ -104,7 +118,9 @@ class LeaseRenewer:
             self._loop.stop()
         if self._thread.ident is not None:
             self._thread.join(LAST_CALL)
-        if not self._thread.is_alive():  # else it is waiting for a server, and ends with the process
+        if (
+            not self._thread.is_alive()
+        ):  # else it is waiting for a server, and ends with the process
             self._store.close()
 
     # the event loop's side
@@ -130,7 +146,10 @@ class LeaseRenewer:
 
             return ask_first
 
-        for name in ("download_request_async", "download_request"):  # Scrapy before 2.14 has only the second
+        for name in (
+            "download_request_async",
+            "download_request",
+        ):  # Scrapy before 2.14 has only the second
             if hasattr(handlers, name):
                 setattr(handlers, name, guarded(getattr(handlers, name)))
 
@@ -151,7 +170,10 @@ class LeaseRenewer:
 
     def _confirm(self, stood: float) -> None:
         """After a standstill leases may be lost: block the event loop until the store was asked."""
-        logger.warning("this worker has stood still for %.1f s; asking the store whether its leases are good", stood)
+        logger.warning(
+            "this worker has stood still for %.1f s; asking the store whether its leases are good",
+            stood,
+        )
         self._done.clear()
         self._wanted.set()
         self._done.wait(CONFIRM)

@@ -35,18 +35,39 @@ from .lease_renewer import Key, LeaseLoss, LeaseRenewer
 from .link_events import PageLinks
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
-from .work_unit import REPEATED, SESSION, BatchUnit, RequestLedger, UnitMark, WorkRefused, WorkUnit, mark_of
+from .work_unit import (
+    REPEATED,
+    SESSION,
+    BatchUnit,
+    RequestLedger,
+    UnitMark,
+    WorkRefused,
+    WorkUnit,
+    mark_of,
+)
 
-Fail = Callable[[str, FinishReason], None]  # a problem, and why the worker ends before its work is done
+Fail = Callable[
+    [str, FinishReason], None
+]  # a problem, and why the worker ends before its work is done
 
 logger = logging.getLogger(__name__)
 #: how often one request is made again
 MOST_REPEATS = 3
 #: what Scrapy notes in meta on the way of one making of a request
 WAY = frozenset(
-    {"redirect_urls", "redirect_reasons", "redirect_times", "redirect_ttl", "retry_times", "download_latency",
-     "download_slot", "download_timeout", REPEATED, SESSION}
-)  # fmt: skip
+    {
+        "redirect_urls",
+        "redirect_reasons",
+        "redirect_times",
+        "redirect_ttl",
+        "retry_times",
+        "download_latency",
+        "download_slot",
+        "download_timeout",
+        REPEATED,
+        SESSION,
+    }
+)
 
 
 def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tuple[str, str]:
@@ -85,7 +106,9 @@ class OwnRequests:
     def __init__(self, context: LeaseContext) -> None:
         self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
         spider, settings = self._crawler.spider, self._crawler.settings
-        self.log_in = spider_method(spider, settings, "DISTRIBUTED_LOGIN")  #: None where the spider has no login
+        self.log_in = spider_method(
+            spider, settings, "DISTRIBUTED_LOGIN"
+        )  #: None where the spider has no login
         self.waiting: list[tuple[WorkUnit, Request]] = []  #: for a login
         self._task: asyncio.Task[None] | None = None
         self._times = self.session = 0
@@ -130,9 +153,15 @@ class OwnRequests:
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
         """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
-        if self.log_in is None or not isinstance(begun, BatchUnit) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
+        if (
+            self.log_in is None
+            or not isinstance(begun, BatchUnit)
+            or request.meta.get(REPEATED, 0) >= MOST_REPEATS
+        ):
             return False
-        self.waiting.append((begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source)))
+        self.waiting.append(
+            (begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source))
+        )
         if self._task is None:
             # One that was made in an earlier session needs no new login.
             expired = request.meta.get(SESSION, self.session) == self.session
@@ -162,9 +191,17 @@ class LeasedWork:
     """The parts of a worker that leases its batches, once its store is open, and what they tell each other."""
 
     def __init__(
-        self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,
-        renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
-    ) -> None:  # fmt: skip
+        self,
+        crawler: Crawler,
+        job: Assignment,
+        folder: Path,
+        report: LeaseReport,
+        *,
+        renewer: LeaseRenewer,
+        client: LeaseClient,
+        crawl: Crawl,
+        fail: Fail,
+    ) -> None:
         if follows_strategy(crawler.settings) and (why := _unfit_for_strategy(crawl, job)):
             raise WorkRefused(why)
         self._crawler, self._renewer = crawler, renewer
@@ -173,25 +210,37 @@ class LeasedWork:
         )
         assert crawler.spider
         tracker = RequestTracker(
-            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
+            crawler,
+            rules_lead_away=crawl.kind == "crawl",
+            changed=self._changed,
             target=_target(crawler),
-            again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
-        )  # fmt: skip
+            again=lambda *expired: self._own_requests.again(*expired),
+        )
         self.context = context = LeaseContext(
-            crawler=crawler, job=job, client=client, tracker=tracker, notifier=Notifier(), finds=self._finds,
-            strategy=follows_strategy(crawler.settings), fail=fail,
-        )  # fmt: skip
+            crawler=crawler,
+            job=job,
+            client=client,
+            tracker=tracker,
+            notifier=Notifier(),
+            finds=self._finds,
+            strategy=follows_strategy(crawler.settings),
+            fail=fail,
+        )
         self.acker = BatchAcker(context, report)
         self._own_requests = OwnRequests(context)
         self.feeder = RequestFeeder(context, self.acker, folder)
         self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
-            self._tasks.append(asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch)))
+            self._tasks.append(
+                asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch))
+            )
         renewer.guard(crawler, self._why_not)
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
-        if self.context.job.start == "first" and (failed := await self._own_requests.make(lambda: start)):
+        if self.context.job.start == "first" and (
+            failed := await self._own_requests.make(lambda: start)
+        ):
             why = f"One of the spider's own start requests has failed: {failed}."
             self.context.fail(why, FinishReason.START_FAILED)
             return False
@@ -214,8 +263,12 @@ class LeasedWork:
         crawler, key = self._crawler, self.context.client.key
         stay = crawler.settings.get("DISTRIBUTED_UNSENDABLE")
         if self.context.strategy:
-            return PageLinks(crawler=crawler, key=key, slotting=self._slotting, stay=stay or "refuse")
-        return FoundRequests(crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt)
+            return PageLinks(
+                crawler=crawler, key=key, slotting=self._slotting, stay=stay or "refuse"
+            )
+        return FoundRequests(
+            crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt
+        )
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)
@@ -227,14 +280,18 @@ class LeasedWork:
         while True:
             await asyncio.sleep(LOOK)
             quiet = 0 if self._own_requests.waiting or under_way(self._crawler) else quiet + 1
-            if quiet > 1 and not is_closing(self._crawler):  # what was held by a pause has not ended
+            if quiet > 1 and not is_closing(
+                self._crawler
+            ):  # what was held by a pause has not ended
                 self._forget()
 
     def _forget(self) -> None:
         """Scrapy has nothing left: requests that still count as open have ended without a word."""
         for begun in [one for one in self.context.tracker.begun.values() if not one.making]:
             if begun.requests:
-                logger.warning("nothing was heard of %d requests of batch %d", begun.requests, begun.key[0])
+                logger.warning(
+                    "nothing was heard of %d requests of batch %d", begun.requests, begun.key[0]
+                )
             begun.forget()
             self._changed(begun)
 
@@ -330,7 +387,9 @@ class LeaseSession:
             renewals = await asyncio.to_thread(reach, job)
             if self._goals is not None:
                 counts = StoreThread(await asyncio.to_thread(reach, job))
-                self._goals.open(counts, job.crawl, lambda _: self._fail("", FinishReason.GOAL), own=True)
+                self._goals.open(
+                    counts, job.crawl, lambda _: self._fail("", FinishReason.GOAL), own=True
+                )
         except OutOfReach as why:
             text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             if not why.lasting:
@@ -344,16 +403,26 @@ class LeaseSession:
             work.acker.lost(key, loss)
 
         renewer = LeaseRenewer(
-            renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost,
+            renewals,
+            crawl=job.crawl,
+            holder=job.name,
+            seconds=job.lease,
+            lost=lost,
             heed=self._heed,
-        )  # fmt: skip
+        )
         client = LeaseClient(job, store, renewer, key)
         try:
             crawl = await client.crawl()
             work = LeasedWork(
-                self._crawler, job, self._folder, self._report, renewer=renewer, client=client, crawl=crawl,
+                self._crawler,
+                job,
+                self._folder,
+                self._report,
+                renewer=renewer,
+                client=client,
+                crawl=crawl,
                 fail=self._fail,
-            )  # fmt: skip
+            )
         except BaseException:
             client.close()
             renewer.stop()
@@ -371,7 +440,9 @@ class LeaseSession:
     @property
     def has_work(self) -> bool:
         """Whether something that it has begun has not come to its end."""
-        return self.tracker is not None and not all(begun.over for begun in self.tracker.begun.values())
+        return self.tracker is not None and not all(
+            begun.over for begun in self.tracker.begun.values()
+        )
 
     def progress(self) -> dict[str, Any]:
         return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
@@ -388,7 +459,11 @@ class LeaseSession:
         if self._goals is not None:
             await self._goals.close()
         so_far = self.progress()
-        if reason == FinishReason.TIMEOUT and self.has_work and not so_far["done"] + so_far["missed"]:
+        if (
+            reason == FinishReason.TIMEOUT
+            and self.has_work
+            and not so_far["done"] + so_far["missed"]
+        ):
             problem = problem or "timeout: not one of its requests has ended"
         if self._work is not None:
             await self._work.close(reason)

@@ -82,7 +82,9 @@ class LinkRequest(NamedTuple):
         """As its meta has it; `fingerprint` is asked where that has none."""
         told = link_meta(value)
         return cls(
-            fingerprint=bytes.fromhex(told["fingerprint"]) if told.get("fingerprint") else fingerprint(value),
+            fingerprint=bytes.fromhex(told["fingerprint"])
+            if told.get("fingerprint")
+            else fingerprint(value),
             priority=priority_of(float(told.get("score", 1.0))),
             expires=float(told.get("expires") or 0.0),
             read=told.get(READ) or PAGE,
@@ -114,20 +116,25 @@ class PageLinks(FoundRequests):
         if found is not None:
             value = {"url": found.value["url"]}
             self._page[found.fingerprint] = FoundLink(
-                fingerprint=found.fingerprint, slot=found.slot,
+                fingerprint=found.fingerprint,
+                slot=found.slot,
                 request=value if read == PAGE else with_link_meta(value, {READ: read}),
-            )  # fmt: skip
+            )
 
     def of(self, source: int) -> Iterable[FoundLink]:
         return self._pages.get(source, {}).values()
 
-    def _judged(self, request: Request, source: int | None) -> tuple[Disposition, FrontierIntake | None]:
+    def _judged(
+        self, request: Request, source: int | None
+    ) -> tuple[Disposition, FrontierIntake | None]:
         self._page = self._pages.setdefault(source, {})
         known = len(self.reasons)
         fate, found = self.sort(request)
         if len(self.reasons) > known:
             logger.warning(
-                "The link %s, and all like it, cannot go to the strategy: %s", request.url, [*self.reasons][-1]
+                "The link %s, and all like it, cannot go to the strategy: %s",
+                request.url,
+                [*self.reasons][-1],
             )
         return fate, found
 
@@ -164,10 +171,14 @@ class LinkLedger(RequestLedger):
     def page(self, index: int | None, response: Response) -> None:
         super().page(index, response)
         if index is not None:
-            digest = hashlib.sha1(response.body, usedforsecurity=False).hexdigest()  # the fastest there is
+            digest = hashlib.sha1(
+                response.body, usedforsecurity=False
+            ).hexdigest()  # the fastest there is
             self.notes[index] = PageNote(response.url, response.status, digest)
 
-    def missed(self, index: int | None, kind: str, reason: str, error: BaseException | None = None) -> None:
+    def missed(
+        self, index: int | None, kind: str, reason: str, error: BaseException | None = None
+    ) -> None:
         super().missed(index, kind, reason)
         if index is None or index in self._errors:
             return
@@ -214,7 +225,9 @@ class StrategyBatch(BatchUnit):
         if link.read != PAGE:
             request.callback = self._read_sitemap if link.read == SITEMAP else self._read_body
             request.errback = None
-            if urlsplit(request.url).path == "/robots.txt":  # it cannot forbid itself (RFC 9309, 2.2.2)
+            if (
+                urlsplit(request.url).path == "/robots.txt"
+            ):  # it cannot forbid itself (RFC 9309, 2.2.2)
                 request.meta["dont_obey_robotstxt"] = True
         return request
 
@@ -230,7 +243,11 @@ class StrategyBatch(BatchUnit):
         mark = mark_of(response)
         if mark is not None and mark.position is not None:
             data = response.body[:BODY_BYTES]
-            text = response.text if isinstance(response, TextResponse) else data.decode("utf-8", "replace")
+            text = (
+                response.text
+                if isinstance(response, TextResponse)
+                else data.decode("utf-8", "replace")
+            )
             self.ledger.bodies[mark.position] = _cut(text)
 
     async def _read_sitemap(self, response: Response, **_: Any) -> None:
@@ -242,20 +259,30 @@ class StrategyBatch(BatchUnit):
                 if number % TURN == 0:
                     await asyncio.sleep(0)
                 if number >= SITEMAP_LINKS:
-                    logger.warning("the sitemap %s has more than %d links; the rest is left", response.url, number)
+                    logger.warning(
+                        "the sitemap %s has more than %d links; the rest is left",
+                        response.url,
+                        number,
+                    )
                     break
                 try:
                     self.finds.take_address(url, mark.source, read)
                 except ValueError as error:  # it is no address
                     logger.debug("the sitemap %s has %r: %s", response.url, url, error)
-        except Exception as error:  # noqa: BLE001 - whatever a site may send, it is no fault of the project's code
-            logger.warning("the sitemap %s cannot be read: %s: %s", response.url, type(error).__name__, error)
-            self.ledger.missed(mark.position, "failed", f"it cannot be read as a sitemap: {error}", error)
+        except Exception as error:
+            logger.warning(
+                "the sitemap %s cannot be read: %s: %s", response.url, type(error).__name__, error
+            )
+            self.ledger.missed(
+                mark.position, "failed", f"it cannot be read as a sitemap: {error}", error
+            )
 
     # what is told
 
     def events(self) -> list[LinkEvent]:
-        return [event for index, value in enumerate(self.values) for event in self._of(index, value)]
+        return [
+            event for index, value in enumerate(self.values) for event in self._of(index, value)
+        ]
 
     def _of(self, index: int, value: RequestValue) -> Iterator[LinkEvent]:
         """The page first, and then its links, by the partitions of their sites."""
@@ -266,19 +293,30 @@ class StrategyBatch(BatchUnit):
         fingerprint, note = self._links[index].fingerprint, self.ledger.notes.get(index)
         url, status, digest = note or PageNote(self.ledger.address(index), 0)
         yield LinkEvent(
-            kind=EventKind.ERROR if error else EventKind.CRAWLED, fingerprint=fingerprint, request=request, url=url,
-            partition=_partition(value["url"]), status=status, error=error, digest=digest,
+            kind=EventKind.ERROR if error else EventKind.CRAWLED,
+            fingerprint=fingerprint,
+            request=request,
+            url=url,
+            partition=_partition(value["url"]),
+            status=status,
+            error=error,
+            digest=digest,
             body=None if error else self.ledger.bodies.get(index),
-        )  # fmt: skip
+        )
         parts: dict[int, list[FoundLink]] = {}
         for link in self.finds.of(index):
             parts.setdefault(_partition(link.request["url"]), []).append(link)
         for partition, links in parts.items():
             for start in range(0, len(links), EVENT_LINKS):
                 yield LinkEvent(
-                    kind=EventKind.LINKS, fingerprint=fingerprint, request=request, partition=partition, url=url,
-                    status=status, links=links[start : start + EVENT_LINKS],
-                )  # fmt: skip
+                    kind=EventKind.LINKS,
+                    fingerprint=fingerprint,
+                    request=request,
+                    partition=partition,
+                    url=url,
+                    status=status,
+                    links=links[start : start + EVENT_LINKS],
+                )
 
 
 class NoSitemap(ValueError):
@@ -290,8 +328,14 @@ def sitemap_links(response: Response) -> Iterator[tuple[str, str]]:
 
     Whatever it raises says that this is no sitemap, or none that can be read.
     """
-    body = gunzip(response.body, max_size=SITEMAP_BYTES) if gzip_magic_number(response) else response.body
-    if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):  # the protocol allows plain text, an address a line
+    body = (
+        gunzip(response.body, max_size=SITEMAP_BYTES)
+        if gzip_magic_number(response)
+        else response.body
+    )
+    if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+        b"<"
+    ):  # the protocol allows plain text, an address a line
         lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
         if not any(line.startswith(("http://", "https://")) for line in lines):
             raise NoSitemap("it has neither XML nor addresses")
@@ -301,7 +345,9 @@ def sitemap_links(response: Response) -> Iterator[tuple[str, str]]:
     if sitemap.type not in {"urlset", "sitemapindex"}:
         raise NoSitemap(f"it is a <{sitemap.type}>")
     read = SITEMAP if sitemap.type == "sitemapindex" else PAGE
-    yield from ((urljoin(response.url, entry["loc"].strip()), read) for entry in sitemap if entry.get("loc"))
+    yield from (
+        (urljoin(response.url, entry["loc"].strip()), read) for entry in sitemap if entry.get("loc")
+    )
 
 
 def _partition(url: str) -> int:

@@ -54,7 +54,9 @@ class UnbuiltRequest(NamedTuple):
 class RequestBuilder:
     """Makes the requests of batches; the crawl's key proves that a leased request is its own."""
 
-    def __init__(self, crawler: Crawler, key: bytes | None, *, tracker: RequestTracker, notifier: Notifier) -> None:
+    def __init__(
+        self, crawler: Crawler, key: bytes | None, *, tracker: RequestTracker, notifier: Notifier
+    ) -> None:
         self._crawler, self._key, self._tracker, self._notifier = crawler, key, tracker, notifier
         self._hook = spider_method(crawler.spider, crawler.settings, "DISTRIBUTED_REQUEST_HOOK")
         self._attributes: Any = None
@@ -96,11 +98,15 @@ class RequestBuilder:
             kept = await answer if isawaitable(answer) else answer
         except Exception as error:
             logger.exception("the hook for requests failed at %s", request)
-            return UnbuiltRequest("failed", f"the hook for requests failed: {type(error).__name__}: {error}")
+            return UnbuiltRequest(
+                "failed", f"the hook for requests failed: {type(error).__name__}: {error}"
+            )
         if kept is None:
             return UnbuiltRequest("gone", "dropped by the hook", "requests_dropped_by_hook")
         if not isinstance(kept, Request):
-            return UnbuiltRequest("failed", f"the hook for requests returned a {type(kept).__name__}")
+            return UnbuiltRequest(
+                "failed", f"the hook for requests returned a {type(kept).__name__}"
+            )
         return kept
 
     async def _take_attributes(self, value: RequestValue) -> None:
@@ -137,7 +143,9 @@ class RequestFeeder:
         crawler, job = context.crawler, context.job
         self._context, self._acker, self._folder, self._job = context, acker, folder, job
         self._notifier, self._client = context.notifier, context.client
-        self._builder = RequestBuilder(crawler, self._client.key, tracker=context.tracker, notifier=context.notifier)
+        self._builder = RequestBuilder(
+            crawler, self._client.key, tracker=context.tracker, notifier=context.notifier
+        )
         self._at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED
         self._ahead = self._at_once * max(0, job.ahead)
         self._ready = self._at_once + self._ahead
@@ -166,7 +174,9 @@ class RequestFeeder:
         """How many requests Scrapy should have beyond those that it has, and can make."""
         if not self._job.fair:  # asked at every page
             return self._ready - sum(batch.requests for batch in self._acker.held.values())
-        return self._ready - sum(min(number, self._of_a_site) for number in self._of_sites().values())
+        return self._ready - sum(
+            min(number, self._of_a_site) for number in self._of_sites().values()
+        )
 
     def _of_sites(self) -> Counter[str]:
         """Slot -> requests of it that Scrapy has."""
@@ -231,10 +241,14 @@ class RequestFeeder:
             self._ready = self._at_once + (0 if one_site else self._ahead)
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
-        part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}", typed=job.typed)
+        part = PartFile(
+            self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}", typed=job.typed
+        )
         finds = self._context.finds(f"b{row.number}:")
         kind = StrategyBatch if self._context.strategy else BatchUnit
-        batch = kind(row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size)
+        batch = kind(
+            row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size
+        )
         self._acker.held[batch.key] = batch
         self._context.tracker.enter(batch)
         count(crawler, "batches_leased")
@@ -245,7 +259,9 @@ class RequestFeeder:
         if self._unread is not None:
             self._unread += 1
             if self._unread >= UNREADABLE:  # the fault is this worker's own, not the batches'
-                why = f"Batch {row.number} cannot be crawled, and none before it could be: {problem}."
+                why = (
+                    f"Batch {row.number} cannot be crawled, and none before it could be: {problem}."
+                )
                 self._context.fail(why, FinishReason.REFUSED)
         batch.problem = problem
         self._acker.changed(batch)
@@ -264,7 +280,11 @@ def has_pauses(crawler: Crawler) -> bool:
     """Whether there are pauses between the requests of a site."""
     settings = crawler.settings
     pause = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
-    return bool(pause or settings.getbool("AUTOTHROTTLE_ENABLED") or settings.getbool("DISTRIBUTED_THROTTLE"))
+    return bool(
+        pause
+        or settings.getbool("AUTOTHROTTLE_ENABLED")
+        or settings.getbool("DISTRIBUTED_THROTTLE")
+    )
 
 
 def most_of_a_site(crawler: Crawler) -> int:

@@ -60,7 +60,9 @@ def use_marking_components(settings: BaseSettings) -> None:
     usual = load_object(settings["DUPEFILTER_CLASS"])
     if not issubclass(usual, BatchDupeFilter):
         settings.set(
-            "DUPEFILTER_CLASS", type("BatchDupeFilter", (BatchDupeFilter,), {"usual": usual}), priority="cmdline"
+            "DUPEFILTER_CLASS",
+            type("BatchDupeFilter", (BatchDupeFilter,), {"usual": usual}),
+            priority="cmdline",
         )
     # What is left of a crawl is in the store; a queue on disk would be this job's alone, and never be read.
     settings.set("JOBDIR", None, priority="cmdline")
@@ -107,7 +109,9 @@ class BatchDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._filters: dict[tuple[int, int] | None, BaseDupeFilter] = {}
-        self._each = follows_strategy(crawler.settings)  #: each request of a batch has its own answer
+        self._each = follows_strategy(
+            crawler.settings
+        )  #: each request of a batch has its own answer
         crawler.signals.connect(self._over, attempt_over)
 
     @classmethod
@@ -124,7 +128,12 @@ class BatchDupeFilter(BaseDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         seen = self._filter(request).request_seen(request)
-        if seen and self._each and (mark := mark_of(request)) is not None and mark.position is not None:
+        if (
+            seen
+            and self._each
+            and (mark := mark_of(request)) is not None
+            and mark.position is not None
+        ):
             return False  # it is another link than the one that has led here, or that it was redirected to
         return seen
 
@@ -155,22 +164,38 @@ class RequestTracker:
     """
 
     def __init__(
-        self, crawler: Crawler, *, rules_lead_away: bool, changed: Callable[[WorkUnit], None],
-        target: Target | None = None, again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
-    ) -> None:  # fmt: skip
-        self._crawler, self.changed, self._again, self._goals = crawler, changed, again, GoalKeeper.of(crawler)
+        self,
+        crawler: Crawler,
+        *,
+        rules_lead_away: bool,
+        changed: Callable[[WorkUnit], None],
+        target: Target | None = None,
+        again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
+    ) -> None:
+        self._crawler, self.changed, self._again, self._goals = (
+            crawler,
+            changed,
+            again,
+            GoalKeeper.of(crawler),
+        )
         self._target, self._rules_lead_away = target, rules_lead_away
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()
-        self._refused: set[UnitMark] = set()  #: whose failure no errback has handled, and a middleware may
+        self._refused: set[UnitMark] = (
+            set()
+        )  #: whose failure no errback has handled, and a middleware may
         self.begun: dict[tuple[int, int], WorkUnit] = {}
-        self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
+        self._acked: set[tuple[int, int]] = (
+            set()
+        )  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
         assert crawler.spider
         self._generators = read_generators(crawler.spider)
-        self._attributes: AttributeWatch | None = None  #: of the spider, since its first target page
+        self._attributes: AttributeWatch | None = (
+            None  #: of the spider, since its first target page
+        )
         self.has_ended = False  #: the last batch is settled, and there will be none
         #: what the project's handlers of `spider_idle` ask for; set while they are called
         self.idle_finds: FoundRequests | None = None
@@ -208,7 +233,9 @@ class RequestTracker:
     ) -> Request:
         """The request with its mark, and with an errback that notes its failure."""
         errback = own_errback(request)
-        if BATCH in request.meta:  # it is handed over a second time, or has the whole meta of its response
+        if (
+            BATCH in request.meta
+        ):  # it is handed over a second time, or has the whole meta of its response
             request = request.replace()
         mark = begun.begin(index, source)
         request.meta[BATCH] = mark
@@ -223,13 +250,19 @@ class RequestTracker:
         assert spider
         # A rule of a CrawlSpider follows such a link: that is the producer's, or each worker would crawl on; where the
         # target says that rules are followed, it is the fleet's.
-        is_ruled = isinstance(spider, CrawlSpider) and request.callback == spider._callback  # noqa: SLF001 - Scrapy's mark
+        is_ruled = isinstance(spider, CrawlSpider) and request.callback == spider._callback
         follows = self._target is not None and self._target.follows
         if self._rules_lead_away and is_ruled and not (follows or request.meta.get(MARK)):
             count(self._crawler, "links_not_followed")
             return None
-        if self._target is not None and begun.finds is not None and self._target.takes(request, spider):
-            if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
+        if (
+            self._target is not None
+            and begun.finds is not None
+            and self._target.takes(request, spider)
+        ):
+            if (
+                self._limited and self._rules_lead_away
+            ):  # the producer alone counts how many there are
                 count(self._crawler, "links_beyond_limit")
                 return None
             if begun.finds.take(request, source) is not Disposition.LOCAL:
@@ -241,7 +274,9 @@ class RequestTracker:
         begun = self.begun.get(mark.key)
         if begun is None:
             return None
-        if isinstance(failure.value, HeldBack):  # it has not ended: its batch is for the next worker
+        if isinstance(
+            failure.value, HeldBack
+        ):  # it has not ended: its batch is for the next worker
             return None
         if isinstance(failure.value, GoalReached):  # nothing has failed
             begun.put_off(mark)
@@ -255,7 +290,9 @@ class RequestTracker:
                 self._ended(begun, mark)
                 raise
             return None
-        _note_failure(begun, mark, failure, is_handled=errback is not None and not isinstance(output, Failure))
+        _note_failure(
+            begun, mark, failure, is_handled=errback is not None and not isinstance(output, Failure)
+        )
         if output is None or isinstance(output, Failure):
             if isinstance(output, Failure):
                 self._refused.add(mark)
@@ -272,7 +309,9 @@ class RequestTracker:
             self._unread.remove(mark)
             self._ended(begun, mark)
 
-    async def _from_errback(self, begun: WorkUnit, mark: UnitMark, output: Any) -> AsyncIterator[Any]:
+    async def _from_errback(
+        self, begun: WorkUnit, mark: UnitMark, output: Any
+    ) -> AsyncIterator[Any]:
         self._unread.discard(mark)
         if mark in self._in_output:  # a response was refused: `outputs` is around this
             async for one in each(output):
@@ -309,7 +348,9 @@ class RequestTracker:
         begun, mark = self._of(response)
         if begun is None or mark is None:
             async for output in result:
-                if mark is None or not isinstance(output, Request):  # of a lost batch nothing more is fetched
+                if mark is None or not isinstance(
+                    output, Request
+                ):  # of a lost batch nothing more is fetched
                     yield output
             return
         self._begin_output(begun, mark, response)
@@ -331,7 +372,9 @@ class RequestTracker:
 
     def _begin_output(self, begun: WorkUnit, mark: UnitMark, response: Response) -> None:
         begun.begin_again(mark)
-        if mark in self._refused:  # a middleware of the project has handled what was raised before the callback
+        if (
+            mark in self._refused
+        ):  # a middleware of the project has handled what was raised before the callback
             self._refused.remove(mark)
             begun.ledger.reopen(mark)
         begun.ledger.page(mark.position, response)
@@ -358,10 +401,16 @@ class RequestTracker:
             begun.item_in()
         return output
 
-    def _expired(self, error: Exception, begun: WorkUnit, mark: UnitMark, page: Response | Failure) -> bool:
+    def _expired(
+        self, error: Exception, begun: WorkUnit, mark: UnitMark, page: Response | Failure
+    ) -> bool:
         """Whether a request is repeated because its session has expired."""
         request = getattr(page, "request", None)
-        if not isinstance(error, SessionExpired) or request is None or not self._again(begun, mark, request):
+        if (
+            not isinstance(error, SessionExpired)
+            or request is None
+            or not self._again(begun, mark, request)
+        ):
             return False
         if mark in self._in_output:
             self._repeated.add(mark)
@@ -412,7 +461,9 @@ class RequestTracker:
             begun = self._newest_batch()
             mark = None if begun is None else UnitMark(*begun.key, None, NO_PAGE)
         if begun is None or mark is None:
-            if self.has_ended:  # the handlers of `spider_idle` have been asked, or there was no work for them
+            if (
+                self.has_ended
+            ):  # the handlers of `spider_idle` have been asked, or there was no work for them
                 count(self._crawler, "requests_after_end")
                 raise IgnoreRequest
             return
@@ -450,8 +501,14 @@ class RequestTracker:
             count(self._crawler, "items_of_no_batch")
         elif begun is None:
             # Of a batch that was lost, another attempt brings it.
-            count(self._crawler, "items_too_late" if mark.key in self._acked else "items_of_lost_batches")
-            logger.warning("an item of batch %d came after its attempt was over; it is not collected", mark.batch)
+            count(
+                self._crawler,
+                "items_too_late" if mark.key in self._acked else "items_of_lost_batches",
+            )
+            logger.warning(
+                "an item of batch %d came after its attempt was over; it is not collected",
+                mark.batch,
+            )
         elif isinstance(begun, BatchUnit):
             begun.item(item, mark)
         self._no_item(response)
@@ -482,7 +539,9 @@ class RequestTracker:
             self.changed(begun)
 
 
-def _note_failure(begun: WorkUnit, mark: UnitMark, failure: Failure, *, is_handled: bool = False) -> None:
+def _note_failure(
+    begun: WorkUnit, mark: UnitMark, failure: Failure, *, is_handled: bool = False
+) -> None:
     """Note that a request gave no page; `is_handled`: an errback of the project has taken care of that."""
     kind, reason = judge(failure)
     if mark.position is not None or mark.source is None:

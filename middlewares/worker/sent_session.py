@@ -44,19 +44,33 @@ class SentSession:
     """The requests of the batch, which ends with the process; one that was typed by hand has no job and no folder."""
 
     def __init__(
-        self, crawler: Crawler, job: Assignment | None, folder: Path | None, fail: Callable[[str, FinishReason], None]
+        self,
+        crawler: Crawler,
+        job: Assignment | None,
+        folder: Path | None,
+        fail: Callable[[str, FinishReason], None],
     ) -> None:
         self._crawler, self._job, self._fail = crawler, job or Assignment(crawl=""), fail
-        values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
-        self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
+        values, fault = (
+            ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
+        )
+        self._refused = (
+            f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
+        )
         if job is not None and follows_strategy(crawler.settings):
             self._refused = (
                 "A job that is sent a batch cannot tell a strategy of it: crawls with a strategy need workers that"
                 " lease. Name nodes that reach the store, and set DISTRIBUTED_MODE to pull."
             )
-        part = None if folder is None or self._job.feed else PartFile(folder, self._job.name, typed=self._job.typed)
+        part = (
+            None
+            if folder is None or self._job.feed
+            else PartFile(folder, self._job.name, typed=self._job.typed)
+        )
         self.has_work = True  #: till it ends
-        self._batch = BatchUnit(self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True)
+        self._batch = BatchUnit(
+            self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True
+        )
         self._notifier, self._feeds = Notifier(), list[str]()
         self.tracker = RequestTracker(
             crawler, rules_lead_away=not self._job.row, changed=lambda _: self._notifier.tell()
@@ -85,7 +99,9 @@ class SentSession:
         if self._goals is not None:
             await self._keep_to_goals(self._goals)
         if not self._job.row:
-            builder = RequestBuilder(self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier)
+            builder = RequestBuilder(
+                self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier
+            )
             async for request in builder.requests(self._batch):
                 yield request
             return
@@ -109,9 +125,14 @@ class SentSession:
             logger.info("This attempt has no lease: %s", error)
             return
         self._leases = leases = LeaseRenewer(
-            store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lambda *_: self._lost(), patient=True,
+            store,
+            crawl=job.crawl,
+            holder=job.name,
+            seconds=job.lease,
+            lost=lambda *_: self._lost(),
+            patient=True,
             heed=self._heed,
-        )  # fmt: skip
+        )
         if not current:
             self._lost()
             raise WorkRefused(too_late(job))
@@ -134,7 +155,10 @@ class SentSession:
             except OutOfReach as error:
                 if error.lasting or time.monotonic() >= deadline:
                     raise
-                logger.info("The store is away, and no request leaves until it has said how many may: %s", error)
+                logger.info(
+                    "The store is away, and no request leaves until it has said how many may: %s",
+                    error,
+                )
             await asyncio.sleep(AGAIN)
 
     @property
@@ -197,14 +221,20 @@ class SentSession:
         batch, stats = self._batch, self._crawler.stats.get_stats()
         closed_by = reason if meaning(reason).closes_crawl and not batch.row else ""
         is_told_to_end = reason == FinishReason.SHUTDOWN.value
-        if reason == FinishReason.GOAL.value or closed_by or (is_told_to_end and self._is_kept_in_part()):
+        if (
+            reason == FinishReason.GOAL.value
+            or closed_by
+            or (is_told_to_end and self._is_kept_in_part())
+        ):
             batch.put_off_rest()
             reason = FinishReason.FINISHED.value
         elif batch.row and meaning(reason).asked_for:
             # It did what its settings ask for; Scrapy's own word is in the stats.
             reason = FinishReason.FINISHED.value
             batch.ledger.done(0)
-        elif meaning(reason).by_settings:  # the same of a batch: the next attempt would end there as well
+        elif meaning(
+            reason
+        ).by_settings:  # the same of a batch: the next attempt would end there as well
             batch.ledger.rest, reason = not_made(reason), FinishReason.FINISHED.value
         if self._leases is not None:
             self._leases.stop()
@@ -218,7 +248,9 @@ class SentSession:
             "part": part,
             "changed": self.tracker.changed_attributes(),
             "feeds": self._feeds,
-            "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
+            "feeds_failed": sum(
+                n for name, n in stats.items() if name.startswith("feedexport/failed_count/")
+            ),
             "stats": plain_stats(stats),
         }
 
@@ -234,5 +266,11 @@ class SentSession:
     def _head(self, state: str) -> dict[str, Any]:
         job, lease = self._job, {"lease": self._leases is not None, "no_lease": self._no_lease}
         return report_head(
-            state, job.crawl, job.version, self._batch.started, batch=job.batch, attempt=job.attempt, **lease
+            state,
+            job.crawl,
+            job.version,
+            self._batch.started,
+            batch=job.batch,
+            attempt=job.attempt,
+            **lease,
         )

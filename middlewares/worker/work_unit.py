@@ -60,7 +60,9 @@ class RequestLedger:
 
     def __init__(self, urls: list[str], *, again: bool = False) -> None:
         self._urls, self._again = urls, again
-        self._items: dict[int, array[int]] = {}  #: request -> first, end, first, end, … of its items
+        self._items: dict[
+            int, array[int]
+        ] = {}  #: request -> first, end, first, end, … of its items
         self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}
@@ -70,7 +72,10 @@ class RequestLedger:
         self.pages = self.items = 0
         self.logins = 0  #: pages in whose place the site has sent its login
         self.failed = ""  #: why the first that gave no result did not, whatever it was
-        self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
+        self.rest = (
+            "unended",
+            "nothing was heard of it",
+        )  #: kind and reason of requests that have not ended
 
     def done(self, index: int | None) -> None:
         """Its callback has run to the end."""
@@ -82,7 +87,9 @@ class RequestLedger:
         self.pages += 1
         self.logins += is_login(response)
 
-    def missed(self, index: int | None, kind: str, reason: str, error: BaseException | None = None) -> None:
+    def missed(
+        self, index: int | None, kind: str, reason: str, error: BaseException | None = None
+    ) -> None:
         """It gave no result; `error` is what was raised, where that is the reason."""
         self.failed = self.failed or reason
         if index is not None:
@@ -146,7 +153,9 @@ class RequestLedger:
     def outcome(self, index: int) -> tuple[str, str] | None:
         """Kind and reason of a request that gave no result, or not all of it; None if it is done."""
         if index in self._done:
-            reasons = (reason for source, reason in self._failed_followers.values() if source == index)
+            reasons = (
+                reason for source, reason in self._failed_followers.values() if source == index
+            )
             reason = next(reasons, None)
             return None if reason is None else ("failed", reason)
         return self.page_outcome(index)
@@ -165,7 +174,13 @@ class RequestLedger:
 
     def close(self) -> dict[str, Any]:
         """The account at the end; `unended` are requests that nothing was heard of."""
-        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": [], PUT_OFF: []}
+        kinds: dict[str, list[dict[str, str]]] = {
+            "gone": [],
+            "failed": [],
+            "dead": [],
+            "unended": [],
+            PUT_OFF: [],
+        }
         missed: list[list[Any]] = []
         for index, url in enumerate(self._urls):
             outcome = self.outcome(index)
@@ -260,7 +275,9 @@ class WorkUnit:
     Those of a batch, or of pages that the worker asks for on its own account: the spider's start requests, or a login.
     """
 
-    def __init__(self, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger) -> None:
+    def __init__(
+        self, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger
+    ) -> None:
         self.key, self.ledger = (batch, attempt), ledger
         self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
@@ -332,11 +349,22 @@ class BatchUnit(WorkUnit):
     _ledger_class: ClassVar[type[RequestLedger]] = RequestLedger
 
     def __init__(
-        self, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
-        finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        batch: int,
+        attempt: int,
+        values: list[RequestValue],
+        part: PartFile | None,
+        *,
+        finds: FoundRequests | None = None,
+        slot: str = "",
+        size: int | None = None,
+        row: str = "",
+        sent: bool = False,
+    ) -> None:
         again = any(REPLACES in value for value in values)
-        ledger = self._ledger_class([row] if row else [value["url"] for value in values], again=again)
+        ledger = self._ledger_class(
+            [row] if row else [value["url"] for value in values], again=again
+        )
         super().__init__(batch, attempt, finds, ledger)
         self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
         self._size = len(values) if size is None else size
@@ -386,8 +414,10 @@ class BatchUnit(WorkUnit):
             if self.part is not None:
                 self.part.add(item)
         except (TypeError, ValueError) as error:
-            reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
-            logger.error(reason)  # noqa: TRY400 - it says all
+            reason = (
+                f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+            )
+            logger.error(reason)
             self.ledger.missed(mark.position, "failed", reason)
             if mark.position is None:
                 self.problem = self.problem or f"An item was lost: {reason}."
@@ -399,7 +429,9 @@ class BatchUnit(WorkUnit):
         try:
             return None if self.part is None else self.part.close()
         except OSError as error:
-            self.problem = self.problem or f"Its items could not be kept in this node's logs: {error}."
+            self.problem = (
+                self.problem or f"Its items could not be kept in this node's logs: {error}."
+            )
             return None
 
     def discard_part(self) -> None:

@@ -71,7 +71,7 @@ class Worker:
                 yield request
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)
-            logger.error(self._problem)  # noqa: TRY400 - it says all
+            logger.error(self._problem)
         except StoreLost as error:
             self._fail(str(error), FinishReason.STORE_LOST)
         except Exception as error:  # Scrapy would only log it, and end as if all were done
@@ -99,7 +99,9 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
-        finish_when_done(self._crawler, self._is_done, is_part=self._job is not None and not self._job.row)
+        finish_when_done(
+            self._crawler, self._is_done, is_part=self._job is not None and not self._job.row
+        )
 
     def _opened(self) -> None:
         job = self._job
@@ -119,7 +121,9 @@ class Worker:
         session = LeaseSession if job.leases else SentSession
         self._session = session(self._crawler, job, folder, self._fail)
         self._problem = self._problem or self._session.problem
-        self._report_file = ReportFile(folder, job.name, self._session.progress, turned=lambda: self._turned)
+        self._report_file = ReportFile(
+            folder, job.name, self._session.progress, turned=lambda: self._turned
+        )
         self._turns = call_every(TURN, self._turn)
         remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
 
@@ -133,7 +137,11 @@ class Worker:
     def _is_done(self) -> bool:
         """Whether it has nothing to do, and nothing has gone wrong."""
         has_failed = bool(self._reason or self._problem)
-        return isinstance(self._session, LeaseSession) and not self._session.has_work and not has_failed
+        return (
+            isinstance(self._session, LeaseSession)
+            and not self._session.has_work
+            and not has_failed
+        )
 
     def _look_around(self) -> None:
         if self._folder is not None and (trouble := self._folder.trouble()):
@@ -161,6 +169,8 @@ class Worker:
                 timer.stop()
         if self._session is None:
             return
-        report = await self._session.close(self._reason or FinishReason.SHUTDOWN.value, self._problem)
+        report = await self._session.close(
+            self._reason or FinishReason.SHUTDOWN.value, self._problem
+        )
         if self._report_file is not None:
             self._report_file.finish(report)

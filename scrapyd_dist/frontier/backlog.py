@@ -30,7 +30,9 @@ class SeenBefore(Exception):
     """Some requests, of these fingerprints, are in the frontier already, and nothing was stored."""
 
     def __init__(self, prints: frozenset[bytes]) -> None:
-        super().__init__(f"{counted(len(prints), 'request is', 'requests are')} in the frontier already")
+        super().__init__(
+            f"{counted(len(prints), 'request is', 'requests are')} in the frontier already"
+        )
         self.prints = prints
 
 
@@ -48,9 +50,13 @@ class NewBatch:
 
     def numbered(self, number: int) -> Batch:
         return Batch(
-            number=number, size=self.size, sealed_at=self.sealed_at, parent=self.parent, slot=self.slot,
+            number=number,
+            size=self.size,
+            sealed_at=self.sealed_at,
+            parent=self.parent,
+            slot=self.slot,
             priority=self.priority,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +104,15 @@ class LeaseRequest:
     def attempt_at(self, batch: int, number: int) -> Attempt:
         """The attempt that the worker's lease of a batch opens."""
         return Attempt(
-            batch=batch, number=number, job=job_id(self.crawl, batch, number), node=self.lessee.node,
-            url=self.lessee.url, state=AttemptState.RUNNING, sent_at=self.now, worker=self.lessee.job,
-        )  # fmt: skip
+            batch=batch,
+            number=number,
+            job=job_id(self.crawl, batch, number),
+            node=self.lessee.node,
+            url=self.lessee.url,
+            state=AttemptState.RUNNING,
+            sent_at=self.now,
+            worker=self.lessee.job,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +122,9 @@ class Leased:
     batch: Batch
     attempt: int
     payload: Mapping[str, str]
-    fault: str = ""  #: why the payload was rejected and is empty, one paragraph; empty for a valid payload
+    fault: str = (
+        ""  #: why the payload was rejected and is empty, one paragraph; empty for a valid payload
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

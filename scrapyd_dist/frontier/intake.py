@@ -58,13 +58,21 @@ class FrontierStore(ProducerStore, Protocol):
     def crawl(self, crawl: str) -> Crawl: ...
     def own_crawl(self, crawl: str) -> Crawl: ...
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
-    def add_batches(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]: ...
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]
+    ) -> list[Batch]: ...
 
 
 def open_frontier(
-    store: FrontierStore, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False,
+    store: FrontierStore,
+    name: str,
+    *,
+    project: str,
+    now: float,
+    standing: bool = False,
+    arguments: bool = False,
     strategy: Mapping[str, Any] | None = None,
-) -> Crawl:  # fmt: skip
+) -> Crawl:
     """Return the store's row of the frontier, creating it if it does not exist.
 
     A new frontier gets the `project` that nodes know, never finishes by itself if it is `standing`, and has spider
@@ -78,9 +86,15 @@ def open_frontier(
     if strategy is not None:
         options = {STRATEGY: dict(strategy)}
     new = Crawl(
-        id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing,
+        id=name,
+        project=project,
+        spider="",
+        state=CrawlState.FINDING,
+        created=now,
+        kind="frontier",
+        standing=standing,
         options=options,
-    )  # fmt: skip
+    )
     with suppress(NameTaken):  # it exists, or has been created in the meantime
         store.add_crawl(new)
     row = store.own_crawl(name)
@@ -91,7 +105,9 @@ def open_frontier(
         )
     if has_arguments(row) is not arguments:
         are, and_not = ("requests", ARGUMENTS) if arguments else (ARGUMENTS, "requests")
-        raise ConfigError(f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one.")
+        raise ConfigError(
+            f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one."
+        )
     if has_strategy(row) and strategy is None:
         raise ConfigError(
             f"The frontier {row.id} is a crawling strategy's, which alone decides what is requested. Give it seeds:"
@@ -128,20 +144,30 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
         together = list(group)
         prints = (one.fingerprint for one in together)
         for start in range(0, len(together), size):
-            for values, payload in fit([one.value for one in together[start : start + size]], key=key):
+            for values, payload in fit(
+                [one.value for one in together[start : start + size]], key=key
+            ):
                 batches.append(
                     NewBatch(
-                        payload=payload, size=len(values), slot=slot, priority=priority, sealed_at=time.time(),
+                        payload=payload,
+                        size=len(values),
+                        slot=slot,
+                        priority=priority,
+                        sealed_at=time.time(),
                         fingerprints=tuple(islice(prints, len(values))),
                     )
-                )  # fmt: skip
+                )
     return batches
 
 
 def add_unseen(
-    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T], found: Iterable[FrontierIntake], *,
-    size: int, key: bytes | None, counts: Mapping[str, int] | None = None,
-) -> tuple[T, dict[str, int]]:  # fmt: skip
+    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
+    found: Iterable[FrontierIntake],
+    *,
+    size: int,
+    key: bytes | None,
+    counts: Mapping[str, int] | None = None,
+) -> tuple[T, dict[str, int]]:
     """Add the requests that the frontier does not have yet, and count all of them, with those filtered out earlier.
 
     `add` stores batches and counts in one step, or raises `SeenBefore`: it calls the store's `add_batches` or `ack`. Of
@@ -172,7 +198,7 @@ class Registration:
     frontier: str
     work: str  #: the name of its work; a new process of the same work takes over from a lost one
     #: `<host>.<pid>`, which tells apart processes of the same work
-    process: str = field(default_factory=lambda: this_process())  # noqa: PLW0108 - it stands below
+    process: str = field(default_factory=lambda: this_process())
     seconds: float = REGISTERED  #: it counts as lost without a heartbeat for so long
     clock: Callable[[], float] = time.monotonic
     _at: float | None = field(default=None, init=False)
@@ -246,7 +272,10 @@ class FrontierProducer(Registration):
             self._register()
 
     def keep(
-        self, found: Iterable[FrontierIntake], counts: Mapping[str, int] | None = None, misses: Sequence[Miss] = ()
+        self,
+        found: Iterable[FrontierIntake],
+        counts: Mapping[str, int] | None = None,
+        misses: Sequence[Miss] = (),
     ) -> dict[str, int]:
         """Add the requests that the frontier does not have yet; returns the stored counts by name."""
         if not self.begun:
@@ -264,7 +293,13 @@ class FrontierProducer(Registration):
             super().sign_off()
 
     def _register(self) -> None:
-        open_frontier(self.store, self.frontier, project=self.project, now=time.time(), arguments=self.arguments)
+        open_frontier(
+            self.store,
+            self.frontier,
+            project=self.project,
+            now=time.time(),
+            arguments=self.arguments,
+        )
         super().renew()
 
 

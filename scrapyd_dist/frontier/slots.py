@@ -45,16 +45,22 @@ class SlotRule:
             )
         check_slot_name(f"{self.prefix}{self.number}")
         if not 1 <= self.number <= MOST_SLOTS:
-            raise ConfigError(f"The number of slots is {self.number}, and must be from 1 to {MOST_SLOTS}.")
+            raise ConfigError(
+                f"The number of slots is {self.number}, and must be from 1 to {MOST_SLOTS}."
+            )
         if self.by not in WAYS:
-            raise ConfigError(f"Requests cannot go to slots by {self.by!r}, only by {' or '.join(WAYS)}.")
+            raise ConfigError(
+                f"Requests cannot go to slots by {self.by!r}, only by {' or '.join(WAYS)}."
+            )
 
     @classmethod
     def parse(cls, text: str, *, by: str = FINGERPRINT) -> SlotRule:
         """Parse `prefix/number`, or raise `ConfigError`; a prefix alone means one slot."""
         prefix, slash, number = text.partition("/")
         if slash and not re.fullmatch(r"[0-9]+", number):
-            raise ConfigError(f"{text!r} names no slots: write them as prefix/number, such as pages/4.")
+            raise ConfigError(
+                f"{text!r} names no slots: write them as prefix/number, such as pages/4."
+            )
         return cls(prefix=prefix, number=int(number) if slash else 1, by=by)
 
     def names(self) -> list[str]:
@@ -115,9 +121,11 @@ def _site(host: str) -> str:
 
 @cache
 def _extract() -> TLDExtract:
-    from tldextract import TLDExtract  # noqa: PLC0415 - slow to import, and only slots by site need it
+    from tldextract import TLDExtract
 
-    return TLDExtract(suffix_list_urls=(), cache_dir=None)  # the bundled list: no network, no cache files
+    return TLDExtract(
+        suffix_list_urls=(), cache_dir=None
+    )  # the bundled list: no network, no cache files
 
 
 def is_public_suffix(host: str) -> bool:

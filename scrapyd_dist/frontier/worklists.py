@@ -23,7 +23,14 @@ from scrapyd_dist.scrapyd.jobs import check_args
 
 FORMATS = ("urls", "jsonl", "csv")
 #: file suffix -> format; any other file is a list of URLs
-ENDINGS = {".jl": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
+ENDINGS = {
+    ".jl": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
 #: CSV delimiters; the one that occurs most often in the first line is used
 DELIMITERS = ",;\t|"
 #: the default column
@@ -42,7 +49,10 @@ def value_of(args: Mapping[str, str]) -> RequestValue:
             raise ValueError(f"its {name} has a zero byte, which no argument can have")
     if sum(len(f"{name}={text}".encode()) for name, text in args.items()) > ARGUMENT_MAX:
         raise ValueError("its arguments together are longer than a job can be given")
-    return {"url": json.dumps(dict(sorted(args.items())), ensure_ascii=False), ARGUMENTS: dict(args)}
+    return {
+        "url": json.dumps(dict(sorted(args.items())), ensure_ascii=False),
+        ARGUMENTS: dict(args),
+    }
 
 
 def found(value: RequestValue, priority: int) -> FrontierIntake:
@@ -88,9 +98,13 @@ def rows(
     if kind not in FORMATS:
         raise ConfigError(f"A worklist cannot be {kind!r}, only {', '.join(FORMATS)}.")
     if column is not None and kind != "csv":
-        raise ConfigError(f"Only a CSV has columns, and this worklist is read as {kind}. Is it one? Say --format csv.")
+        raise ConfigError(
+            f"Only a CSV has columns, and this worklist is read as {kind}. Is it one? Say --format csv."
+        )
     if arguments and (kind == "urls" or column is not None):
-        raise ConfigError("Arguments have names: a list of them is a CSV with all its columns, or JSON lines.")
+        raise ConfigError(
+            "Arguments have names: a list of them is a CSV with all its columns, or JSON lines."
+        )
     texts = _texts(lines)
     if kind == "csv":
         return _of_csv(texts, _all_cells if arguments else partial(_cell, column=column))
@@ -100,7 +114,9 @@ def rows(
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
     """Decode lines; bytes that are not UTF-8 become surrogates, which `_checked` reports."""
     for number, line in enumerate(lines):
-        yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).decode("utf-8", "surrogateescape")
+        yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).decode(
+            "utf-8", "surrogateescape"
+        )
 
 
 def _checked(text: str) -> str:
@@ -109,7 +125,9 @@ def _checked(text: str) -> str:
     return text.strip()
 
 
-def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) -> Iterator[WorklistRow]:
+def _of_lines(
+    texts: Iterable[str], read: Callable[[str], RequestValue | None]
+) -> Iterator[WorklistRow]:
     for number, text in enumerate(texts, 1):
         try:
             plain = _checked(text)
@@ -131,7 +149,9 @@ def _url(text: Any) -> str:
     return text
 
 
-def _of_csv(texts: Iterator[str], reading: Callable[[list[str]], ReadCells]) -> Iterator[WorklistRow]:
+def _of_csv(
+    texts: Iterator[str], reading: Callable[[list[str]], ReadCells]
+) -> Iterator[WorklistRow]:
     head = next(texts, "")
     delimiter = max(DELIMITERS, key=head.count)
     read = reading([name.strip() for name in next(csv.reader([head], delimiter=delimiter), [])])
@@ -168,7 +188,9 @@ def _cell(names: list[str], column: str | None) -> ReadCells:
 def _all_cells(names: list[str]) -> ReadCells:
     """Read all columns as spider arguments."""
     if len(set(names)) < len(names) or not all(names):
-        raise ConfigError(f"Each column needs a name of its own; there are {', '.join(map(repr, names)) or 'none'}.")
+        raise ConfigError(
+            f"Each column needs a name of its own; there are {', '.join(map(repr, names)) or 'none'}."
+        )
 
     def read(cells: list[str]) -> RequestValue:
         if len(cells) > len(names):
@@ -193,10 +215,10 @@ def _of_object(text: str) -> RequestValue:
     """Read a JSON object as spider arguments."""
     fields = _json(text)
     if not isinstance(fields, dict):
-        raise ValueError("it is no object of names and values")  # noqa: TRY004 - of the row, not of our caller
+        raise ValueError("it is no object of names and values")
     for name, item in fields.items():
         if not isinstance(item, (str, int, float)) or isinstance(item, bool):
-            raise ValueError(f"its {name} is neither text nor a number: {json.dumps(item)[:100]}")  # noqa: TRY004 - as above
+            raise ValueError(f"its {name} is neither text nor a number: {json.dumps(item)[:100]}")
     return _arguments({name: str(item) for name, item in fields.items()})
 
 
@@ -214,10 +236,12 @@ def _of_json(text: str) -> RequestValue:
     if isinstance(fields, str):
         fields = {"url": fields}
     if not isinstance(fields, dict):
-        raise ValueError("it is neither a URL nor an object with one")  # noqa: TRY004 - of the row, not of our caller
+        raise ValueError("it is neither a URL nor an object with one")
     unknown = fields.keys() - FIELDS.keys()
     if unknown:
-        raise ValueError(f"it has {', '.join(sorted(unknown))}, which no request has; there are {', '.join(FIELDS)}")
+        raise ValueError(
+            f"it has {', '.join(sorted(unknown))}, which no request has; there are {', '.join(FIELDS)}"
+        )
     _url(fields.get("url"))
     for name, item in fields.items():
         if not FIELDS[name](item):
@@ -228,7 +252,9 @@ def _of_json(text: str) -> RequestValue:
         value["body"] = {"$bytes": base64.b64encode(body).decode()}
     if "headers" in value:
         headers = value["headers"].items()
-        value["headers"] = {name: [item] if isinstance(item, str) else item for name, item in headers}
+        value["headers"] = {
+            name: [item] if isinstance(item, str) else item for name, item in headers
+        }
     return value
 
 
@@ -258,9 +284,12 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "errback": _is_name,
     "method": _is(str),
     "headers": lambda item: (
-        isinstance(item, dict) and all(isinstance(one, str) or _are_texts(one) for one in item.values())
+        isinstance(item, dict)
+        and all(isinstance(one, str) or _are_texts(one) for one in item.values())
     ),
-    "body": lambda item: isinstance(item, str) or (isinstance(item, dict) and set(item) == {"$bytes"}),
+    "body": lambda item: (
+        isinstance(item, str) or (isinstance(item, dict) and set(item) == {"$bytes"})
+    ),
     "cookies": _is(dict, list),
     "meta": _is(dict),
     "cb_kwargs": _is(dict),

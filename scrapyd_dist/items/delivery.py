@@ -17,7 +17,9 @@ from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
 FTP_TIMEOUT = 30
 
 
-def read_back(uris: Iterable[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
+def read_back(
+    uris: Iterable[str], template: str, folder: Path
+) -> tuple[list[tuple[str, Path]], list[str]]:
     """Fetch the accepted feeds, whose URIs have no passwords, with the account of the project's feed URL (`template`).
 
     Gives pairs of URI and local path in order, copies below `folder`; and a warning for each feed that is not read.
@@ -36,7 +38,9 @@ def read_back(uris: Iterable[str], template: str, folder: Path) -> tuple[list[tu
             elif parts.scheme == "ftp":
                 copies.append((uri, _ftp(parts, urlsplit(template), folder / f"{index}.jl")))
             else:
-                warnings.append(f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back")
+                warnings.append(
+                    f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back"
+                )
         except (OSError, EOFError, ValueError, ftplib.Error) as error:
             warnings.append(f"{uri} is not merged: it could not be read back ({error})")
     return copies, warnings
@@ -50,11 +54,15 @@ def belongs(uri: str, feed_url: str) -> bool:
     except ValueError:  # invalid host or port
         return False
     folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # file names vary by batch
-    return places[0] == places[1] and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
+    return (
+        places[0] == places[1]
+        and parts.path.startswith(folder + slash)
+        and ".." not in unquote(parts.path)
+    )
 
 
 def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
-    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:  # noqa: S321 - the user's choice of feed storage
+    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:
         server.connect(parts.hostname or "", parts.port or 21)
         server.login(unquote(account.username or ""), unquote(account.password or ""))
         with copy.open("wb") as file:
@@ -118,7 +126,11 @@ def deliver(
         kept = KeptParts.found_in(folder / PARTS, accepted)
         skip = {folder / PARTS / a.part: out[a.batch] for a in kept.whole if a.batch in out}
         skip |= {path: out[feeds[uri]] for uri, path in copies if feeds[uri] in out}
-        paths = [*own, *(folder / PARTS / a.part for a in kept.whole), *(path for _, path in copies)]
+        paths = [
+            *own,
+            *(folder / PARTS / a.part for a in kept.whole),
+            *(path for _, path in copies),
+        ]
         found = Items(paths, unverified=own, skip=skip)
         lost, said = kept.losses(out)
         warnings += said
@@ -139,7 +151,9 @@ def deliver(
     )
 
 
-def _compared(found: Sequence[FoundItem], own_items: int, own: int, kept: KeptParts) -> tuple[int, list[str]]:
+def _compared(
+    found: Sequence[FoundItem], own_items: int, own: int, kept: KeptParts
+) -> tuple[int, list[str]]:
     """How many items fewer there are than were counted, and the sentences that say so.
 
     `found`: what is in all files; the first `own` ones have the producer's `own_items`, and those of `kept` follow.
@@ -153,7 +167,9 @@ def _compared(found: Sequence[FoundItem], own_items: int, own: int, kept: KeptPa
             " whole. Only another crawl brings them."
         )
     parts = zip(kept.whole, found[own:], strict=False)
-    short, words = differing_counts((int(attempt.report.get("items") or 0), one.whole) for attempt, one in parts)
+    short, words = differing_counts(
+        (int(attempt.report.get("items") or 0), one.whole) for attempt, one in parts
+    )
     return away + short, [*said, *words]
 
 
@@ -164,7 +180,11 @@ def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 def fields_of(accepted: Iterable[Attempt]) -> list[str]:
     """Return the fields that the items of these attempts declare, in order."""
-    return list(dict.fromkeys(str(name) for attempt in accepted for name in attempt.report.get("fields") or ()))
+    return list(
+        dict.fromkeys(
+            str(name) for attempt in accepted for name in attempt.report.get("fields") or ()
+        )
+    )
 
 
 def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> dict[str, int]:
@@ -175,7 +195,9 @@ def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for attempt in accepted:
         uris = [] if attempt.part else [str(uri) for uri in attempt.report.get("feeds", ())]
-        found |= dict.fromkeys([uri for uri in uris if belongs(uri, feed_url)] or uris, attempt.batch)
+        found |= dict.fromkeys(
+            [uri for uri in uris if belongs(uri, feed_url)] or uris, attempt.batch
+        )
     return found
 
 
@@ -183,7 +205,10 @@ def own_parts(folder: Path) -> list[Path]:
     """Return the files of part 0 in a folder of parts, including those of earlier processes, ordered by shard."""
     # A crawl's name, and with it the names of its other parts, may also begin with this prefix.
     shards = {path: path.stem.removeprefix(OWN) for path in folder.glob(f"{OWN}*.jl")}
-    return sorted((path for path, shard in shards.items() if shard.isdecimal()), key=lambda path: int(shards[path]))
+    return sorted(
+        (path for path, shard in shards.items() if shard.isdecimal()),
+        key=lambda path: int(shards[path]),
+    )
 
 
 def _write_misses(path: Path, misses: Sequence[Miss]) -> str | None:

@@ -79,7 +79,9 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     A connection is dropped after `silence` seconds without data.
     """
     if _is_here(wanted):
-        return DownloadedFile(state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
+        return DownloadedFile(
+            state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target)
+        )
     growing = _growing(wanted.target)
     before = growing.stat().st_size if growing.exists() else 0
     try:
@@ -87,7 +89,9 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     except NodeError as error:
         file = growing if growing.exists() else None
         came = max(0, growing.stat().st_size - before) if file else 0
-        return DownloadedFile(state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error)
+        return DownloadedFile(
+            state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error
+        )
     if fetched is None:
         begun = growing.stat().st_size > 0
         if not begun:
@@ -98,7 +102,9 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
         if before:  # the earlier bytes were of another file
             return pull(sender, wanted, silence=silence)
         return DownloadedFile(
-            state=DownloadState.LOST, fetched=fetched, reason="it is not what its worker wrote: the hashes differ"
+            state=DownloadState.LOST,
+            fetched=fetched,
+            reason="it is not what its worker wrote: the hashes differ",
         )
     return _fetched(wanted, growing, fetched)
 
@@ -106,14 +112,18 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
 def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
     """Finish a pull after everything on the node was fetched."""
     if not wanted.over:
-        return DownloadedFile(state=DownloadState.GROWING, file=growing, fetched=fetched, items=count_lines(growing))
+        return DownloadedFile(
+            state=DownloadState.GROWING, file=growing, fetched=fetched, items=count_lines(growing)
+        )
     torn = 0
     if wanted.part is None:
         with open_growing(growing) as file:
             torn = mend(file)
     growing.replace(wanted.target)
     items = count_lines(wanted.target)
-    return DownloadedFile(state=DownloadState.WHOLE, file=wanted.target, fetched=fetched, items=items, torn=torn)
+    return DownloadedFile(
+        state=DownloadState.WHOLE, file=wanted.target, fetched=fetched, items=items, torn=torn
+    )
 
 
 def _is_here(wanted: WantedFile) -> bool:
@@ -121,7 +131,9 @@ def _is_here(wanted: WantedFile) -> bool:
     if not wanted.target.is_file() or wanted.target.is_symlink():
         return False
     part = wanted.part
-    return part is None or (wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256)
+    return part is None or (
+        wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256
+    )
 
 
 def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int | None:
@@ -202,11 +214,15 @@ def copy_home(source: Path, target: Path) -> DownloadedFile:
     if target.is_file():
         old, new = source.stat(), target.stat()
         if old.st_size == new.st_size and old.st_mtime <= new.st_mtime:
-            return DownloadedFile(state=DownloadState.PRESENT, file=target, items=count_lines(target))
+            return DownloadedFile(
+                state=DownloadState.PRESENT, file=target, items=count_lines(target)
+            )
     with replacing(target) as copy:
         with source.open("rb") as file:
             shutil.copyfileobj(file, copy)
         copy.flush()
         torn = mend(copy)
     _growing(target).unlink(missing_ok=True)  # what an earlier pull had of it
-    return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)
+    return DownloadedFile(
+        state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn
+    )

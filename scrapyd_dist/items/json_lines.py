@@ -52,7 +52,9 @@ def number(runs: Iterable[tuple[int, int]]) -> int:
     return sum(count for _, count in runs)
 
 
-def without(lines: Iterator[tuple[int, bytes]], runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+def without(
+    lines: Iterator[tuple[int, bytes]], runs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, bytes]]:
     """Yield the numbered lines except those of items in these runs; a blank line is not an item."""
     rest = iter(runs)
     first, count = next(rest, (None, 0))
@@ -146,7 +148,9 @@ class Items:
                     found.items += 1
                     yield line, value
 
-    def _of_file(self, found: FoundItem, *, typed: bool) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    def _of_file(
+        self, found: FoundItem, *, typed: bool
+    ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         look = self._check or bool(self._key) or found.path in self._unverified
         with found.path.open("rb") as file:
             lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)

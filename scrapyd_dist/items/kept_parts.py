@@ -21,7 +21,12 @@ def part_of(report: Mapping[str, Any]) -> PartInfo | None:
     part = report.get("part")
     if not isinstance(part, Mapping):
         return None
-    return PartInfo(file="", items=int(report.get("items") or 0), bytes=int(part["bytes"]), sha256=str(part["sha256"]))
+    return PartInfo(
+        file="",
+        items=int(report.get("items") or 0),
+        bytes=int(part["bytes"]),
+        sha256=str(part["sha256"]),
+    )
 
 
 def is_whole(path: Path, report: Mapping[str, Any]) -> bool:
@@ -29,7 +34,11 @@ def is_whole(path: Path, report: Mapping[str, Any]) -> bool:
     try:
         size = path.stat().st_size
         part = part_of(report)
-        return path.is_file() if part is None else size == part.bytes and sha256_of(path) == part.sha256
+        return (
+            path.is_file()
+            if part is None
+            else size == part.bytes and sha256_of(path) == part.sha256
+        )
     except OSError:  # it is not there, or its disk cannot read it any more
         return False
 
@@ -71,7 +80,10 @@ class KeptParts:
         """
 
         def lost(some: Iterable[Attempt]) -> int:
-            return sum(int(one.report.get("items") or 0) - number(left_out.get(one.batch, ())) for one in some)
+            return sum(
+                int(one.report.get("items") or 0) - number(left_out.get(one.batch, ()))
+                for one in some
+            )
 
         said = []
         if self.gone:
@@ -103,4 +115,6 @@ def differing_counts(counts: Iterable[tuple[int, int]]) -> tuple[int, list[str]]
         return 0, []
     lost = sum(reported - there for reported, there in short)
     what = counted(len(short), "file has", "files have")
-    return lost, [f"{counted(lost, 'item is', 'items are')} lost: {what} fewer of them than reported."]
+    return lost, [
+        f"{counted(lost, 'item is', 'items are')} lost: {what} fewer of them than reported."
+    ]

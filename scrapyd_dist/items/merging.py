@@ -34,9 +34,21 @@ LONGEST, SLOWEST = 120.0, 1024
 #: bytes of free disk below which it is the disk of this machine that is full, and not a part that is too large
 FULL = 64 * 1024 * 1024
 #: file name ending -> format of the merged file
-FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
+FORMATS = {
+    ".jl": "jsonlines",
+    ".jsonl": "jsonlines",
+    ".jsonlines": "jsonlines",
+    ".json": "json",
+    ".csv": "csv",
+}
 #: Scrapy's names of the formats -> ours
-_NAMES = {"jsonlines": "jsonlines", "jl": "jsonlines", "jsonl": "jsonlines", "json": "json", "csv": "csv"}
+_NAMES = {
+    "jsonlines": "jsonlines",
+    "jl": "jsonlines",
+    "jsonl": "jsonlines",
+    "json": "json",
+    "csv": "csv",
+}
 
 
 def is_elsewhere(place: str) -> bool:
@@ -59,7 +71,13 @@ class PartTooBig(PartLost):
 
 
 async def fetch_part(
-    sender: AsyncSender, node: Node, home: str, job: str, part: PartInfo, folder: Path, patience: float
+    sender: AsyncSender,
+    node: Node,
+    home: str,
+    job: str,
+    part: PartInfo,
+    folder: Path,
+    patience: float,
 ) -> str:
     """Bring one part home, going on where a broken connection left off, for `patience` seconds at most.
 
@@ -87,14 +105,22 @@ def _free(folder: Path) -> int:
 
 
 async def _fetch_part(
-    sender: AsyncSender, node: Node, home: str, job: str, part: PartInfo, folder: Path, patience: float
+    sender: AsyncSender,
+    node: Node,
+    home: str,
+    job: str,
+    part: PartInfo,
+    folder: Path,
+    patience: float,
 ) -> str:
     growing = folder / f"{job}.jl.part"
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
             try:
-                call = api.fetch(part_path(home, job), start=begin, limit=part.bytes - begin, sink=file.write)
+                call = api.fetch(
+                    part_path(home, job), start=begin, limit=part.bytes - begin, sink=file.write
+                )
                 chunk = await sender.send(node, call)
             except NodeError as error:
                 if time.monotonic() > deadline:
@@ -102,7 +128,9 @@ async def _fetch_part(
                 await asyncio.sleep(RETRY_PAUSE)
                 continue
             if chunk is None or file.tell() == begin:
-                raise PartLost(f"the part of {job} on {node.name} is gone, or shorter than its worker said")
+                raise PartLost(
+                    f"the part of {job} on {node.name} is gone, or shorter than its worker said"
+                )
         file.flush()
         os.fsync(file.fileno())
     if await asyncio.get_running_loop().run_in_executor(None, sha256_of, growing) != part.sha256:
@@ -134,7 +162,7 @@ class ItemOutput:
         path: str | Path,
         *,
         overwrite: bool = True,
-        format: str | None = None,  # noqa: A002 - Scrapy's word
+        format: str | None = None,
     ) -> ItemOutput:
         """The output of this name; `ConfigError` when its format is not known, or no file can be made there."""
         found = _NAMES.get(format or "") or FORMATS.get(Path(path).suffix.lower())
@@ -148,9 +176,13 @@ class ItemOutput:
         except OSError as error:  # its name is too long, or a folder above cannot be looked into
             raise ConfigError(f"{output.path} cannot be written: {error.strerror}.") from error
         if is_folder:
-            raise ConfigError(f"{output.path} is a folder; name the file in it that the items go to.")
+            raise ConfigError(
+                f"{output.path} is a folder; name the file in it that the items go to."
+            )
         if is_there and not output.path.is_file():  # as /dev/stdout, which a rename would replace
-            raise ConfigError(f"{output.path} is not a regular file, so no finished file can take its place.")
+            raise ConfigError(
+                f"{output.path} is not a regular file, so no finished file can take its place."
+            )
         if found == "json" and not overwrite and is_there:
             raise ConfigError(
                 f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
@@ -171,7 +203,10 @@ def check_folder(folder: Path) -> None:
 
 
 def merge(
-    items: Items, outputs: Sequence[ItemOutput], fields: Sequence[str] = (), values: ItemValues = Items.values
+    items: Items,
+    outputs: Sequence[ItemOutput],
+    fields: Sequence[str] = (),
+    values: ItemValues = Items.values,
 ) -> int:
     """Write every output from the items, in their order, each by a file that is renamed when it is whole.
 
@@ -242,9 +277,13 @@ def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"\n]\n")
 
 
-def _write_csv(items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues) -> None:
+def _write_csv(
+    items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues
+) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, _columns(items, [*header, *fields]), restval="", extrasaction="ignore")
+    writer = csv.DictWriter(
+        text, _columns(items, [*header, *fields]), restval="", extrasaction="ignore"
+    )
     if not header:
         writer.writeheader()
     for item in values(items):

@@ -57,28 +57,42 @@ class PartPublisher:
 
     def __init__(self, sink: Sink, *, home: str, folder: Path) -> None:
         self._sink, self._home, self._folder = sink, home, folder
-        self._manifest = f"_{home}.manifest.json"  # readers of a folder skip what begins so, as Spark does
+        self._manifest = (
+            f"_{home}.manifest.json"  # readers of a folder skip what begins so, as Spark does
+        )
         self.address = f"{sink.shown}/{self._manifest}"  #: of the manifest, without what is secret
         self._entries: dict[str, dict[str, Any]] = {}  #: by name, in the order of delivery
-        self._retries: list[Attempt] = []  #: delivered attempts that had failed requests, or have retried some
+        self._retries: list[
+            Attempt
+        ] = []  #: delivered attempts that had failed requests, or have retried some
         self._waiting: deque[AcceptedPart] = deque()
-        self._away: list[AcceptedPart] = []  #: to be delivered, and not at home: on another machine, or lost
-        self._news, self._over, self._complete = threading.Event(), threading.Event(), threading.Event()
+        self._away: list[
+            AcceptedPart
+        ] = []  #: to be delivered, and not at home: on another machine, or lost
+        self._news, self._over, self._complete = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._problem = ""  #: why the last try failed
         self._unwritten = self._last = False
-        self._due = self._heard = 0.0  #: when the next manifest may be written, and when something was delivered
+        self._due = self._heard = (
+            0.0  #: when the next manifest may be written, and when something was delivered
+        )
         self._allowed = 0.0  #: seconds more that the part on its way may take in silence
         self._warn: Callable[[str], object] = logger.warning
 
     def begin(self, accepted: Sequence[Attempt]) -> None:
         """Read what earlier processes have delivered, and see that the sink takes files; ConfigError if not."""
-        problem: list[Exception | None] = [TimeoutError(f"it has not answered within {BEGIN:g} seconds")]
+        problem: list[Exception | None] = [
+            TimeoutError(f"it has not answered within {BEGIN:g} seconds")
+        ]
 
         def begin() -> None:
             try:
                 self._begin(accepted)
                 problem[0] = None
-            except Exception as error:  # noqa: BLE001 - raised below
+            except Exception as error:
                 problem[0] = error
 
         # A daemon, as in `start`.
@@ -115,7 +129,9 @@ class PartPublisher:
         """This attempt was accepted, and its part is home."""
         name = f"{self._home}.b{attempt.batch}.a{attempt.number}.jl"
         items = int(attempt.report.get("items") or 0)
-        part = AcceptedPart(name=name, path=self._folder / attempt.part, items=items, attempt=attempt)
+        part = AcceptedPart(
+            name=name, path=self._folder / attempt.part, items=items, attempt=attempt
+        )
         if name in self._entries or not (items and attempt.part):
             self._note(part)
         else:
@@ -139,7 +155,10 @@ class PartPublisher:
             if self._away and not (self._waiting or self._unwritten):
                 return f"{self._lacks()}."
             if self._over.is_set() or time.monotonic() - self._heard >= patience + self._allowed:
-                left, why = len(self._waiting) + len(self._away), self._problem or "it does not answer"
+                left, why = (
+                    len(self._waiting) + len(self._away),
+                    self._problem or "it does not answer",
+                )
                 what = f"{left:,} of the crawl's parts are" if left else "The manifest is"
                 return f"{what} not delivered to {self._sink.shown}: {why.rstrip('.')}."
         return ""
@@ -162,7 +181,7 @@ class PartPublisher:
         while not self._over.is_set():
             try:
                 self._deliver()
-            except Exception as error:  # noqa: BLE001 - a driver may raise anything
+            except Exception as error:
                 self._failed(_words(error))
                 self._over.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -215,7 +234,9 @@ class PartPublisher:
 
     def _note(self, part: AcceptedPart) -> None:
         attempt = part.attempt
-        if attempt is not None and (attempt.report.get(AGAIN) or attempt.report.get("missed_requests")):
+        if attempt is not None and (
+            attempt.report.get(AGAIN) or attempt.report.get("missed_requests")
+        ):
             self._retries.append(attempt)
             self._unwritten = True
 
@@ -225,7 +246,11 @@ class PartPublisher:
     def _write(self, *, complete: bool = False) -> None:
         began = time.monotonic()
         out = left_out(self._retries)
-        replaced = {f"{self._home}.b{a.batch}.a{a.number}.jl": out[a.batch] for a in self._retries if a.batch in out}
+        replaced = {
+            f"{self._home}.b{a.batch}.a{a.number}.jl": out[a.batch]
+            for a in self._retries
+            if a.batch in out
+        }
         parts = list(self._entries.values())
         document = {
             "schema": SCHEMA,
@@ -250,11 +275,16 @@ def _entries_in(manifest: bytes | None, home: str) -> list[dict[str, Any]]:
     try:
         document = json.loads(manifest)
         mine = document["schema"] == SCHEMA and document["crawl"] == home
-        entries = [_entry(one["name"], one["items"], one["bytes"], one["sha256"]) for one in document["parts"]]
+        entries = [
+            _entry(one["name"], one["items"], one["bytes"], one["sha256"])
+            for one in document["parts"]
+        ]
     except (ValueError, ArithmeticError, TypeError, KeyError, RecursionError):
         mine = False
     if not mine:
-        raise ValueError("the manifest that is there already is not one of this crawl; move it away")
+        raise ValueError(
+            "the manifest that is there already is not one of this crawl; move it away"
+        )
     return entries
 
 

@@ -28,4 +28,6 @@ def _hashes(part: Path, skipped: Runs) -> set[bytes]:
         return set()
     with part.open("rb") as file:
         lines = without(enumerate(file, 1), skipped)
-        return {hashlib.blake2b(line, digest_size=_DIGEST).digest() for _, line in lines if line.strip()}
+        return {
+            hashlib.blake2b(line, digest_size=_DIGEST).digest() for _, line in lines if line.strip()
+        }

@@ -75,7 +75,7 @@ def open_sink(address: str, folder: Path) -> Sink:
     """
     parts = split(address, "The address of --deliver (DISTRIBUTED_DELIVER)")
     if "://" not in address:
-        return FolderSink(folder / os.path.expanduser(address))  # noqa: PTH111 - a ~ that is no user's is a name
+        return FolderSink(folder / os.path.expanduser(address))
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return FolderSink(Path(unquote(parts.path)))
     if parts.scheme not in _OBJECTS | _FILES:
@@ -135,9 +135,13 @@ class RemoteSink:
 
     def put(self, name: str, path: Path, moved: Moved) -> None:
         def store(fs: Any, there: str) -> None:
-            from fsspec.callbacks import Callback  # noqa: PLC0415 - an extra
+            from fsspec.callbacks import Callback
 
-            fs.put_file(str(path), there, callback=Callback(hooks={"moved": lambda *_args, **_more: moved()}))
+            fs.put_file(
+                str(path),
+                there,
+                callback=Callback(hooks={"moved": lambda *_args, **_more: moved()}),
+            )
 
         self._call(lambda fs: self._replace(fs, name, lambda there: store(fs, there)))
 
@@ -161,7 +165,7 @@ class RemoteSink:
             return work(self._fs)
         except ConfigError:
             raise
-        except Exception as error:  # noqa: BLE001 - a driver may raise anything
+        except Exception as error:
             self._fs = None
             if reused:  # the server may have closed a connection that was idle
                 return self._call(work)
@@ -171,7 +175,7 @@ class RemoteSink:
 
     def _connect(self) -> Any:
         try:
-            from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
+            from fsspec.core import url_to_fs
 
             # A connection of an earlier call may be stale.
             fs, self._root = url_to_fs(self.shown, skip_instance_cache=True, **self._login)

@@ -56,7 +56,9 @@ class RemotePart:
 
     def _chunk(self, start: int, limit: int) -> api.Chunk | None:
         for path in (f"{self.path}.part", self.path):
-            chunk = self.sender.send(self.node, api.fetch(path, start=start, limit=limit), timeout=self.timeout)
+            chunk = self.sender.send(
+                self.node, api.fetch(path, start=start, limit=limit), timeout=self.timeout
+            )
             if chunk is not None:
                 return chunk
         return None

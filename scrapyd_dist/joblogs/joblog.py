@@ -34,9 +34,13 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 #: stats of which only the first and last value are kept
 _TIMES = frozenset({"start_time", "finish_time"})
-_HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
+_HEAD = re.compile(
+    r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): "
+)
 _STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
-_CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")  # a LOG_FORMAT may put something behind it
+_CLOSED = re.compile(
+    r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))"
+)  # a LOG_FORMAT may put something behind it
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 #: how Python begins to say where it was, when the watchdog's timer ends a process
 _ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
@@ -87,7 +91,11 @@ def _value(node: ast.expr) -> Stat:
 def _text(node: ast.expr) -> str:
     try:
         return ast.unparse(node)
-    except (ValueError, RecursionError, MemoryError):  # a number with more digits than Python converts
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # a number with more digits than Python converts
         return "…"
 
 
@@ -98,7 +106,7 @@ def _time(node: ast.expr) -> str:
     numbers: list[Any] = [part.value for part in node.args if isinstance(part, ast.Constant)]
     utc = any(word.arg == "tzinfo" and "utc" in _text(word.value) for word in node.keywords)
     try:
-        return datetime(*numbers).replace(tzinfo=timezone.utc if utc else None).isoformat()  # noqa: DTZ001 - naive, as it was
+        return datetime(*numbers).replace(tzinfo=timezone.utc if utc else None).isoformat()
     except (TypeError, ValueError, OverflowError):
         return ""
 
@@ -131,7 +139,11 @@ class StatTotal:
     def document(self) -> dict[str, Any]:
         """Return the JSON document that `--json` prints."""
         numbers = {} if self.min is None else {"sum": self.sum, "min": self.min, "max": self.max}
-        return {"jobs": self.jobs, **numbers, **({"values": dict(self.values)} if self.values else {})}
+        return {
+            "jobs": self.jobs,
+            **numbers,
+            **({"values": dict(self.values)} if self.values else {}),
+        }
 
 
 def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, StatTotal]:
@@ -154,10 +166,14 @@ def decoded(raw: bytes) -> str:
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "replace")
     # Scrapy writes LOG_ENCODING, which a project may have changed; a single broken character is another thing.
-    return text if any(c > "\x7f" and c != "\ufffd" for c in text) else raw.decode("cp1252", "replace")
+    return (
+        text if any(c > "\x7f" and c != "\ufffd" for c in text) else raw.decode("cp1252", "replace")
+    )
 
 
-class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
+class LogLine(
+    NamedTuple
+):  # there are millions, and creating a frozen dataclass takes three times as long
     """A line of a log. A continuation line, as of a traceback, has time and level of the entry it belongs to."""
 
     offset: int  #: offset of its first byte in the file
@@ -192,7 +208,9 @@ class LogFacts:
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None
     items: int | None = None
-    idle_since: datetime | None = None  #: when pages and items last changed, by the node's local clock
+    idle_since: datetime | None = (
+        None  #: when pages and items last changed, by the node's local clock
+    )
     first: datetime | None = None
     last: datetime | None = None
 
@@ -244,7 +262,14 @@ class LogLines:
             time, level = (above.at, above.level) if above else (None, "")
             return LogLine(offset, text, head=False, at=time, level=level, raw=raw)
         self._under = LogLine(
-            offset, text, head=True, at=at, level=match[3], logger=match[2], begins=match.end(), raw=raw
+            offset,
+            text,
+            head=True,
+            at=at,
+            level=match[3],
+            logger=match[2],
+            begins=match.end(),
+            raw=raw,
         )
         return self._under
 

@@ -83,7 +83,11 @@ def _offset(last: datetime | None, written: datetime | None) -> timedelta | None
         return None
     seconds = (last - written.replace(tzinfo=None)).total_seconds()
     whole = round(seconds / 900) * 900
-    return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES else None
+    return (
+        timedelta(seconds=whole)
+        if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES
+        else None
+    )
 
 
 def facts_in(chunk: api.Chunk) -> LogFacts:
@@ -185,4 +189,6 @@ class LogTap:
         return found, (found[0].offset if found else begin)
 
     def _chunk(self, start: int, limit: int) -> api.Chunk | None:
-        return self._sender.send(self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout)
+        return self._sender.send(
+            self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout
+        )

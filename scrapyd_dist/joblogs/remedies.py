@@ -3,7 +3,9 @@
 import re
 
 #: an exception's line, as Python writes it, and the place of the file in it
-_MISSING_FILE = re.compile(r"(?:FileNotFoundError|NotADirectoryError): \[Errno \d+\] [\w ]+: '(?P<path>[^']+)'")
+_MISSING_FILE = re.compile(
+    r"(?:FileNotFoundError|NotADirectoryError): \[Errno \d+\] [\w ]+: '(?P<path>[^']+)'"
+)
 _MISSING_MODULE = re.compile(r"No module named '(?P<name>\w+)")
 #: an egg's file name in a path, with something below it
 _IN_EGG = re.compile(r"\.egg/.")

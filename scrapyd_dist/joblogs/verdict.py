@@ -59,17 +59,28 @@ class Verdict:
     def kept(self, key: str, at: float, offset: float | None = None) -> JobVerdict:
         """The same, as it is written down at this moment."""
         return JobVerdict(
-            key=key, at=at, state=self.outcome, reason=self.reason, pages=self.pages, items=self.items,
-            errors=self.errors, codes=self.codes, offset=offset,
-        )  # fmt: skip
+            key=key,
+            at=at,
+            state=self.outcome,
+            reason=self.reason,
+            pages=self.pages,
+            items=self.items,
+            errors=self.errors,
+            codes=self.codes,
+            offset=offset,
+        )
 
 
 def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
     """What was written down when the job had ended; `signalled` is as in `by_log`: a crawl's process cannot know it."""
     found = Verdict(
-        outcome=verdict.state, reason=verdict.reason, pages=verdict.pages, items=verdict.items, errors=verdict.errors,
+        outcome=verdict.state,
+        reason=verdict.reason,
+        pages=verdict.pages,
+        items=verdict.items,
+        errors=verdict.errors,
         codes=verdict.codes,
-    )  # fmt: skip
+    )
     if signalled and verdict.state is Outcome.DIED:
         return replace(found, outcome=Outcome.KILLED, reason=BY_CANCEL)
     return found
@@ -96,7 +107,10 @@ def by_log(
     if look is None:
         if signalled:
             return Verdict(outcome=Outcome.KILLED, reason=f"{BY_CANCEL}; it has no log")
-        return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
+        return Verdict(
+            outcome=Outcome.UNKNOWN,
+            reason="it has no log: never started, or jobs_to_keep removed it",
+        )
     facts = look.facts
     if state is JobState.RUNNING:
         outcome, reason = _running(look, stall)
@@ -109,20 +123,29 @@ def by_log(
     errors = None if outcome is Outcome.UNKNOWN else errors_in(facts)
     hidden = state is JobState.FINISHED and (_unbegun(look) or outcome is Outcome.UNKNOWN)
     return Verdict(
-        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors,
-        codes=status_codes(facts.stats or {}), hidden=hidden,
-    )  # fmt: skip
+        outcome=outcome,
+        reason=reason,
+        pages=facts.pages,
+        items=facts.items,
+        errors=errors,
+        codes=status_codes(facts.stats or {}),
+        hidden=hidden,
+    )
 
 
 def _unbegun(look: LogExcerpt) -> bool:
     """Whether a job has ended before its spider opened: until the reactor runs, a signal ends it without a word."""
     facts = look.facts
-    return not facts.size or (facts.whole and look.says_info and not facts.opened and not facts.last_error)
+    return not facts.size or (
+        facts.whole and look.says_info and not facts.opened and not facts.last_error
+    )
 
 
 def _told_when_idle(facts: LogFacts) -> bool:
     """Whether a worker had done all that it had leased when it was told to end, as idle ones are at a crawl's end."""
-    leased, acked = (_number(facts.stats or {}, f"distributed/batches_{fate}") for fate in ("leased", "acked"))
+    leased, acked = (
+        _number(facts.stats or {}, f"distributed/batches_{fate}") for fate in ("leased", "acked")
+    )
     return bool(facts.closed) and meaning(facts.closed).told and leased == acked
 
 
@@ -140,7 +163,11 @@ def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
         return Outcome.RUNNING, ""
     if facts.idle_since is not None and facts.last is not None:
         still += max(0.0, (facts.last - facts.idle_since).total_seconds())
-    return (Outcome.STALLED, f"no progress for {round(still / 60)} min") if still >= stall else (Outcome.RUNNING, "")
+    return (
+        (Outcome.STALLED, f"no progress for {round(still / 60)} min")
+        if still >= stall
+        else (Outcome.RUNNING, "")
+    )
 
 
 def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
@@ -169,25 +196,44 @@ def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
     if facts.told:  # Scrapy closes no spider that was told to end while it opened
         return Outcome.CANCELLED, UNCLOSED
     if not look.would_tell_end:
-        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL, LOG_FORMAT or the like hides how it ended"
+        return (
+            Outcome.UNKNOWN,
+            "its log is empty, or LOG_LEVEL, LOG_FORMAT or the like hides how it ended",
+        )
     return Outcome.DIED, UNCLOSED
 
 
 def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
     """Return the number of responses by status code, in the stats of a job."""
-    return {found[1]: _number(stats, name) for name in sorted(stats) if (found := _STATUS.match(name))}
+    return {
+        found[1]: _number(stats, name) for name in sorted(stats) if (found := _STATUS.match(name))
+    }
 
 
 def failures(facts: LogFacts) -> str:
     """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
     stats = facts.stats or {}
     found = []
-    if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded", "timeout", "stalled"}:
+    if facts.closed in {
+        "start_error",
+        "closespider_errorcount",
+        "memusage_exceeded",
+        "timeout",
+        "stalled",
+    }:
         found.append(facts.closed)
-    kinds = [name for name in stats if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"]
+    kinds = [
+        name
+        for name in stats
+        if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"
+    ]
     exceptions = sum(_number(stats, name) for name in kinds)
     if exceptions:
-        found.append(f"{exceptions} exceptions in callbacks" if exceptions > 1 else "1 exception in a callback")
+        found.append(
+            f"{exceptions} exceptions in callbacks"
+            if exceptions > 1
+            else "1 exception in a callback"
+        )
     if feed := _feed_failure(stats):
         found.append(feed)
     errors = errors_in(facts) or facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
@@ -204,7 +250,9 @@ def with_remedy(error: str) -> str:
 
 
 def _feed_failure(stats: Mapping[str, object]) -> str:
-    failed = any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/"))
+    failed = any(
+        _number(stats, name) for name in stats if name.startswith("feedexport/failed_count/")
+    )
     return "its feed could not be stored" if failed else ""
 
 
@@ -213,7 +261,9 @@ def _number(stats: Mapping[str, object], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False, needless: bool = False) -> Verdict:
+def by_report(
+    state: JobState, report: WorkerReport, *, signalled: bool = False, needless: bool = False
+) -> Verdict:
     """Judge a job by its state and its worker's last report; `signalled` and `needless` are as in `by_log`."""
     if needless and state is JobState.FINISHED and not (report.ended or report.requests):
         # Scrapy closes no spider that was told to end while it opened: its last report is its first one.
@@ -221,20 +271,33 @@ def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False,
     else:
         outcome, reason = _reported(state, report, signalled=signalled)
     errors, codes = _logged_errors(report.stats), status_codes(report.stats)
-    return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors, codes=codes)
+    return Verdict(
+        outcome=outcome,
+        reason=reason,
+        pages=report.pages,
+        items=report.items,
+        errors=errors,
+        codes=codes,
+    )
 
 
 def by_kept_report(report: Mapping[str, Any]) -> Verdict:
     """Judge a job by what the store keeps of its accepted report, in the words that its report has led to."""
     counts, stats = counts_of(report), dict(report.get("stats") or {})
     return Verdict(
-        outcome=Outcome.FINISHED, reason=_missed(counts["failed"], counts["requests"]), pages=counts["pages"],
-        items=counts["items"], errors=_logged_errors(stats), codes=status_codes(stats),
-    )  # fmt: skip
+        outcome=Outcome.FINISHED,
+        reason=_missed(counts["failed"], counts["requests"]),
+        pages=counts["pages"],
+        items=counts["items"],
+        errors=_logged_errors(stats),
+        codes=status_codes(stats),
+    )
 
 
 def _logged_errors(stats: Mapping[str, object]) -> int | None:
-    return _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
+    return (
+        _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
+    )
 
 
 def _missed(failed: int, requests: int) -> str:
@@ -248,14 +311,23 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     if not report.ended and signalled:
         return Outcome.KILLED, BY_CANCEL
     if not report.ended:
-        return Outcome.DIED, f"after {report.ended_requests} of {counted(report.requests, 'request')}"
+        return (
+            Outcome.DIED,
+            f"after {report.ended_requests} of {counted(report.requests, 'request')}",
+        )
     if meaning(report.finish_reason).told:
         # A worker without a batch has done all: a crawl ends before its workers see that.
-        left = report.batches is None or any(number for fate, number in report.batches.items() if fate != "acked")
+        left = report.batches is None or any(
+            number for fate, number in report.batches.items() if fate != "acked"
+        )
         how = Outcome.CANCELLED if left else Outcome.FINISHED
         return how, "" if report.finish_reason == "shutdown" else report.finish_reason
-    early = "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
-    wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
+    early = (
+        "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
+    )
+    wrong = (
+        report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
+    )
     if wrong:
         return Outcome.FAILED, wrong
     return Outcome.FINISHED, _missed(report.failed_requests, report.ended_requests)

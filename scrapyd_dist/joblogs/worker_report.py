@@ -55,13 +55,19 @@ class WorkerReport:
     finish_reason: str = ""
     closed_by: str = ""  #: the reason for which the project's own code has closed the spider
     problem: str = ""
-    lease: bool = False  #: whether the worker of a pushed batch holds a lease, and so reaches the store
+    lease: bool = (
+        False  #: whether the worker of a pushed batch holds a lease, and so reaches the store
+    )
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
     unreached: bool = False  #: whether a leasing worker cannot reach the store
     public: str | None = None  #: public key of the worker's code, if it introduces itself
-    batches: Mapping[str, int] | None = None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
+    batches: Mapping[str, int] | None = (
+        None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
+    )
     part: PartInfo | None = None
-    changed: tuple[str, ...] = ()  #: attributes of the spider that were set, or changed in place, while it worked
+    changed: tuple[
+        str, ...
+    ] = ()  #: attributes of the spider that were set, or changed in place, while it worked
     logins: int = 0  #: pages in whose place the site has sent its login
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
@@ -99,13 +105,20 @@ class WorkerReport:
 
     @property
     def failed_requests(self) -> int:
-        failed = (len(rows) for kind, rows in self.missed_urls.items() if kind not in ("gone", PUT_OFF))
+        failed = (
+            len(rows) for kind, rows in self.missed_urls.items() if kind not in ("gone", PUT_OFF)
+        )
         return max(self.errors, sum(failed))
 
     @property
     def counts(self) -> Counter[str]:
         """The job so far: requests that ended, and those of them that failed; pages and items."""
-        return Counter(requests=self.ended_requests, pages=self.pages, items=self.items, failed=self.failed_requests)
+        return Counter(
+            requests=self.ended_requests,
+            pages=self.pages,
+            items=self.items,
+            failed=self.failed_requests,
+        )
 
 
 def report_path(home: str, job: str) -> str:
@@ -123,9 +136,18 @@ def read_report(data: bytes) -> WorkerReport:
     try:
         document = _harmless(parsed(data))
         if document["schema"] != 1:
-            raise BadReport(f"a report of schema {str(document['schema'])[:QUOTE]} is not known here")
+            raise BadReport(
+                f"a report of schema {str(document['schema'])[:QUOTE]} is not known here"
+            )
         return _report(document)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         why = f"{type(error).__name__}: {error}"[:QUOTE]
         raise BadReport(f"a worker's report cannot be read: {why}") from error
 
@@ -148,17 +170,29 @@ def counts_of(report: Mapping[str, Any]) -> Counter[str]:
 
 
 def _report(document: Mapping[str, Any]) -> WorkerReport:
-    part, started, public, batches = (document.get(name) for name in ("part", "started", "public", "batches"))
-    counts: dict[str, Any] = {name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")}
+    part, started, public, batches = (
+        document.get(name) for name in ("part", "started", "public", "batches")
+    )
+    counts: dict[str, Any] = {
+        name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")
+    }
     counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed", "logins")}
     texts: dict[str, Any] = {
-        name: str(document.get(name, "")) for name in ("finish_reason", "closed_by", "problem", "no_lease")
+        name: str(document.get(name, ""))
+        for name in ("finish_reason", "closed_by", "problem", "no_lease")
     }
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
-        fields, as_text = (tuple(str(name) for name in part.get(key, ())) for key in ("fields", "as_text"))
+        fields, as_text = (
+            tuple(str(name) for name in part.get(key, ())) for key in ("fields", "as_text")
+        )
         part = PartInfo(
-            file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields, as_text=as_text
+            file=str(part["file"]),
+            items=items,
+            bytes=size,
+            sha256=str(part["sha256"]),
+            fields=fields,
+            as_text=as_text,
         )
     return WorkerReport(
         ended=document["state"] == "ended",
@@ -167,14 +201,21 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         lease=bool(document.get("lease", False)),
         unreached=bool(document.get("unreached", False)),
         public=None if public is None else str(public),
-        batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
+        batches=None
+        if batches is None
+        else {str(fate): _count(number) for fate, number in batches.items()},
         part=part,
         changed=tuple(str(name) for name in document.get("changed", ())),
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
-        missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead", PUT_OFF)},
+        missed_urls={
+            kind: _urls(document.get(kind, ()))
+            for kind in ("gone", "failed", "unended", "dead", PUT_OFF)
+        },
         missed_requests=_missed_requests(document),
         replaces=bool(document.get("replaces", False)),
-        stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
+        stats={
+            str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)
+        },
         code=dict(document.get("code", {})),
         **counts,
         **texts,
@@ -209,7 +250,10 @@ def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     items, size = _count(document["items"]), _count(document["requests"])
     if any(not 0 <= int(place) < size for place, _, _ in rows):
         raise ValueError("it tells of requests that its batch has not")
-    return tuple((_count(place), str(kind), None if runs is None else _runs(runs, items)) for place, kind, runs in rows)
+    return tuple(
+        (_count(place), str(kind), None if runs is None else _runs(runs, items))
+        for place, kind, runs in rows
+    )
 
 
 def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
@@ -253,7 +297,12 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
 def misses(report: WorkerReport, batch: int) -> list[Miss]:
     """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
     return [
-        Miss(url=url, kind="failed" if kind in ("unended", PUT_OFF) else kind, reason=reason, batch=batch)
+        Miss(
+            url=url,
+            kind="failed" if kind in ("unended", PUT_OFF) else kind,
+            reason=reason,
+            batch=batch,
+        )
         for kind, rows in report.missed_urls.items()
         for url, reason in rows
     ]

@@ -31,7 +31,9 @@ _TIME_STEPS = (
     *(_DAY * n for n in (1, 2, 7, 14, 28)),
 )
 _OUTCOMES = ("done", "running", "waiting", "failed")
-_STATUS_KINDS = dict(zip(GROUPS, ("ok", "moved", "banned", "missing", "broken", "silent"), strict=True))
+_STATUS_KINDS = dict(
+    zip(GROUPS, ("ok", "moved", "banned", "missing", "broken", "silent"), strict=True)
+)
 
 
 class Mark(NamedTuple):
@@ -120,7 +122,11 @@ def amount(value: float, like: float = 0.0) -> str:
     for size, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value and max(abs(value), like) >= size:
             return f"{value / unit:.1f}".removesuffix(".0") + letter
-    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2f}".rstrip("0").rstrip(".")
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 10 or value == int(value)
+        else f"{value:.2f}".rstrip("0").rstrip(".")
+    )
 
 
 def ticks(high: float, count: int = 4) -> list[float]:
@@ -139,8 +145,14 @@ def ticks(high: float, count: int = 4) -> list[float]:
 def time_ticks(seconds: float, count: int = 6, *, beyond: bool = False) -> list[float]:
     """Round times from 0 up to `seconds`, or to the first one that is not below."""
     wanted = seconds / count
-    step = next((step for step in _TIME_STEPS if step >= wanted), math.ceil(wanted / (28 * _DAY)) * 28 * _DAY)
-    return [float(step * i) for i in range((math.ceil(seconds / step) if beyond else int(seconds // step)) + 1)]
+    step = next(
+        (step for step in _TIME_STEPS if step >= wanted),
+        math.ceil(wanted / (28 * _DAY)) * 28 * _DAY,
+    )
+    return [
+        float(step * i)
+        for i in range((math.ceil(seconds / step) if beyond else int(seconds // step)) + 1)
+    ]
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -148,7 +160,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     found = list(names)
     for side in (-1, 1):
         if len(set(found)) > 1 and max(map(len, found)) > NAME:
-            same = commonprefix([name[::side] for name in found])  # noqa: RUF071 - of texts, not of paths
+            same = commonprefix([name[::side] for name in found])
             # No word and no number is cut in two.
             cut = max((i + 1 for i, letter in enumerate(same) if not letter.isalnum()), default=0)
             if side == 1 and cut > 1:
@@ -179,23 +191,41 @@ def burn_up(data: BurnUp) -> LineChart:
         corners = [(at, data.done[-1])]
         for when in (forecast.soonest, forecast.latest):
             share = min(1.0, (last - at) / (when - at)) if when > at else 1.0
-            corners.append((min(when, last), data.done[-1] + (forecast.requests - data.done[-1]) * share))
+            corners.append(
+                (min(when, last), data.done[-1] + (forecast.requests - data.done[-1]) * share)
+            )
         if forecast.latest > last:  # the corner in which both limits meet the edge of the plot
             corners.insert(2, (last, float(forecast.requests)))
-        band, goal = path(corners) + "z", path([(0.0, float(forecast.requests)), (last, float(forecast.requests))])
-    said = ", ".join(f"{value:,.0f} {'sent to nodes' if name == 'sent' else name}" for name, value in ends.items())
+        band, goal = (
+            path(corners) + "z",
+            path([(0.0, float(forecast.requests)), (last, float(forecast.requests))]),
+        )
+    said = ", ".join(
+        f"{value:,.0f} {'sent to nodes' if name == 'sent' else name}"
+        for name, value in ends.items()
+    )
     step = max(1, (len(data.at) - 1) // 20)
-    gaps = [_piece(a, b, last, "idle", f"no process worked on it for {span(b - a)}") for a, b in data.gaps]
+    gaps = [
+        _piece(a, b, last, "idle", f"no process worked on it for {span(b - a)}")
+        for a, b in data.gaps
+    ]
     shown = sorted({*range(0, len(data.at), step), len(data.at) - 1})
     return LineChart(
         label=f"Requests found, sent to nodes and ended, over time. After {span(at)}: {said}."
         + (f" At the pace so far {may_end}." if forecast else ""),
         headings=("after", "found", "sent to nodes", "ended"),
-        table=[(span(data.at[i]), int(data.found[i]), int(data.sent[i]), int(data.done[i])) for i in shown],
+        table=[
+            (span(data.at[i]), int(data.found[i]), int(data.sent[i]), int(data.done[i]))
+            for i in shown
+        ],
         marks=[Mark(percent(mark, marks[-1]), amount(mark, marks[-1])) for mark in marks],
         times=_times(last),
         legend=[(f"line-{name}", f"{name} {amount(value)}") for name, value in ends.items()],
-        lines=[("line-found", line(data.found)), ("line-sent", line(data.sent)), ("line-ended", line(data.done))],
+        lines=[
+            ("line-found", line(data.found)),
+            ("line-sent", line(data.sent)),
+            ("line-ended", line(data.done)),
+        ],
         area=line(data.done) + f"L{percent(at, last):g} 100L{percent(data.at[0], last):g} 100z",
         gaps=gaps,
         band=band,
@@ -218,10 +248,20 @@ def heat(data: Heat) -> RowChart:
     columns = len(data.cells[0])
     slowest = min(zip(data.pages, data.nodes, strict=True))
     rows, table = [], []
-    for name, node, cells, pages in zip(short_names(data.nodes), data.nodes, data.cells, data.pages, strict=True):
-        shades = [*enumerate(None if value is None else _shade(value, data.most) for value in cells)]
-        runs = [(shade, [i for i, _ in run]) for shade, run in groupby(shades, key=lambda cell: cell[1])]
-        lane = [_piece(run[0], run[-1] + 1, columns, f"h{shade}") for shade, run in runs if shade is not None]
+    for name, node, cells, pages in zip(
+        short_names(data.nodes), data.nodes, data.cells, data.pages, strict=True
+    ):
+        shades = [
+            *enumerate(None if value is None else _shade(value, data.most) for value in cells)
+        ]
+        runs = [
+            (shade, [i for i, _ in run]) for shade, run in groupby(shades, key=lambda cell: cell[1])
+        ]
+        lane = [
+            _piece(run[0], run[-1] + 1, columns, f"h{shade}")
+            for shade, run in runs
+            if shade is not None
+        ]
         rows.append(NodeRow(name, node, [lane]))
         busy = [value for value in cells if value]
         mean = round(sum(busy) / len(busy), 1) if busy else 0.0
@@ -255,9 +295,16 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
     for outcome in _OUTCOMES:
         some = [bar for bar in bars if bar.outcome == outcome]
         for bar in some if named else _joined(some, seconds):
-            title = f"{bar.name} on {lanes[bar.lane]}: {outcome}, {span(bar.end - bar.begin)}" if named else ""
+            title = (
+                f"{bar.name} on {lanes[bar.lane]}: {outcome}, {span(bar.end - bar.begin)}"
+                if named
+                else ""
+            )
             pieces[bar.lane].append(_piece(bar.begin, bar.end, seconds, outcome, title))
-    groups = {node: [pieces[i] for i, _ in rows] for node, rows in groupby(enumerate(lanes), key=lambda lane: lane[1])}
+    groups = {
+        node: [pieces[i] for i, _ in rows]
+        for node, rows in groupby(enumerate(lanes), key=lambda lane: lane[1])
+    }
     counts = Counter((data.lanes[bar.lane], bar.outcome) for bar in data.bars)
     nodes, total = dict.fromkeys(data.lanes), Counter(bar.outcome for bar in data.bars)
     said = ", ".join(f"{total[outcome]:,} {outcome}" for outcome in _OUTCOMES if total[outcome])
@@ -268,7 +315,10 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
         table=[(node, *(counts[node, outcome] for outcome in _OUTCOMES)) for node in nodes],
         times=_times(seconds),
         legend=[(outcome, outcome) for outcome in _OUTCOMES if total[outcome]],
-        rows=[NodeRow(name, node, groups[node]) for name, node in zip(short_names([*groups]), groups, strict=True)],
+        rows=[
+            NodeRow(name, node, groups[node])
+            for name, node in zip(short_names([*groups]), groups, strict=True)
+        ],
         height=16 if len(lanes) <= 24 else 10 if len(lanes) <= 60 else 5,
     )
 
@@ -293,7 +343,11 @@ def sorted_values(data: Spread, title: str, unit: str) -> ColumnChart:
     seconds = unit == "s"
 
     def said(value: float) -> str:
-        return (f"{value:.1f} s" if value < 10 else span(value)) if seconds else f"{amount(value)} {unit}"
+        return (
+            (f"{value:.1f} s" if value < 10 else span(value))
+            if seconds
+            else f"{amount(value)} {unit}"
+        )
 
     high = max(data.values[0], data.median, 0.1)
     marks = time_ticks(high, 3, beyond=True) if seconds else ticks(high, 3)
@@ -305,9 +359,13 @@ def sorted_values(data: Spread, title: str, unit: str) -> ColumnChart:
         f"the median {said(data.median)}{factor}.",
         headings=("", "seconds" if seconds else unit),
         table=[*zip(data.names[:ROWS], data.values[:ROWS], strict=True)],
-        marks=[Mark(percent(tick, marks[-1]), span(tick) if seconds else amount(tick, marks[-1])) for tick in marks],
+        marks=[
+            Mark(percent(tick, marks[-1]), span(tick) if seconds else amount(tick, marks[-1]))
+            for tick in marks
+        ],
         columns=[
-            _piece(0, value, marks[-1], "slow" if data.median and value >= 2 * data.median else "") for value in values
+            _piece(0, value, marks[-1], "slow" if data.median and value >= 2 * data.median else "")
+            for value in values
         ],
         median=Mark(percent(data.median, marks[-1]), f"median {said(data.median)}"),
         note=f"greatest: {data.names[0]}, {said(data.values[0])}",
@@ -331,7 +389,9 @@ def last_runs(data: Runs) -> ColumnChart:
             _piece(0, items, marks[-1], kind, f"{name}: {counted(items, 'item')}")
             for name, items, kind in zip(data.names, data.items, kinds, strict=True)
         ],
-        median=Mark(percent(median, marks[-1]), f"median {amount(median)} ± {amount(mad)}") if known else None,
+        median=Mark(percent(median, marks[-1]), f"median {amount(median)} ± {amount(mad)}")
+        if known
+        else None,
         note="this run",
         band=(low, round(percent(median + mad, marks[-1]) - low, 2)) if known else None,
     )
@@ -354,12 +414,19 @@ def status_codes(data: Sequence[Statuses]) -> RowChart:
     codes, table = sorted({code for one in data for code in one.codes}), []
     for one in data:
         counts = [one.codes.get(code, 0) for code in codes]
-        table.append((one.node, *counts, one.groups["no answer"], one.retried, f"{one.retry_rate:.1%}"))
+        table.append(
+            (one.node, *counts, one.groups["no answer"], one.retried, f"{one.retry_rate:.1%}")
+        )
     return RowChart(
-        label="HTTP status codes by node. " + ", ".join(f"{group}: {n:,}" for group, n in sums.items() if n) + ".",
+        label="HTTP status codes by node. "
+        + ", ".join(f"{group}: {n:,}" for group, n in sums.items() if n)
+        + ".",
         headings=("node", *codes, "no answer", "retries", "of all requests"),
         table=table,
-        legend=[*((_STATUS_KINDS[group], group) for group, n in sums.items() if n), ("", "retried")],
+        legend=[
+            *((_STATUS_KINDS[group], group) for group, n in sums.items() if n),
+            ("", "retried"),
+        ],
         rows=rows,
         height=20 if len(drawn) <= 12 else 12,
     )

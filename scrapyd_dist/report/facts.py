@@ -48,7 +48,11 @@ class Facts:
         """The last moment that is known of, in seconds since the epoch."""
         if self.lives:
             return max(self.now, self.crawl.created)
-        known = [self.crawl.created, self.crawl.ended or self.crawl.beat or 0.0, *(at for at, _ in self.samples[-1:])]
+        known = [
+            self.crawl.created,
+            self.crawl.ended or self.crawl.beat or 0.0,
+            *(at for at, _ in self.samples[-1:]),
+        ]
         return max([*known, *(attempt.ended_at or 0.0 for attempt in self.attempts)])
 
     @property
@@ -61,7 +65,9 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
     """Read a crawl from the store; NothingMatched if there is none of that id."""
     row = store.crawl(crawl)
     same = [one for one in store.crawls() if (one.spider, one.project) == (row.spider, row.project)]
-    before = [one for one in same if one.id == crawl or (one.created <= row.created and has_items(one))]
+    before = [
+        one for one in same if one.id == crawl or (one.created <= row.created and has_items(one))
+    ]
     return Facts(
         crawl=row,
         now=now,
@@ -69,7 +75,10 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
         batches=tuple(store.batches(crawl)),
         attempts=tuple(store.attempts(crawl)),
         samples=tuple(store.samples(crawl)),
-        misses=tuple(replace(miss, url=hidden(miss.url), reason=hidden(miss.reason)) for miss in store.misses(crawl)),
+        misses=tuple(
+            replace(miss, url=hidden(miss.url), reason=hidden(miss.reason))
+            for miss in store.misses(crawl)
+        ),
         runs=tuple(sorted(before, key=lambda one: (one.created, one.id == crawl))[-RUNS:]),
     )
 
@@ -81,7 +90,9 @@ def has_items(crawl: Crawl) -> bool:
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A sort key: web2 before web10."""
-    return tuple((len(piece), piece) if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name))
+    return tuple(
+        (len(piece), piece) if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)
+    )
 
 
 def hidden(text: str) -> str:

@@ -44,7 +44,11 @@ _FINISHED = {0: "good", 3: "partial", None: "good"}
 def page(facts: Facts) -> str:
     """Return the whole report; every text that it shows goes through `_cleaned` and is escaped."""
     environment = Environment(
-        autoescape=True, finalize=_cleaned, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=_cleaned,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format, counted=counted)
     package = files(__package__)
@@ -71,10 +75,15 @@ def page(facts: Facts) -> str:
         warnings=_notes(summary),
         failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
         misses=[
-            (MISSES[kind], [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind])
+            (
+                MISSES[kind],
+                [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind],
+            )
             for kind in ("failed", "index", "gone")
         ],
-        dead=[(f"batch {batch.number}", batch.size, batch.attempts, batch.reason) for batch in dead],
+        dead=[
+            (f"batch {batch.number}", batch.size, batch.attempts, batch.reason) for batch in dead
+        ],
         shown=SHOWN,
     )
 
@@ -87,7 +96,9 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
 
 def _cleaned(value: Any) -> Any:
     """What is put into the page: no passwords of addresses, no characters that a document may not have."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of the template has been through here
+    if not isinstance(value, str) or hasattr(
+        value, "__html__"
+    ):  # markup of the template has been through here
         return value
     return _FORBIDDEN.sub("\ufffd", hidden(value))
 
@@ -128,7 +139,15 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
         ("pages", count("pages"), f"{round(count('pages') / facts.span * 60):,} per minute"),
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
-        ("batches done", count("batches", "done"), f"of {count('batches', 'total'):,}, in {_attempts(summary)}"),
+        (
+            "batches done",
+            count("batches", "done"),
+            f"of {count('batches', 'total'):,}, in {_attempts(summary)}",
+        ),
         ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
-        ("index pages", count("index", "pages"), f"{failed:,} failed" if failed else f"of {total:,}" if total else ""),
+        (
+            "index pages",
+            count("index", "pages"),
+            f"{failed:,} failed" if failed else f"of {total:,}" if total else "",
+        ),
     ]

@@ -140,7 +140,9 @@ class Versions:
 
     versions: tuple[str, ...]
     nodes: Mapping[str, Mapping[str, int]]
-    workers: Mapping[str, int] = field(default_factory=dict)  #: version of scrapyd-dist in the job -> jobs
+    workers: Mapping[str, int] = field(
+        default_factory=dict
+    )  #: version of scrapyd-dist in the job -> jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +161,16 @@ class Series:
 
 
 def series(facts: Facts) -> Series:
-    walks: dict[str, list[float]] = {}  # pages, requests found, start and last activity, as the last sample says
+    walks: dict[
+        str, list[float]
+    ] = {}  # pages, requests found, start and last activity, as the last sample says
     for _, values in facts.samples:
         for name, row in (values.get("shards") or {}).items():
             if isinstance(row, list) and len(row) == 4:
                 walks[f"shard {name}"] = [finite(value) for value in row]
-    times = {name: round(max(0.0, end - begin), 2) for name, (_, _, begin, end) in walks.items() if begin}
+    times = {
+        name: round(max(0.0, end - begin), 2) for name, (_, _, begin, end) in walks.items() if begin
+    }
     jobs = [
         (f"batch {one.batch} on {one.node}", span_of(one, facts.until))
         for one in facts.attempts
@@ -211,9 +217,16 @@ def burn_up(facts: Facts) -> BurnUp | None:
     if len(facts.samples) < 2:
         return None
     at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
-    lines = {name: _rising(values.get(name) for _, values in facts.samples) for name in ("found", "sent", "done")}
+    lines = {
+        name: _rising(values.get(name) for _, values in facts.samples)
+        for name in ("found", "sent", "done")
+    }
     last = len(at) - 1
-    kept = sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)}) if last >= POINTS else range(last + 1)
+    kept = (
+        sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)})
+        if last >= POINTS
+        else range(last + 1)
+    )
     return BurnUp(
         at=tuple(round(at[i], 2) for i in kept),
         gaps=tuple(_gaps(at)),
@@ -230,7 +243,11 @@ def _rising(values: Iterable[Any]) -> list[float]:
 def _gaps(at: Sequence[float]) -> list[tuple[float, float]]:
     """Times without a sample that are much longer than those between other samples."""
     usual = median(b - a for a, b in pairwise(at))
-    return [(round(a, 2), round(b, 2)) for a, b in pairwise(at) if b - a > SILENCE + 3 * max(usual, b / NUMBER)]
+    return [
+        (round(a, 2), round(b, 2))
+        for a, b in pairwise(at)
+        if b - a > SILENCE + 3 * max(usual, b / NUMBER)
+    ]
 
 
 def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forecast | None:
@@ -251,7 +268,9 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
     if left <= 0:
         return None
     soonest, latest = (round(at[-1] + left / rate, 1) for rate in (max(rates), min(rates)))
-    return Forecast(requests=expected["requests"], sure=expected["sure"], soonest=soonest, latest=latest)
+    return Forecast(
+        requests=expected["requests"], sure=expected["sure"], soonest=soonest, latest=latest
+    )
 
 
 def _rate(at: Sequence[float], done: Sequence[float], part: float) -> float:
@@ -266,12 +285,17 @@ def _rate(at: Sequence[float], done: Sequence[float], part: float) -> float:
 
 def heat(facts: Facts) -> Heat | None:
     """Return None if no sample tells of a node's pages. Of too many nodes, those with the fewest pages are kept."""
-    names = sorted({name for _, values in facts.samples for name in values.get("nodes") or ()}, key=natural)
+    names = sorted(
+        {name for _, values in facts.samples for name in values.get("nodes") or ()}, key=natural
+    )
     at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
     if len(at) < 2 or not names or at[-1] <= 0:
         return None
     step = at[-1] / max(1, min(COLUMNS, int(at[-1] // 2) or 1))
-    lines = {name: _rising((of(row, "nodes", name) or [0])[0] for _, row in facts.samples) for name in names}
+    lines = {
+        name: _rising((of(row, "nodes", name) or [0])[0] for _, row in facts.samples)
+        for name in names
+    }
     shown = sorted(sorted(names, key=lambda name: lines[name][-1])[:ROWS], key=natural)
     return Heat(
         step=step,
@@ -282,7 +306,9 @@ def heat(facts: Facts) -> Heat | None:
     )
 
 
-def _per_minute(at: Sequence[float], pages: Sequence[float], step: float) -> tuple[float | None, ...]:
+def _per_minute(
+    at: Sequence[float], pages: Sequence[float], step: float
+) -> tuple[float | None, ...]:
     gaps = _gaps(at)
     edges = [column * step for column in range(round(at[-1] / step) + 1)]
     return tuple(
@@ -324,7 +350,9 @@ def gantt(facts: Facts) -> Gantt | None:
     jobs = []
     for attempt in facts.attempts:
         if attempt.state in OUTCOMES:
-            begin, end = (max(0.0, when - facts.crawl.created) for when in span_of(attempt, facts.until))
+            begin, end = (
+                max(0.0, when - facts.crawl.created) for when in span_of(attempt, facts.until)
+            )
             jobs.append((natural(attempt.node), attempt.node, begin, end, attempt))
     lanes, bars, free, first = list[str](), list[Bar](), list[float](), 0
     for _, node, begin, end, attempt in sorted(jobs, key=lambda row: row[:4]):
@@ -336,7 +364,9 @@ def gantt(facts: Facts) -> Gantt | None:
             free.append(end)
         free[lane] = end
         name, outcome = f"batch {attempt.batch}, attempt {attempt.number}", OUTCOMES[attempt.state]
-        bars.append(Bar(lane=lane, begin=round(begin, 2), end=round(end, 2), outcome=outcome, name=name))
+        bars.append(
+            Bar(lane=lane, begin=round(begin, 2), end=round(end, 2), outcome=outcome, name=name)
+        )
     return Gantt(lanes=tuple(lanes), bars=tuple(bars)) if bars else None
 
 
@@ -362,7 +392,9 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
         requests, silent, retried = (stats[name] for name in _COUNTS)
         if codes or requests or silent or retried:
             groups = _groups(codes, silent)
-            rows.append(Statuses(node=node, groups=groups, codes=codes, requests=requests, retried=retried))
+            rows.append(
+                Statuses(node=node, groups=groups, codes=codes, requests=requests, retried=retried)
+            )
     return tuple(rows)
 
 
@@ -377,12 +409,18 @@ def _groups(codes: Mapping[str, int], silent: int) -> dict[str, int]:
 def runs(facts: Facts) -> Runs | None:
     """Return None for the first run."""
     items = [number(run.summary, "items") for run in facts.runs]
-    before = [n for n, run in zip(items, facts.runs, strict=True) if run.id != facts.crawl.id and has_items(run)]
+    before = [
+        n
+        for n, run in zip(items, facts.runs, strict=True)
+        if run.id != facts.crawl.id and has_items(run)
+    ]
     if not before:
         return None
     middle = median(before) if len(before) > 1 else None
     mad = median(abs(count - middle) for count in before) if middle is not None else 0.0
-    return Runs(names=tuple(run.id for run in facts.runs), items=tuple(items), median=middle, mad=mad)
+    return Runs(
+        names=tuple(run.id for run in facts.runs), items=tuple(items), median=middle, mad=mad
+    )
 
 
 def versions(facts: Facts) -> Versions | None:
@@ -395,4 +433,6 @@ def versions(facts: Facts) -> Versions | None:
             workers[str(of(code, "version") or "unknown")] += 1
     found = sorted({version for counts in nodes.values() for version in counts})
     ordered = {node: dict(nodes[node]) for node in sorted(nodes, key=natural)}
-    return Versions(versions=tuple(found), nodes=ordered, workers=dict(workers)) if ordered else None
+    return (
+        Versions(versions=tuple(found), nodes=ordered, workers=dict(workers)) if ordered else None
+    )

@@ -23,7 +23,10 @@ def stats_of_record(record: JobRecord) -> dict[str, int]:
         "response_received_count": record.pages,
         "item_scraped_count": record.items,
         "log_count/ERROR": record.errors,
-        **{f"downloader/response_status_count/{code}": count for code, count in record.codes.items()},
+        **{
+            f"downloader/response_status_count/{code}": count
+            for code, count in record.codes.items()
+        },
     }
     return {name: count for name, count in counts.items() if count is not None}
 
@@ -31,12 +34,22 @@ def stats_of_record(record: JobRecord) -> dict[str, int]:
 def stats_of_attempt(attempt: Attempt) -> dict[str, Any]:
     """Return the stats in the report of an attempt; a worker that leases reports less of each of its batches."""
     report = attempt.report
-    sums = {"response_received_count": report.get("pages"), "item_scraped_count": report.get("items")}
-    return {name: count for name, count in sums.items() if count is not None} | dict(report.get("stats") or {})
+    sums = {
+        "response_received_count": report.get("pages"),
+        "item_scraped_count": report.get("items"),
+    }
+    return {name: count for name, count in sums.items() if count is not None} | dict(
+        report.get("stats") or {}
+    )
 
 
 def growth(crawl: Crawl, samples: Samples, since: float) -> Counter[str]:
     """Return the pages and items of a crawl since this moment, from the last sample before it on."""
     before = [values for at, values in samples if at <= since]
     base = before[-1] if before else {} if crawl.created >= since or not samples else samples[0][1]
-    return Counter({name: max(0, number(crawl.summary, name) - number(base, name)) for name in ("pages", "items")})
+    return Counter(
+        {
+            name: max(0, number(crawl.summary, name) - number(base, name))
+            for name in ("pages", "items")
+        }
+    )

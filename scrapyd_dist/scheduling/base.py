@@ -37,7 +37,9 @@ NAMED = 5
 
 def listed(names: Sequence[str]) -> str:
     """The first of these names, and how many others there are."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} others" if len(names) > NAMED else "")
+    return ", ".join(names[:NAMED]) + (
+        f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +91,18 @@ class BatchCounters:
         self.dead += 1
         self.dead_urls += batch.size
 
-    def recall(self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]) -> None:
+    def recall(
+        self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]
+    ) -> None:
         """Count the batches that an earlier process left in the store."""
         dead = BatchState.DEAD.value
         self.sent = len(attempts)
         self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
         self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
-        for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # a retry has a higher batch number
+        for attempt in sorted(
+            accepted, key=lambda attempt: attempt.batch
+        ):  # a retry has a higher batch number
             self.accepted(attempt.batch, attempt.report, ())
         self._missed([miss for miss in misses if miss.batch])
 
@@ -119,37 +125,61 @@ class SchedulerState:
     store: StoreThread
     sender: AsyncSender
     limits: SchedulerLimits
-    reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
+    reach: Callable[[Node], Way] | None = (
+        None  #: how a node's workers reach the store; None: they lease nothing
+    )
     sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     counters: BatchCounters = field(default_factory=BatchCounters)
     backlog: Backlog = field(default_factory=Backlog)  #: by the last look at the store
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
-    avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node of its last attempt
-    posts: set[asyncio.Task[Any]] = field(default_factory=set)  #: posts in flight, which are awaited at the end
-    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store should be polled at once
-    done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing is left to do, or it was stopped
+    avoid: dict[int, str] = field(
+        default_factory=dict
+    )  #: batch -> name of the node of its last attempt
+    posts: set[asyncio.Task[Any]] = field(
+        default_factory=set
+    )  #: posts in flight, which are awaited at the end
+    news: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  #: the store should be polled at once
+    done: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  #: nothing is left to do, or it was stopped
     over: asyncio.Event = field(default_factory=asyncio.Event)  #: all loops end
     closed: bool = False  #: this process adds no more batches
     sending: bool = True
     paused: bool = False  #: a user paused the crawl
-    spent: Spent = field(default_factory=lambda: Spent(0, {}))  #: how far the crawl is from its goals, by the last look
-    told: Counter[str] = field(default_factory=Counter)  #: what jobs have done since then that do not reach the store
-    stray_items: int = 0  #: that workers have scraped for no batch: there is no part for them, and they are lost
+    spent: Spent = field(
+        default_factory=lambda: Spent(0, {})
+    )  #: how far the crawl is from its goals, by the last look
+    told: Counter[str] = field(
+        default_factory=Counter
+    )  #: what jobs have done since then that do not reach the store
+    stray_items: int = (
+        0  #: that workers have scraped for no batch: there is no part for them, and they are lost
+    )
     goal: str = ""  #: the goal that is reached: nothing more is begun
-    closed_by: str = ""  #: the reason for which the project's own code has closed the crawl: likewise
+    closed_by: str = (
+        ""  #: the reason for which the project's own code has closed the crawl: likewise
+    )
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
-    accepted: Callable[[Attempt], None] = lambda _: None  #: is told of each accepted attempt, whose part is home
+    accepted: Callable[[Attempt], None] = lambda _: (
+        None
+    )  #: is told of each accepted attempt, whose part is home
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.db = self.store.store  #: whose verbs are called with `run`
         self.leases = self.reach is not None
-        self.client = NodeClient(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
+        self.client = NodeClient(
+            spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout
+        )
 
-    def run(self, verb: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    def run(
+        self, verb: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
         """Call a verb of the store for this crawl, in the store's thread."""
         return self.store(verb, self.spec.crawl, *args, **kwargs)
 
@@ -165,7 +195,12 @@ class SchedulerState:
         return f" of the slot{'s' if names[1:] else ''} {listed(names)}" if names else ""
 
     def workers(self) -> Iterator[WorkerRun]:
-        return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
+        return (
+            out
+            for member in self.members
+            for out in member.out.values()
+            if isinstance(out, WorkerRun)
+        )
 
     @property
     def sent_to(self) -> list[NodeState]:
@@ -214,7 +249,9 @@ class SchedulerState:
 
     # goals
 
-    async def spend(self, requests: int = 0, told: Mapping[str, int] = MappingProxyType({}), **how: bool) -> int:
+    async def spend(
+        self, requests: int = 0, told: Mapping[str, int] = MappingProxyType({}), **how: bool
+    ) -> int:
         """Ask the store for requests, and tell it what was counted here; the number that is granted."""
         self.spent = await self.run(self.db.spend, self.spec.goals, requests, told, **how)
         return self.spent.granted
@@ -245,7 +282,9 @@ class SchedulerState:
         if report is not None and report.no_lease:
             now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
             now["requests"] = report.stat(HITS) or report.ended_requests
-            if "requests" in self.spec.goals:  # Scrapy's count has those, too, that the goal has held back
+            if (
+                "requests" in self.spec.goals
+            ):  # Scrapy's count has those, too, that the goal has held back
                 now["requests"] = min(now["requests"], out.granted)
             release = min(out.reserved, now["requests"] - out.spent["requests"])
             self.told.update(now - out.spent)
@@ -319,6 +358,10 @@ class SchedulerState:
             is_ours = not isinstance(error, StoreError)
             logger.error("the scheduler failed: %s", error, exc_info=error if is_ours else None)
             self.fault = self.fault or error
-            self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}" if is_ours else str(error))
+            self.stop_now(
+                f"scrapyd-dist itself failed: {type(error).__name__}: {error}"
+                if is_ours
+                else str(error)
+            )
         elif not self.limits.wait:
             self.news.set()

@@ -60,13 +60,17 @@ class BatchSizes:
         if not self.demand.pace:
             return min(self.most, FEWEST)
         work, fair = LEAST * self.demand.pace, self.left / max(1, self.demand.slots)
-        if math.isfinite(rounds := fair / work):  # equal rounds: no slot starts a job for a small rest
+        if math.isfinite(
+            rounds := fair / work
+        ):  # equal rounds: no slot starts a job for a small rest
             work = fair / max(1, round(rounds))
         return min(self.most, max(FEWEST, math.ceil(work)))
 
     def next(self, left: float) -> int:
         """The next size when this many requests are in no batch yet: the nearer the end, the smaller."""
-        middle = min(self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED)
+        middle = min(
+            self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED
+        )
         share = left * SHARE / max(1, self.demand.slots)
         return max(middle if share > middle else math.ceil(share), self.least)
 
@@ -91,14 +95,18 @@ class Buffer:
 
     def __init__(self, fair: str = UNFAIR) -> None:
         self._fair = fair
-        self._groups: dict[str, deque[tuple[FrontierIntake, float]]] = {}  #: requests, each with when it was added
+        self._groups: dict[
+            str, deque[tuple[FrontierIntake, float]]
+        ] = {}  #: requests, each with when it was added
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, found: FrontierIntake, now: float) -> None:
-        self._groups.setdefault(site_of(found.value["url"]) if self._fair else "", deque()).append((found, now))
+        self._groups.setdefault(site_of(found.value["url"]) if self._fair else "", deque()).append(
+            (found, now)
+        )
         self._count += 1
 
     def oldest(self) -> float:
@@ -148,7 +156,12 @@ class Batcher:
     """
 
     def __init__(
-        self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
+        self,
+        *,
+        size: int,
+        max_age: float,
+        demand: Callable[[], Demand] | None = None,
+        fair: str = UNFAIR,
     ) -> None:
         """An empty batcher; a request waits `max_age` seconds at most, and `fair` is as in `Buffer`."""
         self._size = size
@@ -249,7 +262,12 @@ class SlotBatcher:
     """
 
     def __init__(
-        self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
+        self,
+        *,
+        size: int,
+        max_age: float,
+        demand: Callable[[], Demand] | None = None,
+        fair: str = UNFAIR,
     ) -> None:
         self._size = size
         self._max_age = max_age

@@ -30,7 +30,14 @@ from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
-from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
+from scrapyd_dist.joblogs.worker_report import (
+    BadReport,
+    WorkerReport,
+    kept,
+    misses,
+    read_report,
+    refusal,
+)
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
@@ -89,8 +96,12 @@ class Collector:
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
-    spared: Counter[int] = field(default_factory=Counter)  #: batch -> its attempts that do not count
-    coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of leased parts that are fetched
+    spared: Counter[int] = field(
+        default_factory=Counter
+    )  #: batch -> its attempts that do not count
+    coming: set[tuple[int, int]] = field(
+        default_factory=set
+    )  #: batch and attempt of leased parts that are fetched
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
     # jobs that were sent a batch
@@ -125,20 +136,33 @@ class Collector:
         except NodeError:
             has_forgotten = True
         name = out.member.node.name
-        reason = f"{name} was restarted" if has_forgotten else f"its worker on {name} was told to end (SIGTERM)"
+        reason = (
+            f"{name} was restarted"
+            if has_forgotten
+            else f"its worker on {name} was told to end (SIGTERM)"
+        )
         await self.give_up(out.batch, out.number, reason, name, blame=True, harmless=has_forgotten)
 
     def not_in_store(self, out: JobRun, error: DistError) -> None:
         """The store has lost the steps that led to this one: what it knows of the batch counts."""
-        logger.warning("job %s is not what the store has of batch %d any more: %s", out.job, out.batch.number, error)
+        logger.warning(
+            "job %s is not what the store has of batch %d any more: %s",
+            out.job,
+            out.batch.number,
+            error,
+        )
         out.member.out.pop(out.job, None)
         self.state.ended(out.batch.number)
 
-    async def failed(self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False) -> None:
+    async def failed(
+        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+    ) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
         self.state.count_for(out, lost=True)
         await self.state.abandon(out)
-        await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless)
+        await self.give_up(
+            out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless
+        )
 
     # batches that workers have leased
 
@@ -157,13 +181,17 @@ class Collector:
             if attempt.worker:  # a job that was sent is watched at its node
                 reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
                 member = self.state.member_at(attempt.url)
-                blame = member is not None and member.up  # its node answers and it does nothing, as if it had died
+                blame = (
+                    member is not None and member.up
+                )  # its node answers and it does nothing, as if it had died
                 await self._give_up_lease(attempt, reason, blame=blame)
                 if blame:
                     hanging[attempt.worker] = reason
         return hanging
 
-    async def worker_gone(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int:
+    async def worker_gone(
+        self, job: str, reason: str, *, blame: bool = False, harmless: bool = False
+    ) -> int:
         """Let the batches wait again that a worker had leased and not acked when it ended; returns their number.
 
         `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none dies of it.
@@ -178,7 +206,12 @@ class Collector:
         """Give up all batches that wait in this pool, for this reason."""
         async for one in self._take_away(pool):
             await self.state.run(
-                self.state.db.fail, one.batch.number, one.attempt, reason=reason, now=time.time(), max_attempts=0
+                self.state.db.fail,
+                one.batch.number,
+                one.attempt,
+                reason=reason,
+                now=time.time(),
+                max_attempts=0,
             )
             logger.error("batch %d is dead: %s", one.batch.number, reason)
             self.state.counters.failed += 1
@@ -191,10 +224,19 @@ class Collector:
         async for one in self._take_away(pool):
             number, size = one.batch.number, one.batch.size
             report = WorkerReport(
-                ended=True, updated=time.time(), requests=size, done=0, missed=size, pages=0, items=0,
-                finish_reason="finished", errors=0 if kind == "gone" else size,
-            )  # fmt: skip
-            missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)]
+                ended=True,
+                updated=time.time(),
+                requests=size,
+                done=0,
+                missed=size,
+                pages=0,
+                items=0,
+                finish_reason="finished",
+                errors=0 if kind == "gone" else size,
+            )
+            missed = [
+                Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)
+            ]
             await self._store(number, one.attempt, kept(report), missed)
         self.state.news.set()
 
@@ -209,9 +251,13 @@ class Collector:
         """All batches that wait in a pool, leased so that no worker gets them."""
         crawl = self.state.spec.crawl
         wanted = LeaseRequest(
-            crawl=crawl, lessee=Lessee(job=f"{crawl}.no-worker", node="", url=""), seconds=60.0, now=time.time(),
-            limit=BURIED, slots=[] if pool == ALL else [pool],
-        )  # fmt: skip
+            crawl=crawl,
+            lessee=Lessee(job=f"{crawl}.no-worker", node="", url=""),
+            seconds=60.0,
+            now=time.time(),
+            limit=BURIED,
+            slots=[] if pool == ALL else [pool],
+        )
         while leased := await self.state.store(self.state.db.lease_next, wanted):
             for one in leased:
                 yield one
@@ -223,7 +269,9 @@ class Collector:
                 await self._end_lease(attempt, report)
             finally:
                 for one in self.state.workers():
-                    if one.job == attempt.worker:  # an ended batch counts no longer as its worker's progress
+                    if (
+                        one.job == attempt.worker
+                    ):  # an ended batch counts no longer as its worker's progress
                         one.counted.update(report.counts)
         except BadReport as error:
             await self._give_up_lease(attempt, str(error))
@@ -236,10 +284,14 @@ class Collector:
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
         member = self.state.member_at(attempt.url)
         if member is None:
-            await self._give_up_lease(attempt, f"its node {attempt.node} is not in the fleet any more")
+            await self._give_up_lease(
+                attempt, f"its node {attempt.node} is not in the fleet any more"
+            )
             return
         if member.down_since is not None:
-            await self._give_up_lease(attempt, f"{attempt.node}, where its part is, does not answer any more")
+            await self._give_up_lease(
+                attempt, f"{attempt.node}, where its part is, does not answer any more"
+            )
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         if await self._finish(batch, attempt.number, attempt.job, member, report):
@@ -250,19 +302,31 @@ class Collector:
     ) -> None:
         member = self.state.member_at(attempt.url)
         # a worker on an unreachable node goes on leasing; its batches are not to blame for what happens there
-        alone = member is not None and member.down_since is not None and attempt.sent_at > member.down_since
+        alone = (
+            member is not None
+            and member.down_since is not None
+            and attempt.sent_at > member.down_since
+        )
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         not_acked = attempt.state is not AttemptState.ACKED  # its state when it was read
         try:
             await self.give_up(
-                batch, attempt.number, reason, attempt.node, blame=blame, harmless=harmless or alone, out=not_acked
+                batch,
+                attempt.number,
+                reason,
+                attempt.node,
+                blame=blame,
+                harmless=harmless or alone,
+                out=not_acked,
             )
         except StepRefused as error:  # it was acked, or given back, at the same moment
             logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
 
     # both
 
-    async def _finish(self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport) -> bool:
+    async def _finish(
+        self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport
+    ) -> bool:
         """Judge an ended attempt and fetch its part; True when it was accepted."""
         number, node, spec = batch.number, member.node, self.state.spec
         self.state.close_crawl(report.closed_by)
@@ -274,7 +338,9 @@ class Collector:
             patience = self.state.limits.node_timeout
             try:
                 async with self._fetches:
-                    part = await fetch_part(self.state.sender, node, spec.home, job, report.part, self.folder, patience)
+                    part = await fetch_part(
+                        self.state.sender, node, spec.home, job, report.part, self.folder, patience
+                    )
             except PartTooBig as error:
                 await self.give_up(batch, attempt, str(error), node.name)
                 return False
@@ -282,7 +348,9 @@ class Collector:
                 await self._lose_part(batch, attempt, member, str(error))
                 return False
             except OSError as error:
-                self.state.stop_now(f"No items can be written to {self.folder}: {error.strerror or error}.")
+                self.state.stop_now(
+                    f"No items can be written to {self.folder}: {error.strerror or error}."
+                )
                 return False
         words = kept(report, await self._replaced(number) if report.replaces else ())
         await self._store(number, attempt, words, misses(report, number), part)
@@ -307,11 +375,26 @@ class Collector:
         spec, patience = self.state.spec, self.state.limits.node_timeout
         try:
             async with self._fetches:
-                await fetch_part(self.state.sender, member.node, spec.home, attempt.job, part, self.folder, patience)
+                await fetch_part(
+                    self.state.sender,
+                    member.node,
+                    spec.home,
+                    attempt.job,
+                    part,
+                    self.folder,
+                    patience,
+                )
         except (PartLost, OSError) as error:
-            logger.warning("the part of batch %d is lost at home, and cannot be had again: %s", attempt.batch, error)
+            logger.warning(
+                "the part of batch %d is lost at home, and cannot be had again: %s",
+                attempt.batch,
+                error,
+            )
         else:
-            logger.warning("the part of batch %d was damaged or lost at home, and was fetched again", attempt.batch)
+            logger.warning(
+                "the part of batch %d was damaged or lost at home, and was fetched again",
+                attempt.batch,
+            )
 
     async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
         """Give up an attempt whose part cannot be had from its node, which is at fault, and not the batch.
@@ -328,29 +411,60 @@ class Collector:
         self.state.check_unfit()
 
     async def _store(
-        self, batch: int, attempt: int, report: Mapping[str, object], missed: list[Miss], part: str = ""
+        self,
+        batch: int,
+        attempt: int,
+        report: Mapping[str, object],
+        missed: list[Miss],
+        part: str = "",
     ) -> None:
         await self.state.run(
-            self.state.db.accept, batch, attempt, report=report, part=part, misses=missed, now=time.time()
+            self.state.db.accept,
+            batch,
+            attempt,
+            report=report,
+            part=part,
+            misses=missed,
+            now=time.time(),
         )
-        self.state.counters.accepted(batch, report, [miss for miss in missed if miss.reason != PUT_OFF_REASON])
+        self.state.counters.accepted(
+            batch, report, [miss for miss in missed if miss.reason != PUT_OFF_REASON]
+        )
         self.state.accepted(
-            Attempt(batch=batch, number=attempt, job="", node="", url="", state=AttemptState.ACCEPTED, report=report,
-                    part=part)
-        )  # fmt: skip
+            Attempt(
+                batch=batch,
+                number=attempt,
+                job="",
+                node="",
+                url="",
+                state=AttemptState.ACCEPTED,
+                report=report,
+                part=part,
+            )
+        )
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
         """Let the requests of a batch wait, in new ones, that were not made as their job ended early."""
-        places = [place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF]
+        places = [
+            place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF
+        ]
         if not places:
             return
         state = self.state
-        row, payload = await state.run(state.db.batch, number), await state.run(state.db.payload, number)
+        row, payload = (
+            await state.run(state.db.batch, number),
+            await state.run(state.db.payload, number),
+        )
         values = decode(payload.get, key=self.key)
-        rest = [Miss(url=values[at]["url"], kind="failed", reason=PUT_OFF_REASON, batch=number) for at in places]
+        rest = [
+            Miss(url=values[at]["url"], kind="failed", reason=PUT_OFF_REASON, batch=number)
+            for at in places
+        ]
         parts = [
             NewBatch(payload=settings, size=len(piece), slot=row.slot, priority=row.priority)
-            for piece, settings in fit([{**values[at], REPLACES: [number, at]} for at in places], key=self.key)
+            for piece, settings in fit(
+                [{**values[at], REPLACES: [number, at]} for at in places], key=self.key
+            )
         ]
         with suppress(StepRefused):  # an earlier process has done so
             await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
@@ -406,7 +520,9 @@ class Collector:
         if cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
-            logger.error("batch %d is dead after %s: %s", batch.number, counted(number, "attempt"), reason)
+            logger.error(
+                "batch %d is dead after %s: %s", batch.number, counted(number, "attempt"), reason
+            )
             self.state.counters.died(batch)
             self.state.ended(batch.number)
         else:
@@ -428,6 +544,9 @@ class Collector:
             return
         names = " and ".join(str(piece.number) for piece in pieces)
         logger.warning(
-            "batch %d is cut after %s: its requests are now batches %s", batch.number, counted(number, "attempt"), names
+            "batch %d is cut after %s: its requests are now batches %s",
+            batch.number,
+            counted(number, "attempt"),
+            names,
         )
         state.cut_up(batch, pieces)

@@ -68,20 +68,32 @@ class Dispatcher:
         number = batch.attempts + 1
         now = time.time()
         out = JobRun(
-            batch=batch, number=number, job=job_id(self.state.spec.home, batch.number, number), member=member,
-            since=now, start_by=now + self.state.limits.start_timeout, at_once=member.idle_slots > 0,
+            batch=batch,
+            number=number,
+            job=job_id(self.state.spec.home, batch.number, number),
+            member=member,
+            since=now,
+            start_by=now + self.state.limits.start_timeout,
+            at_once=member.idle_slots > 0,
             spider=spider_of_slot(batch.slot)[1],
-        )  # fmt: skip
+        )
         self.state.send_out(out, self._post(out))
 
     async def _post(self, out: JobRun) -> None:
         state, node = self.state, out.member.node
-        if not await state.reserve(out):  # all that is left is reserved for others, which may not use it
+        if not await state.reserve(
+            out
+        ):  # all that is left is reserved for others, which may not use it
             out.member.out.pop(out.job, None)
             state.waiting.appendleft(out.batch)
             return
         attempt = Attempt(
-            batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
+            batch=out.batch.number,
+            number=out.number,
+            job=out.job,
+            node=node.name,
+            url=node.url,
+            sent_at=out.since,
         )
         try:
             await state.run(state.db.open_attempt, attempt)
@@ -118,7 +130,14 @@ class Dispatcher:
         state.count_for(out, over=True)
         member.out.pop(out.job, None)
         note_refusal(state, member, error)
-        await state.run(state.db.give_back, out.batch.number, out.number, None, reason=str(error), now=time.time())
+        await state.run(
+            state.db.give_back,
+            out.batch.number,
+            out.number,
+            None,
+            reason=str(error),
+            now=time.time(),
+        )
         member.wake.set()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()
@@ -127,10 +146,18 @@ class Dispatcher:
         """After a post with an unknown result, ask the node for the job id before anything is sent again."""
         state, name = self.state, out.member.node.name
         deadline = time.time() + state.limits.node_timeout
-        logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
+        logger.warning(
+            "%s: it is not known whether job %s was accepted (%s); asking",
+            out.member.node,
+            out.job,
+            error,
+        )
         while True:
             try:
-                if await state.client.status(out) is not None or await state.client.report(out) is not None:
+                if (
+                    await state.client.status(out) is not None
+                    or await state.client.report(out) is not None
+                ):
                     return True
             except NodeError as again:
                 state.lost_touch(out.member, again)

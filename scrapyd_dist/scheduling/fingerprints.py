@@ -67,7 +67,11 @@ class FingerprintSet:
 
 
 def _sized(fingerprint: bytes) -> bytes:
-    return fingerprint if len(fingerprint) == SIZE else hashlib.sha1(fingerprint, usedforsecurity=False).digest()
+    return (
+        fingerprint
+        if len(fingerprint) == SIZE
+        else hashlib.sha1(fingerprint, usedforsecurity=False).digest()
+    )
 
 
 def _place(bucket: bytes, fingerprint: bytes) -> int:

@@ -56,19 +56,30 @@ class ForeignProjects:
         """True when a worker for this pool may be started there, given room."""
         if not project:
             return True
-        asking = any(out.introduces and out.member is member for out in self.state.workers() if out.pool == pool)
+        asking = any(
+            out.introduces and out.member is member
+            for out in self.state.workers()
+            if out.pool == pool
+        )
         return not asking and (member.node.url, pool) not in self._lacks
 
     def may_have(self, member: NodeState, pool: str) -> bool:
         """True when batches of this pool could be done there, now or soon."""
-        gone = member.left or member.unfit or member.unreached or member.down_for > self.state.limits.fleet_timeout
+        gone = (
+            member.left
+            or member.unfit
+            or member.unreached
+            or member.down_for > self.state.limits.fleet_timeout
+        )
         return not gone and (member.node.url, pool) not in self._lacks
 
     def nowhere(self, pool: str, members: Sequence[NodeState]) -> str:
         """Why no node can do this pool's batches; empty as long as one may."""
         if any(self.may_have(member, pool) for member in members):
             return ""
-        if not any(member.unreached or (member.node.url, pool) in self._lacks for member in members):
+        if not any(
+            member.unreached or (member.node.url, pool) in self._lacks for member in members
+        ):
             return ""
         names: dict[str, list[str]] = {}
         patience = self.state.limits.fleet_timeout
@@ -90,10 +101,16 @@ class ForeignProjects:
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
             worker.version = met.version
-            told = {**way.told, "foreign": True, **({"key_sealed": met.sealed} if met.sealed else {})}
+            told = {
+                **way.told,
+                "foreign": True,
+                **({"key_sealed": met.sealed} if met.sealed else {}),
+            }
             return call_for_worker(spec, worker, self.terms, told, version=met.version)
         worker.introduces, timeout = True, self.state.limits.request_timeout
-        versions = await self.state.sender.send(node, api.listversions(worker.project), timeout=timeout)
+        versions = await self.state.sender.send(
+            node, api.listversions(worker.project), timeout=timeout
+        )
         if not versions:
             raise ApiRefused(f"there is no project {worker.project}; {DEPLOY}")
         worker.version = newest(versions)  # and this one from now on
@@ -105,13 +122,17 @@ class ForeignProjects:
         """The node does not have the project, that version of it, or the spider."""
         if self._met.pop(_place(worker), None) is None:
             said = error.said if isinstance(error, ApiRefused) else ""
-            self._lack(worker, f"the project {worker.project}: {said}; {DEPLOY}" if said else str(error))
+            self._lack(
+                worker, f"the project {worker.project}: {said}; {DEPLOY}" if said else str(error)
+            )
 
     def heard(self, worker: WorkerRun, reason: str) -> None:
         """A handshake has ended; `reason`: why it failed, empty when it did not."""
         place, report = _place(worker), worker.report
         if report is not None and report.public is not None:
-            self._introduced(worker, report.public, str(report.code.get("version", "")), report.problem)
+            self._introduced(
+                worker, report.public, str(report.code.get("version", "")), report.problem
+            )
         elif worker.member.up and not worker.dismissed:
             self._tried[place] += 1
             if self._tried[place] >= TRIES:
@@ -120,14 +141,19 @@ class ForeignProjects:
 
     def cannot(self, worker: WorkerRun, why: str) -> None:
         """Its code there cannot reach the store; that says nothing of this project's own."""
-        self._lack(worker, f"{_code(worker)} cannot work for this crawl: {why.rstrip('.')}; {DEPLOY}")
+        self._lack(
+            worker, f"{_code(worker)} cannot work for this crawl: {why.rstrip('.')}; {DEPLOY}"
+        )
 
     def _introduced(self, worker: WorkerRun, public: str, made_by: str, problem: str) -> None:
         if problem:
             self._lack(worker, f"{_code(worker)} cannot work for this crawl: {problem}")
             return
         if made_by != __version__:
-            self._lack(worker, f"{_code(worker)} was deployed by sdist {made_by}, and this is {__version__}; {DEPLOY}")
+            self._lack(
+                worker,
+                f"{_code(worker)} was deployed by sdist {made_by}, and this is {__version__}; {DEPLOY}",
+            )
             return
         try:
             sealed = "" if self.key is None else seal(self.key, public)

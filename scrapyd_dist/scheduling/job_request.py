@@ -20,7 +20,9 @@ from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import Way
 
 #: settings of the producer's process that its workers must not get
-PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
+PRODUCERS_SETTINGS = frozenset(
+    {"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"}
+)
 #: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
 #: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and another
@@ -41,11 +43,21 @@ class JobRequest:
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
     typed: bool = False  #: items keep their classes, and values that JSON lacks
-    collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may be deleted
-    shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects get as well
-    lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
-    goals: Mapping[str, float] = field(default_factory=dict)  #: of the whole crawl, as `Goals.limits`
-    rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
+    collected: tuple[
+        str, ...
+    ] = ()  #: folders of other crawls, whose files on the nodes may be deleted
+    shared: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: settings that workers of other projects get as well
+    lease: float = (
+        0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
+    )
+    goals: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: of the whole crawl, as `Goals.limits`
+    rows: bool = (
+        False  #: a batch is one row of arguments, and its job a whole run of the spider with them
+    )
     ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
 
     def project_at(self, node: Node, other: str = "") -> str:
@@ -63,7 +75,9 @@ def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Mapping[str, str]) -> api.Call[str]:
+def call_for(
+    spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Mapping[str, str]
+) -> api.Call[str]:
     """The call that posts one attempt; `told` is what its worker is told of the store."""
     job = {
         "batch": out.batch.number,
@@ -77,16 +91,25 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
     if spec.rows:
         words, args = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
-    return _post(spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args)
+    return _post(
+        spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args
+    )
 
 
 def _allowance(out: JobRun) -> dict[str, float]:
     """What a job may do without the store: of requests, what is reserved for it there, so that the total holds."""
-    return {name: left for name, left in out.allowance.items() if name != "requests" or out.reserved}
+    return {
+        name: left for name, left in out.allowance.items() if name != "requests" or out.reserved
+    }
 
 
 def call_for_worker(
-    spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, told: Mapping[str, Any], *, version: str | None = None
+    spec: JobRequest,
+    worker: WorkerRun,
+    terms: WorkerRequest,
+    told: Mapping[str, Any],
+    *,
+    version: str | None = None,
 ) -> api.Call[str]:
     """The call that posts a worker; `told` is what it is told of the store, and of the crawl's key.
 
@@ -95,12 +118,17 @@ def call_for_worker(
     settings = spec.settings
     if version is not None:  # the crawl's slots and limits, and nothing that was set with -s
         everywhere = (LABELS, *travelling(Travels.FLEET))
-        settings = {**{name: text for name, text in settings.items() if name in everywhere}, **spec.shared}
+        settings = {
+            **{name: text for name, text in settings.items() if name in everywhere},
+            **spec.shared,
+        }
     pull = {**_orders(worker, terms), **told}
     return _post(spec, worker, version or spec.version, settings, "DISTRIBUTED_PULL", pull)
 
 
-def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way) -> api.Call[str]:
+def call_for_introduction(
+    spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way
+) -> api.Call[str]:
     """The call that posts a handshake; of the store it is told only what it needs for that."""
     is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
     pull = {**_orders(worker, terms), "introduce": True, "needs_client": is_server}
@@ -109,7 +137,13 @@ def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequ
 
 def _orders(worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
     node, slots = worker.member.node, [] if worker.pool == ALL else [worker.pool]
-    return {"worker": worker.batch.number, "node": node.name, "url": node.url, "slots": slots, **asdict(terms)}
+    return {
+        "worker": worker.batch.number,
+        "node": node.name,
+        "url": node.url,
+        "slots": slots,
+        **asdict(terms),
+    }
 
 
 def _post(

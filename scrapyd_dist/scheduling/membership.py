@@ -109,13 +109,21 @@ class Membership:
                 logger.warning("%s %s", member.node, now)
             seen = record.start_delay if record else 0.0
             if member.idle.start_delay > max(seen, 1.0) * LONGER:
-                await store(store.store.update_node, member.node.name, start_delay=round(member.idle.start_delay, 1))
+                await store(
+                    store.store.update_node,
+                    member.node.name,
+                    start_delay=round(member.idle.start_delay, 1),
+                )
             member.idle.start_delay = max(member.idle.start_delay, seen)
 
     def _tell(self) -> None:
         """Warn once when batches wait and every node is drained."""
         idle = [member for member in self.state.members if member.able and not member.left]
-        stuck = bool(self.state.backlog.waiting) and bool(idle) and all(member.draining for member in idle)
+        stuck = (
+            bool(self.state.backlog.waiting)
+            and bool(idle)
+            and all(member.draining for member in idle)
+        )
         if stuck and not self._told:
             logger.warning(
                 "All nodes that could work are drained, and %d batches wait; go on with: sdist nodes resume NODE",

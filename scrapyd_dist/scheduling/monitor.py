@@ -38,7 +38,9 @@ class NodeMonitor:
     state: SchedulerState
     jobs: Collector  #: receives how jobs end that were sent a batch
     workers: Autoscaler  #: receives how workers end
-    prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
+    prepare: Callable[
+        [NodeState], Awaitable[str]
+    ]  #: brings the crawl's code to a node; a reason when it cannot
     _dark_since: float | None = None
 
     def begin(self, member: NodeState) -> None:
@@ -115,7 +117,9 @@ class NodeMonitor:
         waiting = [out for out in member.out.values() if out.report is None and self._is_ours(out)]
         if not waiting:
             return
-        logger.warning("%s takes jobs and starts none; it gets no more work until it does", member.node)
+        logger.warning(
+            "%s takes jobs and starts none; it gets no more work until it does", member.node
+        )
         for out in waiting:
             await self._events(out).failed(out, f"{member.node.name} takes jobs and starts none")
         member.gave_up_waiting(time.time())
@@ -137,9 +141,13 @@ class NodeMonitor:
             now, patience = time.time(), self.state.limits.node_timeout
             out.untold_since = out.untold_since or now
             if now - out.untold_since < patience:
-                out.member.out[out.job] = out.member.out.pop(out.job)  # the others are asked about first the next time
+                out.member.out[out.job] = out.member.out.pop(
+                    out.job
+                )  # the others are asked about first the next time
                 raise
-            await self._events(out).failed(out, f"its node has told nothing of it for {patience:.0f} s: {error}")
+            await self._events(out).failed(
+                out, f"its node has told nothing of it for {patience:.0f} s: {error}"
+            )
 
     async def _look_at(self, out: JobRun) -> None:
         now, state = time.time(), self.state
@@ -199,17 +207,25 @@ class NodeMonitor:
             out.unknown_since = None
             patience = UNHEARD if out.report is None else self.state.limits.node_timeout
             if await self._stands_still(out, now):
-                reason = f"its worker on {node} stands still: it renews neither its report nor a lease"
+                reason = (
+                    f"its worker on {node} stands still: it renews neither its report nor a lease"
+                )
                 await self._events(out).failed(out, reason, blame=out.to_blame)
                 with suppress(NodeError):  # it ignores SIGINT
                     await client.signal(out.member, out.given_up, "KILL")
-            elif out.unheard_since is not None and now - out.unheard_since > patience:  # no report will come
-                await self._events(out).failed(out, f"its worker runs, but its report is gone from the logs of {node}")
+            elif (
+                out.unheard_since is not None and now - out.unheard_since > patience
+            ):  # no report will come
+                await self._events(out).failed(
+                    out, f"its worker runs, but its report is gone from the logs of {node}"
+                )
             return
         if state is api.JobState.PENDING:
             out.unknown_since = out.unheard_since = None
             if now > out.start_by:
-                await self._events(out).failed(out, f"it did not start within {self.state.limits.start_timeout:.0f} s")
+                await self._events(out).failed(
+                    out, f"it did not start within {self.state.limits.start_timeout:.0f} s"
+                )
             return
         report = await client.report(out)  # it may have ended between the two requests
         if report is not None and report.ended:
@@ -248,7 +264,9 @@ class NodeMonitor:
         if quiet < state.spec.lease:
             return False
         late = await state.run(state.db.expired)
-        return any((attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late)
+        return any(
+            (attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late
+        )
 
     async def _give_up_on(self, member: NodeState) -> None:
         patience = self.state.limits.node_timeout
@@ -267,5 +285,9 @@ class NodeMonitor:
             return
         self._dark_since = self._dark_since or time.time()
         if time.time() - self._dark_since > patience:
-            reasons = {m.unfit or m.down_reason or f"{m.node.name} is in no list of nodes" for m in members}
-            self.state.stop_now(f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))}).")
+            reasons = {
+                m.unfit or m.down_reason or f"{m.node.name} is in no list of nodes" for m in members
+            }
+            self.state.stop_now(
+                f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))})."
+            )

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.log_reads import facts_in
-from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, BadReport, WorkerReport, read_report, report_path
+from scrapyd_dist.joblogs.worker_report import (
+    REPORT_BYTES,
+    BadReport,
+    WorkerReport,
+    read_report,
+    report_path,
+)
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState, skew_of
 from scrapyd_dist.scrapyd import api
@@ -39,7 +45,9 @@ class NodeClient:
 
     async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:
         node = out.member.node
-        told: Mapping[str, str] = {}  # of the store; nothing where a job on this node cannot reach it
+        told: Mapping[
+            str, str
+        ] = {}  # of the store; nothing where a job on this node cannot reach it
         if self.spec.ways is not None:
             way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
             told = way.told
@@ -56,7 +64,9 @@ class NodeClient:
                 return state
             # Scrapyd reports a finished job of this id first: it may belong to an earlier crawl of the same name.
             jobs = await self.sender.send(node, api.listjobs(project), timeout=self.timeout)
-            return next((job.state for job in (*jobs.running, *jobs.pending) if job.id == out.job), state)
+            return next(
+                (job.state for job in (*jobs.running, *jobs.pending) if job.id == out.job), state
+            )
         except ApiRefused:
             return None  # an unknown project has no jobs
 
@@ -72,7 +82,9 @@ class NodeClient:
             logger.warning("%s: %s", out.job, error)
             return None
 
-    async def signal(self, member: NodeState, job: AbandonedJob, signal: str = "INT") -> api.JobState | None:
+    async def signal(
+        self, member: NodeState, job: AbandonedJob, signal: str = "INT"
+    ) -> api.JobState | None:
         """Cancel a pending job, or signal a running one; its state before, None when the node does not know it."""
         call = api.cancel(self.spec.project_at(member.node, job.project), job.job, signal)
         try:
@@ -90,7 +102,9 @@ class NodeClient:
         node = out.member.node
         path = f"logs/{self.spec.project_at(node, out.project)}/{out.spider or self.spec.spider}/{out.job}.log"
         try:
-            chunk = await self.sender.send(node, api.fetch(path, start=0, limit=LOG_TAIL), timeout=self.timeout)
+            chunk = await self.sender.send(
+                node, api.fetch(path, start=0, limit=LOG_TAIL), timeout=self.timeout
+            )
             if (end := api.tail(path, LOG_TAIL, chunk)) is not None:
                 chunk = await self.sender.send(node, end, timeout=self.timeout)
         except NodeError:
@@ -103,4 +117,8 @@ def last_error(end: api.Chunk) -> str:
     if error := facts_in(end).last_error:
         return f"; the last error in its log: {error[:600]}"
     lines = end.body.decode(errors="replace").strip().splitlines()
-    return f"; the last line of its log: {harmless(lines[-1][:300])}" if lines else "; its log is empty"
+    return (
+        f"; the last line of its log: {harmless(lines[-1][:300])}"
+        if lines
+        else "; its log is empty"
+    )

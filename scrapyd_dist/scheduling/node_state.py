@@ -65,7 +65,9 @@ class IdleWatch:
         """Take in one poll; `moved`: a job is known to have started or ended since the last one."""
         if load.running or not load.pending or moved:
             self.looks = ()
-        elif not self.looks or now < self.looks[-1]:  # after a clock was set back, earlier polls say nothing
+        elif (
+            not self.looks or now < self.looks[-1]
+        ):  # after a clock was set back, earlier polls say nothing
             self.looks = (now,)
         elif now - self.looks[-1] > self._apart:
             self.looks = (*self.looks, now)[-KEPT:]
@@ -87,7 +89,11 @@ class IdleWatch:
 
 
 def moved_since(
-    started: Iterable[datetime | None], *, span: float, node_now: datetime | None, offsets: Iterable[timedelta]
+    started: Iterable[datetime | None],
+    *,
+    span: float,
+    node_now: datetime | None,
+    offsets: Iterable[timedelta],
 ) -> bool:
     """True when one of these jobs started or ended within the last `span` seconds, by the node's UTC clock.
 
@@ -96,7 +102,12 @@ def moved_since(
     if node_now is None:
         return False
     now = node_now.replace(tzinfo=None)
-    ages = [(now + offset - at).total_seconds() for at in started if at is not None for offset in offsets]
+    ages = [
+        (now + offset - at).total_seconds()
+        for at in started
+        if at is not None
+        for offset in offsets
+    ]
     return any(-SKEW <= age <= span for age in ages)
 
 
@@ -135,11 +146,17 @@ class JobRun:
     changed: float = 0.0  #: when its report last changed, by our clock
     unknown_since: float | None = None  #: since when the node has not known the job
     unheard_since: float | None = None  #: since when there has been no report
-    untold_since: float | None = None  #: since when each question about it has failed, though its node answers
+    untold_since: float | None = (
+        None  #: since when each question about it has failed, though its node answers
+    )
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: where it is not the crawl's own
-    recalled: Counter[str] = field(default_factory=Counter)  #: counts of batches that an earlier process accepted
-    allowance: dict[str, float] = field(default_factory=dict)  #: of the crawl's goals, when it was sent
+    recalled: Counter[str] = field(
+        default_factory=Counter
+    )  #: counts of batches that an earlier process accepted
+    allowance: dict[str, float] = field(
+        default_factory=dict
+    )  #: of the crawl's goals, when it was sent
     reserved: int = 0  #: requests in the store that it may make, if it does not ask there
     granted: int = 0  #: how many were reserved when it was sent
     spent: Counter[str] = field(default_factory=Counter)  #: what was counted for them in its place
@@ -200,14 +217,16 @@ class WorkerRun(JobRun):
     version: str = ""  #: of another project's code; empty for the crawl's own
     introduces: bool = False  #: it runs only to tell whose code it is
     dismissed: bool = False  #: it was told to end
-    counted: Counter[str] = field(default_factory=Counter)  #: counts of its accepted batches, which are counted there
+    counted: Counter[str] = field(
+        default_factory=Counter
+    )  #: counts of its accepted batches, which are counted there
 
     @property
     def to_blame(self) -> bool:
         """True unless its report excludes it: it may have died in a batch before it could report."""
         return self.report is None or super().to_blame
 
-    def left(self, now: float) -> float:  # noqa: ARG002 - a worker has no known end
+    def left(self, now: float) -> float:
         return LASTING
 
     def progress(self) -> Counter[str]:
@@ -215,7 +234,7 @@ class WorkerRun(JobRun):
 
 
 def _event() -> asyncio.Event:
-    import asyncio  # noqa: PLC0415 - the help of a command, which needs the names here only, loads no event loop
+    import asyncio
 
     return asyncio.Event()
 
@@ -232,13 +251,19 @@ class NodeState:
     prepared: bool = False  #: has the crawl's code
     lost_parts: int = 0  #: parts that could not be fetched from it since the last one that could
     unfit: str = ""  #: why it gets no work although it answers
-    unreached: str = ""  #: why its workers do not reach the store, in a crawl that sends it batches then
+    unreached: str = (
+        ""  #: why its workers do not reach the store, in a crawl that sends it batches then
+    )
     deaf: str = ""  #: why its workers cannot follow rules of the throttle
     refusals: int = 0  #: refusals of jobs that it could have taken
     draining: bool = False  #: a user drains it: no new work
     learned: int = 0  #: process slots that it has shown: all in use, or more than were thought possible; 0: not known
-    retired: int = 0  #: process slots whose workers ended as their settings say, and are not replaced
-    left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
+    retired: int = (
+        0  #: process slots whose workers ended as their settings say, and are not replaced
+    )
+    left: bool = (
+        False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
+    )
     wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
     idle: IdleWatch = field(default_factory=IdleWatch)
@@ -303,7 +328,9 @@ class NodeState:
         if not self.pace:
             return AHEAD
         soon = SOON * self.pace
-        return min(len([1 for out in self.out.values() if out.to_do <= soon]), max(AHEAD, self.slots))
+        return min(
+            len([1 for out in self.out.values() if out.to_do <= soon]), max(AHEAD, self.slots)
+        )
 
     @property
     def likely_slots(self) -> int:
@@ -375,7 +402,9 @@ class NodeState:
     def started(self, out: JobRun) -> None:
         """A first report came: learn how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
-            self.idle.start_delay = max(self.idle.start_delay, out.report.started - self.skew - out.since)
+            self.idle.start_delay = max(
+                self.idle.start_delay, out.report.started - self.skew - out.since
+            )
         self.wedged_since, self.trial, self.idle.looks = None, False, ()
 
     def accepted(self, report: WorkerReport) -> None:
@@ -383,7 +412,9 @@ class NodeState:
         self.lost_parts = 0
         self.items += report.items
         if report.pace:
-            self.pace = report.pace if self.unproven else self.pace + NEWEST * (report.pace - self.pace)
+            self.pace = (
+                report.pace if self.unproven else self.pace + NEWEST * (report.pace - self.pace)
+            )
             self.unproven = False
 
     def missed(self, reason: str, now: float) -> None:
@@ -400,7 +431,11 @@ class NodeState:
 def typical_pace(members: Sequence[NodeState]) -> float:
     """Requests per second of one job on the average slot, by time: slow nodes count fully; 0: not known."""
     known = [(member.slots, member.pace) for member in members if member.pace]
-    return sum(slots for slots, _ in known) / sum(slots / pace for slots, pace in known) if known else 0.0
+    return (
+        sum(slots for slots, _ in known) / sum(slots / pace for slots, pace in known)
+        if known
+        else 0.0
+    )
 
 
 def settled_pace(members: Sequence[NodeState]) -> float:

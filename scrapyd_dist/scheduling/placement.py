@@ -64,7 +64,10 @@ class Placement:
         if not waiting or limit == 0:
             return []
         size = sum(batch.size for batch in waiting) / len(waiting)
-        heap, too_long = self._heap(members, size), self._too_long(waiting, members, closing=closing)
+        heap, too_long = (
+            self._heap(members, size),
+            self._too_long(waiting, members, closing=closing),
+        )
         dealt: list[tuple[Batch, NodeState]] = []
         start, too_large = self._turn, math.inf
         for batch in waiting:
@@ -125,7 +128,9 @@ class Placement:
             if typical and not member.pace and not member.crowded_out:
                 room = min(most, member.idle_slots)  # no batch waits on a node of unknown speed
             if room > 0:
-                seat = _seat(member, room, (index - self._turn) % len(members), size, typical or 1.0)
+                seat = _seat(
+                    member, room, (index - self._turn) % len(members), size, typical or 1.0
+                )
                 heap.append((self._rank(seat, size), seat.turn, seat))
         heapify(heap)
         return heap
@@ -136,7 +141,9 @@ class Placement:
             return 0.0
         if self._kind == "least-loaded":
             return seat.ours / seat.member.likely_slots
-        return self._done(seat, size) * (1 + SPREAD * min(1.0, seat.jobs / seat.member.likely_slots))
+        return self._done(seat, size) * (
+            1 + SPREAD * min(1.0, seat.jobs / seat.member.likely_slots)
+        )
 
     @staticmethod
     def _done(seat: _FreeSlots, size: float) -> float:

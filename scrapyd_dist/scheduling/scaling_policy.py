@@ -25,10 +25,16 @@ class ScalingPolicy:
     """The allowed number of workers, and their slots."""
 
     most: int = 0  #: workers at one time; 0: as many as the fleet has process slots
-    per_slot: int = 0  #: workers per slot; 0: workers are not bound to slots, each leases from all of them
+    per_slot: int = (
+        0  #: workers per slot; 0: workers are not bound to slots, each leases from all of them
+    )
     prefix: str = ""  #: only slots whose names begin with it
-    every: float | None = None  #: seconds between two rounds of starts; None: no rounds, 0: only one
-    max_time: float = 0.0  #: seconds after which no more workers are started or awaited; 0: no limit
+    every: float | None = (
+        None  #: seconds between two rounds of starts; None: no rounds, 0: only one
+    )
+    max_time: float = (
+        0.0  #: seconds after which no more workers are started or awaited; 0: no limit
+    )
     terms: WorkerRequest = field(default_factory=WorkerRequest)
 
     def pool_of(self, slot: str) -> str | None:
@@ -65,9 +71,13 @@ def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Wo
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision:
-    start: Sequence[str] = field(default_factory=list)  #: pools that get one more worker for each time they are named
+    start: Sequence[str] = field(
+        default_factory=list
+    )  #: pools that get one more worker for each time they are named
     end: Sequence[str] = field(default_factory=list)  #: pools of which one has to let a worker end
-    only_for: Collection[str] = ()  #: the pools that wait for that room, if only some nodes are of use to them
+    only_for: Collection[
+        str
+    ] = ()  #: the pools that wait for that room, if only some nodes are of use to them
 
 
 def decide(
@@ -87,7 +97,11 @@ def decide(
     where workers lease from all slots; `closed`: pools that get none any more; `cramped`: pools without room on the
     nodes that could do their batches, whatever is free elsewhere; `retired`: workers that are not replaced.
     """
-    free = min(room, scaling.most - sum(working.values()) - sum(retired.values())) if scaling.most else room
+    free = (
+        min(room, scaling.most - sum(working.values()) - sum(retired.values()))
+        if scaling.most
+        else room
+    )
     wanted = {
         pool: _wanted(pool, work, working.get(pool, 0), scaling, early, retired.get(pool, 0))
         for pool, work in pools.items()
@@ -98,7 +112,9 @@ def decide(
         key=lambda pool: -pools[pool].waiting,
     )
     # every slot gets one worker before any gets two
-    turns = starved + [pool for pool, number in wanted.items() for _ in range(number - (pool in starved))]
+    turns = starved + [
+        pool for pool, number in wanted.items() for _ in range(number - (pool in starved))
+    ]
     stuck = starved if free <= 0 else [pool for pool in starved if pool in cramped]
     return ScalingDecision(
         start=[pool for pool in turns if pool not in cramped][: max(0, free)],
@@ -107,7 +123,9 @@ def decide(
     )
 
 
-def _wanted(pool: str, work: Workload, working: int, scaling: ScalingPolicy, early: int, retired: int) -> int:
+def _wanted(
+    pool: str, work: Workload, working: int, scaling: ScalingPolicy, early: int, retired: int
+) -> int:
     """How many more workers a pool could use, whatever the room."""
     if pool == ALL:
         return max(0, max(work.waiting, early - retired) - working)
@@ -116,7 +134,9 @@ def _wanted(pool: str, work: Workload, working: int, scaling: ScalingPolicy, ear
     return max(0, work.waiting - working)
 
 
-def _spare(pools: Mapping[str, Workload], working: Mapping[str, int], wanted: Mapping[str, int]) -> list[str]:
+def _spare(
+    pools: Mapping[str, Workload], working: Mapping[str, int], wanted: Mapping[str, int]
+) -> list[str]:
     """The pools with idle workers, while another one has batches and no worker."""
     idle = [pool for pool, number in working.items() if number and not wanted.get(pool)]
     return [pool for pool in idle if pool not in pools or pools[pool].over]
@@ -130,7 +150,9 @@ class CircuitBreaker:
     closed: dict[str, str] = field(default_factory=dict)  #: pool -> why it gets no more workers
     unknown: set[str] = field(default_factory=set)  #: the closed pools whose spider no node has
     unfit: set[str] = field(default_factory=set)  #: names of nodes that get no more workers
-    unreached: set[str] = field(default_factory=set)  #: of these, the nodes whose workers do not reach the store
+    unreached: set[str] = field(
+        default_factory=set
+    )  #: of these, the nodes whose workers do not reach the store
     _refusals: Counter[str] = field(default_factory=Counter)
     _nodes: Counter[str] = field(default_factory=Counter)
     _pools: Counter[str] = field(default_factory=Counter)
@@ -147,7 +169,8 @@ class CircuitBreaker:
         self._pools[pool] += 1
         if self._pools[pool] >= self.attempts + OF_A_POOL:
             self.closed.setdefault(
-                pool, f"the last {counted(self._pools[pool], 'worker')} did nothing; the last one: {reason}"
+                pool,
+                f"the last {counted(self._pools[pool], 'worker')} did nothing; the last one: {reason}",
             )
         if begun:
             return ""

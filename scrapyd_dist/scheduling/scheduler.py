@@ -14,7 +14,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import CLOSE, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, meaning
+from scrapyd_dist.batches import (
+    CLOSE,
+    PUT_OFF_REASON,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    meaning,
+)
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.goals import in_words
@@ -26,9 +34,22 @@ from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.membership import Listed, Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, NodeState, settled_pace
+from scrapyd_dist.scheduling.node_state import (
+    SLOTS_UNKNOWN,
+    AbandonedJob,
+    JobRun,
+    NodeState,
+    settled_pace,
+)
 from scrapyd_dist.scheduling.placement import Placement
-from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, Workload, decide, work_in
+from scrapyd_dist.scheduling.scaling_policy import (
+    ALL,
+    CircuitBreaker,
+    ScalingPolicy,
+    Workload,
+    decide,
+    work_in,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +72,9 @@ FIRST_LOOKS = 10.0
 #: counts for goals that begin anew with each process
 ANEW = frozenset({"time", "dry_time", "dry_pages", "reserved"})
 #: states of an attempt that is out, or whose part is being fetched
-_OUT = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED})
+_OUT = frozenset(
+    {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
+)
 
 
 @dataclass(kw_only=True)
@@ -64,21 +87,31 @@ class Scheduler:
 
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
-    prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
+    prepare: Callable[
+        [NodeState], Awaitable[str]
+    ]  #: brings the crawl's code to a node; a reason when it cannot
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
-    placement: Placement = field(default_factory=lambda: Placement("round-robin"))  #: of batches that are sent
+    placement: Placement = field(
+        default_factory=lambda: Placement("round-robin")
+    )  #: of batches that are sent
     key: bytes | None = None  #: key of encrypted batches
     listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
     producer: str = ""  #: the name under which this process adds batches; empty when it does not
     own: Callable[[], Mapping[str, int]] = dict  #: pages and items of this process itself
-    incomplete: bool = field(default=False, init=False)  #: a producer that still owed requests has disappeared
-    enough: str = field(default="", init=False)  #: why no more requests are needed: so the workers' settings say
+    incomplete: bool = field(
+        default=False, init=False
+    )  #: a producer that still owed requests has disappeared
+    enough: str = field(
+        default="", init=False
+    )  #: why no more requests are needed: so the workers' settings say
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = self.state
         self.breaker = CircuitBreaker(attempts=state.limits.max_attempts)
-        self.collector = Collector(state=state, folder=self.folder, worked=self._worked, key=self.key)
+        self.collector = Collector(
+            state=state, folder=self.folder, worked=self._worked, key=self.key
+        )
         self._autoscaler = Autoscaler(
             state=state,
             breaker=self.breaker,
@@ -86,8 +119,12 @@ class Scheduler:
             others=ForeignProjects(state=state, terms=self.scaling.terms, key=self.key),
             again=self.scaling.every is not None,
         )
-        self.monitor = NodeMonitor(state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare)
-        state.pump = Dispatcher(state=state, collector=self.collector, placement=self.placement).pump
+        self.monitor = NodeMonitor(
+            state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare
+        )
+        state.pump = Dispatcher(
+            state=state, collector=self.collector, placement=self.placement
+        ).pump
         self.membership = Membership(state=state, monitor=self.monitor, listed=self.listed)
         self._begun = time.monotonic()
         self._asked_to_close = False  #: the workers, through the crawl's row
@@ -96,7 +133,9 @@ class Scheduler:
         #: batch and attempt of jobs that are out by the store, at the last look, and not here
         self._lost = frozenset[tuple[int, int]]()
         self._before: Counter[str] = Counter()  #: what was at home before, and does not count
-        self._dry: tuple[int, float] | None = None  #: the number of items when it last grew, and when that was
+        self._dry: tuple[int, float] | None = (
+            None  #: the number of items when it last grew, and when that was
+        )
 
     def _worked(self, slot: str) -> None:
         pool = self.scaling.pool_of(slot)
@@ -128,7 +167,11 @@ class Scheduler:
         workers, ahead = sum(1 for _ in self.state.workers()), 1 + self.scaling.terms.ahead
         # fair workers hold many small batches
         fair = bool(self.scaling.terms.fair)
-        idle = workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting
+        idle = (
+            workers * STOCK - backlog.waiting
+            if fair
+            else workers * ahead - backlog.leased - backlog.waiting
+        )
         return Demand(slots=max(slots, workers), idle=idle, pace=pace, more=more)
 
     # life cycle
@@ -178,7 +221,10 @@ class Scheduler:
         self._lost = seen
         if not (seen and is_certain):
             return
-        logger.warning("the store has lost the end of %d jobs, which was known here: they are asked again", len(out))
+        logger.warning(
+            "the store has lost the end of %d jobs, which was known here: they are asked again",
+            len(out),
+        )
         self._lost = frozenset()
         for attempt in out:
             await self._take_up(await state.run(state.db.batch, attempt.batch), attempt)
@@ -188,17 +234,27 @@ class Scheduler:
         member = self.state.member_at(attempt.url)
         if member is None:
             self._cancel_again(attempt)
-            await self.collector.give_up(batch, attempt.number, f"its node {attempt.node} is not in the fleet any more")
+            await self.collector.give_up(
+                batch, attempt.number, f"its node {attempt.node} is not in the fleet any more"
+            )
             return
         member.out[attempt.job] = JobRun(
-            batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
-            start_by=time.time() + self.state.limits.start_timeout, posted=True, spider=spider_of_slot(batch.slot)[1],
-        )  # fmt: skip
+            batch=batch,
+            number=attempt.number,
+            job=attempt.job,
+            member=member,
+            since=attempt.sent_at,
+            start_by=time.time() + self.state.limits.start_timeout,
+            posted=True,
+            spider=spider_of_slot(batch.slot)[1],
+        )
 
     def _cancel_again(self, attempt: Attempt) -> None:
         """Cancel this job again: the earlier process may have died before it could tell its node."""
         member = self.state.member_at(attempt.url)
-        jobs = member.cancel_later if member else self.membership.given_up.setdefault(attempt.url, [])
+        jobs = (
+            member.cancel_later if member else self.membership.given_up.setdefault(attempt.url, [])
+        )
         jobs.append(AbandonedJob(attempt.job))
 
     def start(self) -> None:
@@ -252,7 +308,9 @@ class Scheduler:
         """Wait until no worker runs; workers that do not end by themselves are told to."""
         for patient in (True, False):  # workers that have not begun are told at once
             told = [
-                one for one in self.state.workers() if one.posted and not one.dismissed and not (patient and one.report)
+                one
+                for one in self.state.workers()
+                if one.posted and not one.dismissed and not (patient and one.report)
             ]
             if self._awaited():
                 await asyncio.gather(*(self._autoscaler.dismiss(worker) for worker in told))
@@ -344,7 +402,9 @@ class Scheduler:
     def _is_out(self) -> bool:
         """Whether a batch is under way, or the end of a job is not known yet."""
         state = self.state
-        is_ending = len(state.open) > len(state.waiting) or self.collector.coming or self._autoscaler.ending
+        is_ending = (
+            len(state.open) > len(state.waiting) or self.collector.coming or self._autoscaler.ending
+        )
         return bool(state.backlog.out or state.posts or is_ending)
 
     # goals
@@ -356,7 +416,9 @@ class Scheduler:
             there = self.state.spent.counts
             told = {name: -there[name] for name in there if not self.producer or name in ANEW}
             is_out = (await self.state.run(self.state.db.backlog)).out
-            if self.producer and is_out:  # jobs of an earlier process may make all that they have reserved
+            if (
+                self.producer and is_out
+            ):  # jobs of an earlier process may make all that they have reserved
                 told["requests"] = there.get("reserved", 0)
             await self.state.spend(told=told)
             if not self.producer:  # of a frontier's, those since this process began
@@ -365,13 +427,17 @@ class Scheduler:
                 await self._count_home()
 
     def _at_home(self) -> Counter[str]:
-        return Counter(self.own()) + Counter(items=self.state.counters.items, pages=self.state.counters.pages)
+        return Counter(self.own()) + Counter(
+            items=self.state.counters.items, pages=self.state.counters.pages
+        )
 
     async def _count_home(self) -> None:
         """Count what is at home: what a worker has counted may be lost with it."""
         home = self._at_home()
         home.subtract(self._before)
-        told = {name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")}
+        told = {
+            name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")
+        }
         await self.state.spend(told=told)
 
     async def _look_at_goals(self) -> None:
@@ -408,10 +474,16 @@ class Scheduler:
             await self._take_up_lost()
         if not any(member.usable for member in state.sent_to):
             return
-        stock = SOME + 2 * (self.state.limits.max_jobs or sum(member.slots for member in state.sent_to))
+        stock = SOME + 2 * (
+            self.state.limits.max_jobs or sum(member.slots for member in state.sent_to)
+        )
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return
-        for slot in [one.slot for one in state.backlog.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
+        for slot in [
+            one.slot
+            for one in state.backlog.slots
+            if one.waiting and not spider_of_slot(one.slot)[0]
+        ]:
             # batches in memory wait in the store as well, and for a moment also batches that are being posted
             there = await state.run(state.db.peek, slot, len(state.open) + stock)
             new = [batch for batch in there if batch.number not in state.open]
@@ -426,7 +498,9 @@ class Scheduler:
             reasons = self._autoscaler.retired[pool]
             reason = next((one for one in reasons if not meaning(one).asked_for), reasons[-1])
             if not self.producer:  # what waits in a frontier is for its next consumer
-                self.state.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
+                self.state.stop_now(
+                    f"The workers have ended as their settings say ({reason.upper()}); the rest waits."
+                )
                 return
             self.enough = reason
             await self.collector.leave_out(pool, reason)
@@ -434,7 +508,11 @@ class Scheduler:
     async def _announce(self) -> None:
         """Store a heartbeat: this process may still add batches."""
         now = time.monotonic()
-        if self.producer and not self.state.closed and (self._announced is None or now - self._announced > ANNOUNCE):
+        if (
+            self.producer
+            and not self.state.closed
+            and (self._announced is None or now - self._announced > ANNOUNCE)
+        ):
             self._announced = now
             await self.state.run(self.state.db.register_producer, self.producer, ANNOUNCE * 3)
 
@@ -453,7 +531,10 @@ class Scheduler:
             state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
             called = {pool: "The crawl" if pool == ALL else f"The slot {pool!r}" for pool in closed}
-            reasons = (f"{called[pool]} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
+            reasons = (
+                f"{called[pool]} gets no more workers: {why.rstrip('.')}."
+                for pool, why in closed.items()
+            )
             state.stop_now(" ".join(reasons))
         elif left or self.collector.coming or backlog.producers or backlog.standing:
             self._check_given_out()
@@ -471,13 +552,18 @@ class Scheduler:
             once = self.scaling.every == 0 or (not self.state.limits.wait and state.closed)
             begun = self._staffed is not None
         else:
-            once, begun = not self.state.limits.wait, not (backlog.waiting or backlog.producers or backlog.standing)
+            once, begun = (
+                not self.state.limits.wait,
+                not (backlog.waiting or backlog.producers or backlog.standing),
+            )
         if once and begun and not state.posts:
             state.done.set()
 
     def _early(self) -> int:
         """The process slots that nodes state; learned slots only take work that waits already."""
-        leasing = [member for member in self.state.members if member.usable and not member.unreached]
+        leasing = [
+            member for member in self.state.members if member.usable and not member.unreached
+        ]
         return sum(member.node.slots or SLOTS_UNKNOWN for member in leasing)
 
     def _staff(self, pools: Mapping[str, Workload]) -> list[str]:
@@ -485,7 +571,13 @@ class Scheduler:
         state, now = self.state, time.monotonic()
         every = self.scaling.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
-        if state.paused or state.ends_early or not state.sending or not again or (every == 0 and self._unseen()):
+        if (
+            state.paused
+            or state.ends_early
+            or not state.sending
+            or not again
+            or (every == 0 and self._unseen())
+        ):
             return []
         if self._autoscaler.ending:  # why these ended, and what they had leased, is not known yet
             return []
@@ -509,14 +601,24 @@ class Scheduler:
         # a handshake does no work: the round goes on until it is known which node can work
         self._staffed = None if any(worker.introduces for worker in state.workers()) else now
         here = {*working, *decision.start}
-        return [pool for pool in retired if pool in pools and pools[pool].waiting and pool not in here]
+        return [
+            pool for pool in retired if pool in pools and pools[pool].waiting and pool not in here
+        ]
 
     def _room(self) -> int:
         """Free process slots for workers, with those of jobs that are sent in the same limit."""
         free, most = sum(room(member) for member in self.state.members), self.state.limits.max_jobs
-        return min(free, most - sum(len(member.out) for member in self.state.members)) if most else free
+        return (
+            min(free, most - sum(len(member.out) for member in self.state.members))
+            if most
+            else free
+        )
 
     def _unseen(self) -> bool:
         """True while workers of an earlier process have not been polled yet: they may have ended long ago."""
-        left = (worker for worker in self.state.workers() if not worker.at_once and worker.member.up)
-        return time.monotonic() - self._begun < FIRST_LOOKS and any(worker.report is None for worker in left)
+        left = (
+            worker for worker in self.state.workers() if not worker.at_once and worker.member.up
+        )
+        return time.monotonic() - self._begun < FIRST_LOOKS and any(
+            worker.report is None for worker in left
+        )

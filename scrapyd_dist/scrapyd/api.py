@@ -29,16 +29,22 @@ class Call(Generic[T]):
     read: Callable[[Reply], T] = field(repr=False)
     method: str = "GET"
     params: tuple[tuple[str, str], ...] = ()
-    data: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: form fields of a POST; names may repeat
+    data: tuple[tuple[str, str], ...] = field(
+        default=(), repr=False
+    )  #: form fields of a POST; names may repeat
     #: a file that makes the form a multipart one: the field's name, the file's name, its content
     upload: tuple[str, str, bytes] | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = TIMEOUT  #: default timeout in seconds for the whole reply; with a sink, for the next bytes
+    timeout: float = (
+        TIMEOUT  #: default timeout in seconds for the whole reply; with a sink, for the next bytes
+    )
     start: int | None = None  #: first byte of a raw file to fetch, or None for any
     limit: int | None = None  #: maximum bytes of a raw file to fetch, or None for all
     #: called with the bytes of a raw file as they arrive, which are not kept then; not called for any other reply
     sink: Callable[[bytes], object] | None = field(default=None, repr=False)
-    echoes: bool = False  #: whether the reply echoes what was sent to jobs, which is shortened in a large one
+    echoes: bool = (
+        False  #: whether the reply echoes what was sent to jobs, which is shortened in a large one
+    )
 
     @property
     def target(self) -> str:
@@ -47,7 +53,7 @@ class Call(Generic[T]):
     def body(self) -> tuple[str | None, bytes | None]:
         """Return content type and body of the request; (None, None) for a GET."""
         if self.upload is not None:
-            from urllib3 import encode_multipart_formdata  # noqa: PLC0415 - only an upload needs it
+            from urllib3 import encode_multipart_formdata
 
             name, filename, content = self.upload
             file = (filename, content, "application/octet-stream")
@@ -88,7 +94,9 @@ class Job:
     pid: int | None = None  #: only while running
     start_time: datetime | None = None
     end_time: datetime | None = None
-    log_url: str | None = None  #: path from the server's root, without a proxy's prefix; None if the file is gone
+    log_url: str | None = (
+        None  #: path from the server's root, without a proxy's prefix; None if the file is gone
+    )
     version: str | None = None  #: version, settings and args are listed only while pending
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     args: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -163,7 +171,11 @@ def listversions(project: str) -> Call[tuple[str, ...]]:
 def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...]]:
     """Ask for the spiders of a version; for the first such call the node imports the project."""
     return _get(
-        "listspiders", lambda doc: doc.texts("spiders"), timeout=SLOW_TIMEOUT, project=project, _version=version
+        "listspiders",
+        lambda doc: doc.texts("spiders"),
+        timeout=SLOW_TIMEOUT,
+        project=project,
+        _version=version,
     )
 
 
@@ -185,9 +197,12 @@ def addversion(project: str, version: str, egg: bytes) -> Call[int]:
     A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default: delete it then.
     """
     return _post(
-        "addversion", lambda doc: doc.number("spiders"), _given(project=project, version=version),
-        upload=("egg", "project.egg", egg), timeout=SLOW_TIMEOUT,
-    )  # fmt: skip
+        "addversion",
+        lambda doc: doc.number("spiders"),
+        _given(project=project, version=version),
+        upload=("egg", "project.egg", egg),
+        timeout=SLOW_TIMEOUT,
+    )
 
 
 def delversion(project: str, version: str) -> Call[None]:
@@ -200,8 +215,15 @@ def delproject(project: str) -> Call[None]:
     return _post("delproject", lambda _doc: None, _given(project=project))
 
 
-def _get(page: str, read: Callable[[Document], T], *, timeout: float = TIMEOUT, **params: str | None) -> Call[T]:
-    return Call(path=f"{page}.json", params=_given(**params), read=lambda reply: read(document(reply)), timeout=timeout)
+def _get(
+    page: str, read: Callable[[Document], T], *, timeout: float = TIMEOUT, **params: str | None
+) -> Call[T]:
+    return Call(
+        path=f"{page}.json",
+        params=_given(**params),
+        read=lambda reply: read(document(reply)),
+        timeout=timeout,
+    )
 
 
 def _post(
@@ -234,8 +256,18 @@ def _job(row: Document, state: JobState) -> Job:
         listed = {"version": row.text, "settings": row.mapping, "args": row.mapping}
     values = {name: read(name) for name, read in listed.items() if row.has(name)}
     start, end = state is not JobState.PENDING, state is JobState.FINISHED
-    values |= {name: row.time(name) for name, known in {"start_time": start, "end_time": end}.items() if known}
-    return Job(id=row.text("id"), project=row.text("project"), spider=row.text("spider"), state=state, **values)
+    values |= {
+        name: row.time(name)
+        for name, known in {"start_time": start, "end_time": end}.items()
+        if known
+    }
+    return Job(
+        id=row.text("id"),
+        project=row.text("project"),
+        spider=row.text("spider"),
+        state=state,
+        **values,
+    )
 
 
 # raw files below /logs/ and /items/, fetched by Range, without decoding
@@ -254,7 +286,11 @@ class Chunk:
 
 
 def fetch(
-    path: str, *, start: int | None = None, limit: int | None = None, sink: Callable[[bytes], object] | None = None
+    path: str,
+    *,
+    start: int | None = None,
+    limit: int | None = None,
+    sink: Callable[[bytes], object] | None = None,
 ) -> Call[Chunk | None]:
     """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
 
@@ -264,9 +300,14 @@ def fetch(
     last = "" if limit is None else str(first + limit - 1)
     wanted = {} if start is None and limit is None else {"Range": f"bytes={first}-{last}"}
     return Call(
-        path=quote(path), read=lambda reply: _chunk(reply, first), headers=wanted, start=first, limit=limit, sink=sink,
+        path=quote(path),
+        read=lambda reply: _chunk(reply, first),
+        headers=wanted,
+        start=first,
+        limit=limit,
+        sink=sink,
         timeout=TIMEOUT if sink is None else SILENCE,
-    )  # fmt: skip
+    )
 
 
 def _chunk(reply: Reply, first: int) -> Chunk | None:

@@ -15,11 +15,25 @@ ARGUMENTS_BYTES = 1_900_000
 FILE_NAME_MAX = 255
 #: spider arguments that Scrapyd uses itself or fails on
 RESERVED_ARGS = frozenset(
-    {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
+    {
+        "project",
+        "spider",
+        "jobid",
+        "priority",
+        "setting",
+        "_version",
+        "name",
+        "spider_name",
+        "self",
+        "settings",
+        "_job",
+    }
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
-_OURS = re.compile(r"(?P<home>(?P<crawl>[A-Za-z0-9_-]{1,80})(\.[0-9a-f]{8})?)\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
+_OURS = re.compile(
+    r"(?P<home>(?P<crawl>[A-Za-z0-9_-]{1,80})(\.[0-9a-f]{8})?)\.[bw][0-9]{1,16}\.a[0-9]{1,16}"
+)
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
@@ -31,7 +45,11 @@ def job_id(spider: str, version: str | None, now: datetime) -> str:
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
     content = hash_in(version or "")
-    parts = [plain, now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ"), *([content] if content else ())]
+    parts = [
+        plain,
+        now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
+        *([content] if content else ()),
+    ]
     return "-".join([*parts, secrets.token_hex(4)])
 
 
@@ -92,7 +110,9 @@ def check_spider_name(name: str) -> None:
         )
 
 
-def check_job(spider: str, jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
+def check_job(
+    spider: str, jobid: str, settings: Mapping[str, str], args: Mapping[str, str]
+) -> None:
     """Raise `ConfigError` for a job that a node would lose, before it is posted: by a name, its id, or its size."""
     check_spider_name(spider)
     if not _JOB_ID.match(jobid) or ".." in jobid:
@@ -125,7 +145,9 @@ def _argument_bytes(name: str, value: str) -> int:
     try:
         size = len(f"{name}={value}".encode())
     except UnicodeEncodeError as e:
-        raise ConfigError(f"The value of {name!r} is no valid Unicode text, so no job can be given it.") from e
+        raise ConfigError(
+            f"The value of {name!r} is no valid Unicode text, so no job can be given it."
+        ) from e
     if size > ARGUMENT_MAX:
         raise ConfigError(
             f"{name}=… is {size} bytes long and a process argument may have {ARGUMENT_MAX}. "

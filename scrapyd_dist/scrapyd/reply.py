@@ -10,7 +10,15 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NotJson, ServerFailed
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    CallRefused,
+    NodeError,
+    NotFound,
+    NotJson,
+    ServerFailed,
+)
 from scrapyd_dist.escapes import harmless
 
 T = TypeVar("T")
@@ -59,10 +67,14 @@ class Reply:
     def length(self) -> int | None:
         """The body's length by Content-Length; None without it, or with a transfer encoding."""
         text = self.headers.get("content-length") or ""
-        return int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
+        return (
+            int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
+        )
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
-        return kind.at(self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else "")
+        return kind.at(
+            self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else ""
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +99,9 @@ class Document:
 
     def documents(self, name: str) -> tuple[Document, ...]:
         items = self._field(name, list)
-        return tuple(Document(reply=self.reply, values=self._part(name, item, dict)) for item in items)
+        return tuple(
+            Document(reply=self.reply, values=self._part(name, item, dict)) for item in items
+        )
 
     def mapping(self, name: str) -> dict[str, str]:
         values = self._field(name, dict)
@@ -118,7 +132,9 @@ class Document:
     def _part(self, name: str, value: object, kind: type[T]) -> T:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name)
-        if isinstance(value, str) and _HALVES.search(value):  # lone surrogates can be neither sent nor printed
+        if isinstance(value, str) and _HALVES.search(
+            value
+        ):  # lone surrogates can be neither sent nor printed
             raise self.wrong(name)
         return value
 
@@ -157,7 +173,9 @@ def is_raw(reply: Reply) -> bool:
 
     Scrapyd serves log files as text/plain; an HTML page is a folder listing or a proxy's login form.
     """
-    return reply.status in RAW_STATUSES and not reply.headers.get("content-type", "").startswith("text/html")
+    return reply.status in RAW_STATUSES and not reply.headers.get("content-type", "").startswith(
+        "text/html"
+    )
 
 
 def judge_raw(reply: Reply) -> None:
@@ -174,7 +192,11 @@ def content_range(reply: Reply) -> tuple[int | None, int | None]:
     if not match:
         return None, None
     first, last, total = (None if text in (None, "*") else int(text) for text in match.groups())
-    if first is not None and last is not None and not first <= last < (last + 1 if total is None else total):
+    if (
+        first is not None
+        and last is not None
+        and not first <= last < (last + 1 if total is None else total)
+    ):
         return None, None
     return first, total
 

@@ -29,7 +29,12 @@ _SECONDS = re.compile(r"\d{10}")
 
 
 def version_name(
-    content_hash: str, now: datetime, *, for_crawl: bool = False, dirty: bool = False, label: str = ""
+    content_hash: str,
+    now: datetime,
+    *,
+    for_crawl: bool = False,
+    dirty: bool = False,
+    label: str = "",
 ) -> str:
     """Return `[0-a]<seconds>-<content hash in 15 decimal digits>[-<label>][-dev]`.
 
@@ -37,7 +42,9 @@ def version_name(
     default; `dirty`: there are uncommitted changes; `label` names the commit. A name with a label is not a PEP 440
     version, so all names are sorted as text.
     """
-    name = f"{'0-a' if for_crawl else ''}{int(now.timestamp())}-{int(content_hash, 16):0{_DECIMALS}d}"
+    name = (
+        f"{'0-a' if for_crawl else ''}{int(now.timestamp())}-{int(content_hash, 16):0{_DECIMALS}d}"
+    )
     return f"{name}{f'-{label}' if label else ''}{'-dev' if dirty else ''}"
 
 
@@ -75,7 +82,11 @@ def is_crawls(version: str) -> bool:
 
 def newest(versions: Iterable[str], known: Mapping[str, float] | None = None) -> str | None:
     """Return the newest deployment among those with a known time, or None."""
-    timed = [(at, name) for name in versions if not is_crawls(name) and (at := time_of(name, known)) is not None]
+    timed = [
+        (at, name)
+        for name in versions
+        if not is_crawls(name) and (at := time_of(name, known)) is not None
+    ]
     return max(timed, default=(0.0, None))[1]
 
 

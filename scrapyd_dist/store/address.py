@@ -23,7 +23,9 @@ def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.en
     It is the URL of a server, or an absolute path; one that was given as relative lies below `root`. Raises
     `ConfigError` when it stands in a variable that is not set.
     """
-    named = next((text.strip() for text in (environment.get(VARIABLE), *said) if text and text.strip()), None)
+    named = next(
+        (text.strip() for text in (environment.get(VARIABLE), *said) if text and text.strip()), None
+    )
     if named is None:
         return str(root / STATE_FOLDER / STORE_FILE)
     if named.startswith("$"):
@@ -54,7 +56,9 @@ def shown(where: str | Path) -> str:
     kind = kind.rpartition("@")[2]
     place, _, options = rest.rpartition("@")[2].partition("?")
     host, colon, port = place.partition("/")[0].rpartition(":")
-    if colon and not port.isdecimal() and not port.endswith("]"):  # a password whose host was forgotten
+    if (
+        colon and not port.isdecimal() and not port.endswith("]")
+    ):  # a password whose host was forgotten
         place = f"{host}:***"
     told = [f"{name}={value}" for name, value in parse_qsl(options) if name in {"db", "prefix"}]
     return f"{kind}://{place.partition('#')[0]}{'?' if told else ''}{'&'.join(told)}"
@@ -82,8 +86,33 @@ def without_prefix(url: str) -> tuple[str, str | None]:
 
 #: file systems that several machines share: locks are slow, late or missing there, and shared memory is none
 NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "ncpfs"}
-    | {f"fuse.{kind}" for kind in ("sshfs", "s3fs", "rclone", "gcsfuse", "glusterfs", "ceph", "ceph-fuse", "davfs2")}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "lustre",
+        "glusterfs",
+        "beegfs",
+        "gpfs",
+        "ncpfs",
+    }
+    | {
+        f"fuse.{kind}"
+        for kind in (
+            "sshfs",
+            "s3fs",
+            "rclone",
+            "gcsfuse",
+            "glusterfs",
+            "ceph",
+            "ceph-fuse",
+            "davfs2",
+        )
+    }
 )
 _MOUNTS = Path("/proc/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")

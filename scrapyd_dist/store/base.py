@@ -11,14 +11,32 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
+from scrapyd_dist.batches import (
+    WANTED,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    Miss,
+    Shard,
+    WorkerEntry,
+)
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
-from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, check_names, signed_row
+from scrapyd_dist.store.rows import (
+    CRAWL_COLUMNS,
+    CRAWL_FIELDS,
+    SIGNED,
+    Door,
+    check_fields,
+    check_names,
+    signed_row,
+)
 from scrapyd_dist.strategy.links import Link, LinkChange, LinkEvent, StrategyBacklog, StrategyStep
 from scrapyd_dist.throttle.permits import (
     DomainLook,
@@ -86,7 +104,9 @@ class CrawlStore(Protocol):
             new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
             row = {**changes, "options": signed_row(self._door.signer, vars(new), new.options)}
             # What the signature covers is as it was read, or all of this is done once more.
-            if self._set_row(crawl, row, {name: kept[name] for name in ("options", *SIGNED) if name in kept}):
+            if self._set_row(
+                crawl, row, {name: kept[name] for name in ("options", *SIGNED) if name in kept}
+            ):
                 return
         raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
 
@@ -96,12 +116,16 @@ class CrawlStore(Protocol):
         False, and nothing is changed, when another one is named by now; `NothingMatched` when there is no such crawl.
         """
         self.crawl(crawl)
-        return self._set_row(crawl, {"pid": pid, "host": host}, {"pid": before[0], "host": before[1]})
+        return self._set_row(
+            crawl, {"pid": pid, "host": host}, {"pid": before[0], "host": before[1]}
+        )
 
     def want(self, crawl: str, what: str) -> None:
         """Ask the crawl's processes for one of `batches.WANTED`; "" takes it back. `NothingMatched` without a crawl."""
         if what not in WANTED:
-            raise StoreError(f"a crawl cannot be asked for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
+            raise StoreError(
+                f"a crawl cannot be asked for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}"
+            )
         if not self._set_row(crawl, {"wanted": what}):
             raise self._door.no_crawl(crawl)
 
@@ -153,7 +177,9 @@ class CrawlStore(Protocol):
     def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         """Keep a new row; False when the crawl is there already."""
 
-    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    def _set_row(
+        self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})
+    ) -> bool:
         """Set fields of the row, if those in `before` are so still, as they are kept; whether that was done."""
 
 
@@ -168,7 +194,9 @@ class BatchStore(Protocol):
     never by a worker's.
     """
 
-    def seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
+    def seal(
+        self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]
+    ) -> Batch:
         """Keep a new batch with its payload, and its fingerprints and counts, in one transaction."""
         return self._step(BatchStep(crawl, new=[new], prints=fingerprints, counts=counts))[0]
 
@@ -250,7 +278,13 @@ class BatchStore(Protocol):
         return self._step(BatchStep(crawl, number, batch_to=BatchState.SPLIT, new=new))
 
     def retry(
-        self, crawl: str, number: int, parts: Sequence[NewBatch], *, misses: Sequence[Miss], now: float
+        self,
+        crawl: str,
+        number: int,
+        parts: Sequence[NewBatch],
+        *,
+        misses: Sequence[Miss],
+        now: float,
     ) -> list[Batch]:
         """Requests of a batch that is done go into new batches in its slot, and these misses of it are forgotten.
 
@@ -283,13 +317,22 @@ class BatchStore(Protocol):
         """The node said ok."""
         self._step(BatchStep(crawl, batch, attempt, AttemptState.SENT))
 
-    def give_back(self, crawl: str, batch: int, attempt: int, holder: str | None, *, reason: str, now: float) -> None:
+    def give_back(
+        self, crawl: str, batch: int, attempt: int, holder: str | None, *, reason: str, now: float
+    ) -> None:
         """No request of it was made: the batch waits again, no attempt is counted.
 
         `holder` is the worker that says so, and may be refused as in `ack`; None: the node certainly did not take it.
         """
-        waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
-        self._step(BatchStep(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder))
+        waits, ends = (
+            {"attempts": attempt - 1, "reason": reason},
+            {"reason": reason, "ended_at": now},
+        )
+        self._step(
+            BatchStep(
+                crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder
+            )
+        )
 
     def running(self, crawl: str, batch: int, attempt: int) -> None:
         """Its worker has been heard of."""
@@ -308,10 +351,22 @@ class BatchStore(Protocol):
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
         ends = {"report": report, "part": part, "ended_at": now}
-        self._step(BatchStep(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses))
+        self._step(
+            BatchStep(
+                crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses
+            )
+        )
 
     def fail(
-        self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        *,
+        reason: str,
+        now: float,
+        max_attempts: int,
+        out: bool = False,
     ) -> BatchState:
         """The attempt ended badly: the batch is FAILED, or DEAD when it has none left; which is the answer.
 
@@ -321,7 +376,11 @@ class BatchStore(Protocol):
         forgiven = self.batch(crawl, batch).forgiven
         end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
         fails, ends = {"reason": reason, "state": end.value}, {"reason": reason, "ended_at": now}
-        self._step(BatchStep(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
+        self._step(
+            BatchStep(
+                crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out
+            )
+        )
         return end
 
     def ack(
@@ -344,15 +403,32 @@ class BatchStore(Protocol):
         """
         self._step(
             BatchStep(
-                crawl, batch, attempt, AttemptState.ACKED, {"report": report, "ended_at": now}, holder=holder, new=new,
-                unseen=True, counts=counts, events=events,
+                crawl,
+                batch,
+                attempt,
+                AttemptState.ACKED,
+                {"report": report, "ended_at": now},
+                holder=holder,
+                new=new,
+                unseen=True,
+                counts=counts,
+                events=events,
             )
-        )  # fmt: skip
+        )
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool = False) -> bool:
+    def lease(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        seconds: float,
+        *,
+        again: bool = False,
+    ) -> bool:
         """Take the attempt for `holder`, for `seconds` from now; `again`: only if it has it already.
 
         False when the attempt is not the batch's current one, or another worker has it: the holder must stop. A lease
@@ -482,7 +558,9 @@ class StrategyStore(Protocol):
     time, by the store's clock; only its holder changes what belongs to it.
     """
 
-    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]:
+    def hold_partitions(
+        self, crawl: str, process: str, seconds: float, *, finished: bool = False
+    ) -> list[int]:
         """Say that the process lives, and take its share of the partitions, for `seconds` from now; which they are.
 
         The share is an equal part, rounded up, among the processes that live; what a process has beyond it is given
@@ -501,7 +579,9 @@ class StrategyStore(Protocol):
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """The metadata of those of these sites that have any."""
 
-    def queue_heads(self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float) -> list[Link]:
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]:
         """The links to be requested next, with their requests; they stay in the queue until a step takes them out.
 
         Of each slot the highest scores, the oldest first among equals, and no more than there are requests fewer than

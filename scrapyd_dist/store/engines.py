@@ -17,7 +17,9 @@ _FOR_NOW = ("database ", "disk I/O error", "interrupted", "unable to open")
 _UNGUARDED = {"fingerprints", "close"}
 
 
-def open_store(where: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None) -> Store:
+def open_store(
+    where: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None
+) -> Store:
     """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
 
     It belongs to one thread at a time. A step on a file that is `durable` is on the disk before it returns. A worker
@@ -30,9 +32,11 @@ def open_store(where: str | Path, *, durable: bool = True, owned: bool = True, k
     when it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
-        from scrapyd_dist.store.sqlite_strategy import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
+        from scrapyd_dist.store.sqlite_strategy import sqlite_parts
 
-        parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, owned=owned, key=key)
+        parts = sqlite_parts(
+            str(where).removeprefix("sqlite://"), durable=durable, owned=owned, key=key
+        )
         return cast("Store", _Assembled(*parts))
     kind = str(where).split("://", 1)[0]
     if kind not in {"redis", "rediss", "unix"}:
@@ -40,7 +44,7 @@ def open_store(where: str | Path, *, durable: bool = True, owned: bool = True, k
             f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
             " redis://host:6379/0."
         )
-    from scrapyd_dist.store.redis_strategy import redis_parts  # noqa: PLC0415 - as above
+    from scrapyd_dist.store.redis_strategy import redis_parts
 
     return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
 
@@ -56,7 +60,7 @@ class _Assembled:
 
 
 def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
-    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
+    import sqlite3
 
     @wraps(verb)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,9 @@ class BatchStep:
     out: bool = False  #: only an attempt that is not acked
     opened: Attempt | None = None  #: a new attempt of the batch
     misses: Sequence[Miss] = ()  #: to be added
-    retried: Sequence[Miss] = ()  #: misses of the batch, which is done, to be removed; each of them has to be there
+    retried: Sequence[
+        Miss
+    ] = ()  #: misses of the batch, which is done, to be removed; each of them has to be there
     new: Sequence[NewBatch] = ()  #: to be added
     unseen: bool = False  #: only if none of their fingerprints are there, which are added then
     prints: Iterable[bytes] = ()  #: fingerprints to be added, if they are not there
@@ -61,13 +63,17 @@ def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
     """All fingerprints of what is about to be added; `StoreError` when one is there twice, or cannot be kept."""
     prints = [one for batch in new for one in batch.fingerprints]
     if len(set(prints)) < len(prints):
-        raise StoreError("two of the requests that are to be added to a frontier have the same fingerprint")
+        raise StoreError(
+            "two of the requests that are to be added to a frontier have the same fingerprint"
+        )
     if max(map(len, prints), default=0) > _LONGEST:
         raise StoreError(f"a fingerprint can have {_LONGEST} bytes at most")
     return prints
 
 
-def handed_down(whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]) -> list[tuple[bytes, ...]]:
+def handed_down(
+    whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]
+) -> list[tuple[bytes, ...]]:
     """The fingerprints of each part of a batch of `size`: its own, else those of the batch, in its order.
 
     Where some requests of the batch have none, it cannot be told whose they are, unless it stays in one piece.
@@ -88,7 +94,10 @@ def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
     requests: dict[str, dict[str, int]] = defaultdict(dict)
     for slot, state, number, size in rows:
         batches[slot][state], requests[slot][state] = number, size
-    return [SlotCount(slot=slot, batches=batches[slot], requests=requests[slot]) for slot in sorted(batches)]
+    return [
+        SlotCount(slot=slot, batches=batches[slot], requests=requests[slot])
+        for slot in sorted(batches)
+    ]
 
 
 def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
@@ -107,24 +116,36 @@ def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
     if step.batch_to is not None:
         check_step(row.state, step.batch_to)
     if step.dropped and row.state in OUT:
-        raise StepRefused(f"batch {batch} is out: a worker has it. It can be removed when that has ended")
+        raise StepRefused(
+            f"batch {batch} is out: a worker has it. It can be removed when that has ended"
+        )
     if step.retried and row.state is not BatchState.DONE:
-        raise StepRefused(f"batch {batch} is {row.state.value}; only a batch that is done has failed requests to retry")
+        raise StepRefused(
+            f"batch {batch} is {row.state.value}; only a batch that is done has failed requests to retry"
+        )
 
 
 def retried_before(step: BatchStep) -> StepRefused:
-    return StepRefused(f"requests of batch {step.batch} of crawl {step.crawl} are being retried already")
+    return StepRefused(
+        f"requests of batch {step.batch} of crawl {step.crawl} are being retried already"
+    )
 
 
 def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
     """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
     sizes = [part.size for part in parts]
     if sum(sizes) != size or min(sizes, default=0) < 1:
-        raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}")
+        raise StoreError(
+            f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}"
+        )
 
 
 def at_work(crawl: str, out: int, process: str) -> StepRefused:
     """Why a strategy cannot be reset: batches that are out, or a process that holds partitions."""
     if out:
-        return StepRefused(f"{out} batches of {crawl} are out; its strategy can be reset when they have ended")
-    return StepRefused(f"{process} works on the strategy of {crawl}; it can be reset when that has ended")
+        return StepRefused(
+            f"{out} batches of {crawl} are out; its strategy can be reset when they have ended"
+        )
+    return StepRefused(
+        f"{process} works on the strategy of {crawl}; it can be reset when that has ended"
+    )

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from scrapyd_dist.batches import CRAWL_NAME, WANTED, AttemptState, BatchState, CrawlState, ShardState
+from scrapyd_dist.batches import (
+    CRAWL_NAME,
+    WANTED,
+    AttemptState,
+    BatchState,
+    CrawlState,
+    ShardState,
+)
 from scrapyd_dist.errors import ForeignRow
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
 from scrapyd_dist.job_record import Outcome
@@ -48,7 +55,9 @@ def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> di
     return values
 
 
-def made(kind: Callable[..., V], what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> V:
+def made(
+    kind: Callable[..., V], what: str, row: Mapping[str, Any], checks: Mapping[str, Check]
+) -> V:
     """A value of these fields of a row; `ForeignRow` when one is missing, or is no such thing."""
     try:
         return kind(**judged(what, row, checks))
@@ -89,7 +98,11 @@ def whole(least: int = 0, most: int = LARGEST) -> Check:
 
 def number(least: float = -LARGEST, most: float = LARGEST) -> Check:
     def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
             raise ValueError("is no number")
         if not least <= value <= most:
             raise ValueError(f"is not between {least:g} and {most:g}")
@@ -164,14 +177,14 @@ page = text_of(PAGE_MAX)
 def prose(value: Any) -> str:
     """A text for people; control characters in it are replaced, and what is too long is cut."""
     if not isinstance(value, str):
-        raise ValueError("is no text")  # noqa: TRY004 - as all of these
+        raise ValueError("is no text")
     return _CONTROL_BUT_LINES.sub("\ufffd", value[:PROSE_MAX])
 
 
 def document(value: Any) -> dict[str, Any]:
     """A JSON object."""
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 - as all of these
+        raise ValueError("is no JSON object")
     _check_depth(value, DEPTH)
     return value
 
@@ -215,7 +228,14 @@ _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
 _name, _count, _real, _told = line(), whole(), number(), cut(LARGEST)
 _node = shaped(
-    {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
+    {
+        "name": _name,
+        "url": line(URL_MAX),
+        "state": _name,
+        "reason": prose,
+        "slots": maybe(_count),
+        "per_s": document,
+    }
     | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed", "learned")}
 )
 _straggler = shaped(
@@ -223,62 +243,164 @@ _straggler = shaped(
     | {name: maybe(_real) for name in ("batch", "attempt", "for_s", "done", "of", "times_slower")}
 )
 _summary = shaped(
-    {"crawl": _name, "spider": _name, "project": _name, "version": maybe(_name), "state": _name, "message": prose}
+    {
+        "crawl": _name,
+        "spider": _name,
+        "project": _name,
+        "version": maybe(_name),
+        "state": _name,
+        "message": prose,
+    }
     | {name: shaped({}, maybe(_real)) for name in ("batches", "requests", "per_s", "index")}
-    | {name: maybe(_real) for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")}
-    | {name: maybe(_real) for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")}
+    | {
+        name: maybe(_real)
+        for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")
+    }
+    | {
+        name: maybe(_real)
+        for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")
+    }
     | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
     | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
-    | {"nodes": each(_node), "stragglers": each(_straggler), "output": each(prose), "warnings": each(prose)}
+    | {
+        "nodes": each(_node),
+        "stragglers": each(_straggler),
+        "output": each(prose),
+        "warnings": each(prose),
+    }
     | {"misses": maybe(prose), "labels": each(line())}
 )
 _report = shaped(
     {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
-    | {"feeds": each(line(URL_MAX)), "started": maybe(moment), "updated": maybe(moment), "finish_reason": prose}
+    | {
+        "feeds": each(line(URL_MAX)),
+        "started": maybe(moment),
+        "updated": maybe(moment),
+        "finish_reason": prose,
+    }
     | {"fields": each(prose), "as_text": each(prose), "changed": each(prose)}
     | {"stats": document, "code": document}
 )
 SUMMARY = {"summary": _summary}
 CRAWL = {
-    "id": like(CRAWL_NAME), "project": _name, "spider": _name, "state": one_of(CrawlState), "created": moment,
-    "kind": among("crawl", "frontier"), "standing": flag, "ended": maybe(moment), "version": maybe(like(_VERSION)),
-    "options": document, "pid": maybe(whole(1, 1 << 31)), "host": _name, "beat": maybe(moment),
-    "exit_code": maybe(whole(-255, 255)), "message": prose, "wanted": among(*WANTED),
-}  # fmt: skip
+    "id": like(CRAWL_NAME),
+    "project": _name,
+    "spider": _name,
+    "state": one_of(CrawlState),
+    "created": moment,
+    "kind": among("crawl", "frontier"),
+    "standing": flag,
+    "ended": maybe(moment),
+    "version": maybe(like(_VERSION)),
+    "options": document,
+    "pid": maybe(whole(1, 1 << 31)),
+    "host": _name,
+    "beat": maybe(moment),
+    "exit_code": maybe(whole(-255, 255)),
+    "message": prose,
+    "wanted": among(*WANTED),
+}
 BATCH = {
-    "number": whole(0, _MANY), "size": _count, "state": one_of(BatchState), "attempts": whole(0, _MANY),
-    "sealed_at": moment, "reason": prose, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
-    "slot": like(SLOT_NAME), "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
-}  # fmt: skip
+    "number": whole(0, _MANY),
+    "size": _count,
+    "state": one_of(BatchState),
+    "attempts": whole(0, _MANY),
+    "sealed_at": moment,
+    "reason": prose,
+    "forgiven": whole(0, _MANY),
+    "parent": whole(0, _MANY),
+    "slot": like(SLOT_NAME),
+    "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
+}
 ATTEMPT = {
-    "batch": whole(0, _MANY), "number": whole(0, _MANY), "job": like(_JOB), "node": _name, "url": line(URL_MAX),
-    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": prose, "report": _report,
-    "part": like(_FILE), "worker": _name,
-}  # fmt: skip
+    "batch": whole(0, _MANY),
+    "number": whole(0, _MANY),
+    "job": like(_JOB),
+    "node": _name,
+    "url": line(URL_MAX),
+    "state": one_of(AttemptState),
+    "sent_at": moment,
+    "ended_at": maybe(moment),
+    "reason": prose,
+    "report": _report,
+    "part": like(_FILE),
+    "worker": _name,
+}
 SHARD = {
-    "number": _count, "url": line(PAGE_MAX), "first_page": maybe(whole(-LARGEST)),
-    "last_page": maybe(whole(-LARGEST)), "state": one_of(ShardState),
-}  # fmt: skip
+    "number": _count,
+    "url": line(PAGE_MAX),
+    "first_page": maybe(whole(-LARGEST)),
+    "last_page": maybe(whole(-LARGEST)),
+    "state": one_of(ShardState),
+}
 WORKER = {
-    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "pool": line(), "since": moment,
-    "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
-}  # fmt: skip
+    "number": whole(1, _MANY),
+    "job": like(_JOB),
+    "url": line(URL_MAX),
+    "pool": line(),
+    "since": moment,
+    "spider": _name,
+    "project": _name,
+    "version": like(_VERSION),
+    "introduces": flag,
+}
 JOB = {
-    "id": like(_JOB), "spider": _name, "project": _name, "version": like(_VERSION), "created": moment, "node": _name,
-    "url": line(URL_MAX), "labels": tuple_of(line()), "args": shaped({}, words), "settings": tuple_of(_name),
-    "state": one_of(Outcome), "started": maybe(cut(LATEST)), "ended": maybe(cut(LATEST)), "reason": prose,
-    "pages": maybe(_told), "items": maybe(_told), "errors": maybe(_told), "codes": shaped({}, _told),
-    "lost": flag, "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
-    "limits": tuple_of(line()), "after": tuple_of(line()), "priority": maybe(_real), "place": _count,
-    "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),
-    "tried": tuple_of(line(URL_MAX)), "signals": tuple_of(_name),
-}  # fmt: skip
+    "id": like(_JOB),
+    "spider": _name,
+    "project": _name,
+    "version": like(_VERSION),
+    "created": moment,
+    "node": _name,
+    "url": line(URL_MAX),
+    "labels": tuple_of(line()),
+    "args": shaped({}, words),
+    "settings": tuple_of(_name),
+    "state": one_of(Outcome),
+    "started": maybe(cut(LATEST)),
+    "ended": maybe(cut(LATEST)),
+    "reason": prose,
+    "pages": maybe(_told),
+    "items": maybe(_told),
+    "errors": maybe(_told),
+    "codes": shaped({}, _told),
+    "lost": flag,
+    "posted": maybe(moment),
+    "attempt": whole(1, _MANY),
+    "first": line(),
+    "retries": whole(0, _MANY),
+    "limits": tuple_of(line()),
+    "after": tuple_of(line()),
+    "priority": maybe(_real),
+    "place": _count,
+    "sealed": line(SEALED_MAX),
+    "wanted_project": _name,
+    "on": _name,
+    "among": tuple_of(_name),
+    "tried": tuple_of(line(URL_MAX)),
+    "signals": tuple_of(_name),
+}
 VERDICT = {
-    "key": line(URL_MAX), "at": moment, "state": one_of(Outcome), "reason": prose, "pages": maybe(_told),
-    "items": maybe(_told), "errors": maybe(_told), "codes": shaped({}, _told), "offset": maybe(_real),
-}  # fmt: skip
-MISS = {"url": page, "kind": among("gone", "failed", "dead", "index"), "reason": prose, "batch": whole(0, _MANY)}
+    "key": line(URL_MAX),
+    "at": moment,
+    "state": one_of(Outcome),
+    "reason": prose,
+    "pages": maybe(_told),
+    "items": maybe(_told),
+    "errors": maybe(_told),
+    "codes": shaped({}, _told),
+    "offset": maybe(_real),
+}
+MISS = {
+    "url": page,
+    "kind": among("gone", "failed", "dead", "index"),
+    "reason": prose,
+    "batch": whole(0, _MANY),
+}
 NODE = {
-    "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
-    "url": line(URL_MAX), "changed": moment,
-}  # fmt: skip
+    "name": _name,
+    "draining": maybe(moment),
+    "start_delay": number(0),
+    "idle_looks": each(moment),
+    "url": line(URL_MAX),
+    "changed": moment,
+}

@@ -14,9 +14,29 @@ from scrapyd_dist.errors import ContentRefused, ForeignRow
 from scrapyd_dist.frontier.backlog import SLOT_NAME
 from scrapyd_dist.payload import RequestValue, hidden_by
 from scrapyd_dist.store import judging
-from scrapyd_dist.store.judging import cut, foreign, from_json, judged, like, made, moment, number, one_of, whole, words
+from scrapyd_dist.store.judging import (
+    cut,
+    foreign,
+    from_json,
+    judged,
+    like,
+    made,
+    moment,
+    number,
+    one_of,
+    whole,
+    words,
+)
 from scrapyd_dist.store.rows import FIELD, Door, text
-from scrapyd_dist.strategy.links import PARTITIONS, EventKind, FoundLink, Link, LinkChange, LinkEvent, States
+from scrapyd_dist.strategy.links import (
+    PARTITIONS,
+    EventKind,
+    FoundLink,
+    Link,
+    LinkChange,
+    LinkEvent,
+    States,
+)
 
 #: what stands for a signature where there is no key, and before a text that is encrypted
 _UNSIGNED, _SEALED = "-", "e:"
@@ -37,38 +57,59 @@ def _state(value: Any) -> States:
 
 def _print(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise ValueError(_NO_HEX)  # noqa: TRY004 - as in judging
+        raise ValueError(_NO_HEX)
     return bytes.fromhex(value)
 
 
 def _request(value: Any) -> RequestValue:
     if not isinstance(value, dict) or not isinstance(value.get("url"), str):
-        raise ValueError("is no request")  # noqa: TRY004 - as in judging
+        raise ValueError("is no request")
     return value
 
 
 def _found(value: Any) -> FoundLink:
     fingerprint, request, slot = value
-    return FoundLink(fingerprint=_print(fingerprint), request=_request(request), slot=like(SLOT_NAME)(slot))
+    return FoundLink(
+        fingerprint=_print(fingerprint), request=_request(request), slot=like(SLOT_NAME)(slot)
+    )
 
 
 _partition = whole(0, PARTITIONS - 1)
 LINK = {
-    "url": judging.page, "state": _state, "score": number(), "slot": like(SLOT_NAME), "partition": _partition,
-    "depth": whole(), "due": cut(judging.LATEST), "expires": cut(judging.LATEST), "reason": words,
+    "url": judging.page,
+    "state": _state,
+    "score": number(),
+    "slot": like(SLOT_NAME),
+    "partition": _partition,
+    "depth": whole(),
+    "due": cut(judging.LATEST),
+    "expires": cut(judging.LATEST),
+    "reason": words,
     "waits": judging.flag,
-}  # fmt: skip
+}
 #: the fields of a link as a list has them, in this order
 LINK_FIELDS = tuple(LINK)
 EVENT = {
-    "kind": one_of(EventKind), "fingerprint": _print, "request": _request, "partition": _partition, "url": judging.page,
-    "status": whole(0, 1 << 31), "body": judging.maybe(judging.text_of(judging.SEALED_MAX)), "error": judging.prose,
-    "digest": judging.line(), "links": judging.tuple_of(_found),
-}  # fmt: skip
+    "kind": one_of(EventKind),
+    "fingerprint": _print,
+    "request": _request,
+    "partition": _partition,
+    "url": judging.page,
+    "status": whole(0, 1 << 31),
+    "body": judging.maybe(judging.text_of(judging.SEALED_MAX)),
+    "error": judging.prose,
+    "digest": judging.line(),
+    "links": judging.tuple_of(_found),
+}
 CHANGE = {
-    "number": whole(1), "at": moment, "url": judging.page, "before": _state, "after": _state, "score": number(),
+    "number": whole(1),
+    "at": moment,
+    "url": judging.page,
+    "before": _state,
+    "after": _state,
+    "score": number(),
     "reason": words,
-}  # fmt: skip
+}
 
 
 class LinkRows:
@@ -89,11 +130,13 @@ class LinkRows:
         """The value as it is kept: its signature, and JSON, encrypted when something is hidden in it."""
         said = _compact(plain)
         if hidden and self._key is not None:
-            from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for private requests
+            from cryptography.fernet import Fernet
 
             said = _SEALED + Fernet(self._key).encrypt(zlib.compress(said.encode())).decode()
         elif hidden and not self._is_private:
-            raise ContentRefused(f"a request has {hidden}, and there is no key to keep it encrypted with")
+            raise ContentRefused(
+                f"a request has {hidden}, and there is no key to keep it encrypted with"
+            )
         return f"{self._signer.signed({'text': said}, *about).get(FIELD, _UNSIGNED)} {said}"
 
     def _said(self, what: str, kept: str | bytes, *about: object) -> Any:
@@ -107,7 +150,7 @@ class LinkRows:
         return from_json(what, self._opened(what, said) if said.startswith(_SEALED) else said)
 
     def _opened(self, what: str, said: str) -> bytes:
-        from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415 - as above
+        from cryptography.fernet import Fernet, InvalidToken
 
         try:
             return zlib.decompress(Fernet(self._key or b"").decrypt(said.removeprefix(_SEALED)))
@@ -129,17 +172,31 @@ class LinkRows:
         """A link as it is kept, without its fingerprint and its request, in the order of `LINK_FIELDS`."""
         waits = link.state is States.QUEUED and link.request is not None
         if not (0 <= link.partition < PARTITIONS and SLOT_NAME.fullmatch(link.slot)):
-            raise ContentRefused(f"no link is kept in the slot {link.slot!r} of partition {link.partition}")
+            raise ContentRefused(
+                f"no link is kept in the slot {link.slot!r} of partition {link.partition}"
+            )
         if link.state is States.NOT_CRAWLED:
             raise ContentRefused(f"no link is kept as not crawled, such as {link.url}")
         if not 0 <= link.depth <= judging.LARGEST:
-            raise ContentRefused(f"the depth of {link.url} is {link.depth}, and has to be from 0 on")
+            raise ContentRefused(
+                f"the depth of {link.url} is {link.depth}, and has to be from 0 on"
+            )
         if not (isfinite(link.score) and isfinite(link.due) and isfinite(link.expires)):
-            raise ContentRefused(f"the score and the times of a link are numbers, and those of {link.url} are not")
+            raise ContentRefused(
+                f"the score and the times of a link are numbers, and those of {link.url} are not"
+            )
         return [
-            text(link.url), int(link.state), float(link.score), link.slot, link.partition, link.depth, float(link.due),
-            float(link.expires), text(link.reason)[:_REASON_MAX], int(waits),
-        ]  # fmt: skip
+            text(link.url),
+            int(link.state),
+            float(link.score),
+            link.slot,
+            link.partition,
+            link.depth,
+            float(link.due),
+            float(link.expires),
+            text(link.reason)[:_REASON_MAX],
+            int(waits),
+        ]
 
     def value(self, link: Link) -> str:
         """A link as one text: what a script of the store looks into, and JSON behind it."""
@@ -151,13 +208,22 @@ class LinkRows:
         """The link in such a text."""
         what = f"a link {fingerprint.hex()}"
         try:
-            state, waits, score, due, partition, slot, rest = value.decode("utf-8", "replace").split(" ", 6)
+            state, waits, score, due, partition, slot, rest = value.decode(
+                "utf-8", "replace"
+            ).split(" ", 6)
             url, depth, expires, reason = from_json(what, rest)
             row = {
-                "state": int(state), "waits": int(waits), "score": float(score), "due": float(due),
-                "partition": int(partition), "slot": slot[1:], "url": url, "depth": depth, "expires": expires,
+                "state": int(state),
+                "waits": int(waits),
+                "score": float(score),
+                "due": float(due),
+                "partition": int(partition),
+                "slot": slot[1:],
+                "url": url,
+                "depth": depth,
+                "expires": expires,
                 "reason": reason,
-            }  # fmt: skip
+            }
         except (ValueError, TypeError):
             raise foreign(what, "it is no such text") from None
         return self.link(fingerprint, row)
@@ -174,25 +240,40 @@ class LinkRows:
             before, at, after, score, words_ = entry[end:].decode("utf-8", "replace").split(" ", 4)
             (reason,) = from_json(what, words_)
             row = {
-                "number": number_, "at": float(at), "before": int(before), "after": int(after), "score": float(score),
-                "reason": reason, "url": "",
-            }  # fmt: skip
+                "number": number_,
+                "at": float(at),
+                "before": int(before),
+                "after": int(after),
+                "score": float(score),
+                "reason": reason,
+                "url": "",
+            }
         except (ValueError, TypeError):
             raise foreign(what, "it is no such text") from None
         return self.change(fingerprint, row)
 
-    def link(self, fingerprint: bytes, row: Mapping[str, Any], request: RequestValue | None = None) -> Link:
+    def link(
+        self, fingerprint: bytes, row: Mapping[str, Any], request: RequestValue | None = None
+    ) -> Link:
         link = made(
-            Link, f"a link {fingerprint.hex()}", {**row, "fingerprint": fingerprint}, {**LINK, "fingerprint": bytes}
+            Link,
+            f"a link {fingerprint.hex()}",
+            {**row, "fingerprint": fingerprint},
+            {**LINK, "fingerprint": bytes},
         )
         if request is None:
             return link
-        return Link(**{name: getattr(link, name) for name in (*LINK_FIELDS, "fingerprint")}, request=request)
+        return Link(
+            **{name: getattr(link, name) for name in (*LINK_FIELDS, "fingerprint")}, request=request
+        )
 
     def change(self, fingerprint: bytes, row: Mapping[str, Any]) -> LinkChange:
         checks = {**CHANGE, "fingerprint": bytes}
         return made(
-            LinkChange, f"a change of the link {fingerprint.hex()}", {**row, "fingerprint": fingerprint}, checks
+            LinkChange,
+            f"a change of the link {fingerprint.hex()}",
+            {**row, "fingerprint": fingerprint},
+            checks,
         )
 
     # events
@@ -200,17 +281,26 @@ class LinkRows:
     def event_text(self, crawl: str, event: LinkEvent) -> str:
         if not 0 <= event.partition < PARTITIONS:
             raise ContentRefused(f"there is no partition {event.partition}")
-        hidden = hidden_by(event.request) or next(filter(None, (hidden_by(one.request) for one in event.links)), None)
+        hidden = hidden_by(event.request) or next(
+            filter(None, (hidden_by(one.request) for one in event.links)), None
+        )
         plain = {
-            "kind": event.kind.value, "fingerprint": event.fingerprint.hex(), "request": event.request,
-            "partition": event.partition, "url": text(event.url), "status": event.status, "error": text(event.error),
+            "kind": event.kind.value,
+            "fingerprint": event.fingerprint.hex(),
+            "request": event.request,
+            "partition": event.partition,
+            "url": text(event.url),
+            "status": event.status,
+            "error": text(event.error),
             "digest": text(event.digest),
             "links": [[one.fingerprint.hex(), one.request, one.slot] for one in event.links],
             "body": None if event.body is None else text(event.body),
-        }  # fmt: skip
+        }
         return self._kept(plain, hidden, "event", crawl)
 
-    def event(self, crawl: str, number_: int, kept: str | bytes, fault: str | None = "") -> LinkEvent:
+    def event(
+        self, crawl: str, number_: int, kept: str | bytes, fault: str | None = ""
+    ) -> LinkEvent:
         what = f"an event ({number_} of {crawl})"
         said = self._said(what, kept, "event", crawl)
         row = {**(said if isinstance(said, dict) else {}), "number": number_, "fault": fault or ""}
@@ -220,7 +310,9 @@ class LinkRows:
 
     def domain(self, name: str, kept: str | bytes) -> dict[str, Any]:
         what = f"the metadata of the domain {name[:100]!r}"
-        metadata: dict[str, Any] = judged(what, {"it": from_json(what, kept)}, {"it": judging.document})["it"]
+        metadata: dict[str, Any] = judged(
+            what, {"it": from_json(what, kept)}, {"it": judging.document}
+        )["it"]
         return metadata
 
 
@@ -230,7 +322,9 @@ def checked_metadata(name: str, metadata: Mapping[str, Any]) -> str:
         kept = json.dumps(dict(metadata))
         judging.document(json.loads(kept))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ContentRefused(f"the metadata of {name} is no JSON object that can be kept: {error}") from None
+        raise ContentRefused(
+            f"the metadata of {name} is no JSON object that can be kept: {error}"
+        ) from None
     return kept
 
 

@@ -34,7 +34,9 @@ def up_to_date(records: Sequence[NodeRecord], where: str, state: Path) -> list[N
     news = {one.name: one.changed for one in records if one.changed > heard.get(one.name, 0.0)}
     if news and state.is_dir():
         content = json.dumps({**everything, place: {**heard, **news}})
-        with suppress(OSError):  # one that cannot be kept protects from nothing, and keeps nobody from work
+        with suppress(
+            OSError
+        ):  # one that cannot be kept protects from nothing, and keeps nobody from work
             write_file(state / _FILE, content.encode())
     return [_without_old_word(one, heard.get(one.name, 0.0), place) for one in records]
 

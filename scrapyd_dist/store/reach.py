@@ -41,7 +41,7 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
             reason=f"the store's address has a password, and {node.name} has no key to read it with: its code was not"
             " deployed by sdist from here"
         )
-    from cryptography.fernet import Fernet  # noqa: PLC0415 - only an address with a secret pays for it
+    from cryptography.fernet import Fernet
 
     return Way(told={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
 
@@ -66,9 +66,7 @@ def _why_not_file(where: str, node: Node) -> str:
         return str(error)
     kind = kind_on(path)
     if kind == "fuse" or kind.startswith("fuse."):
-        return (
-            f"the store {path} is on a file system of the kind {kind}, where locks between processes cannot be trusted"
-        )
+        return f"the store {path} is on a file system of the kind {kind}, where locks between processes cannot be trusted"
     return ""
 
 

@@ -6,9 +6,25 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
+from scrapyd_dist.batches import (
+    LEASABLE,
+    OUT,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Miss,
+    states_before,
+)
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import (
+    SLOT_NAME,
+    Backlog,
+    Leased,
+    LeaseRequest,
+    NewBatch,
+    SeenBefore,
+)
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import (
@@ -67,14 +83,18 @@ class RedisBatches(RedisPort, BatchStore):
             raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
         if "refused" in answer:
             raise retried_before(step)
-        return [one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)]
+        return [
+            one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)
+        ]
 
     def _event_texts(self, step: BatchStep) -> list[str]:
         return [self._server.link_rows.event_text(step.crawl, event) for event in step.events]
 
     def _refuse(self, step: BatchStep) -> None:
         self._check(step)
-        raise StepRefused(f"another process changed batch {step.batch} of crawl {step.crawl} meanwhile")
+        raise StepRefused(
+            f"another process changed batch {step.batch} of crawl {step.crawl} meanwhile"
+        )
 
     def _needed(self, step: BatchStep) -> list[Condition]:
         """What has to hold before the step, as `_check` says it of the rows."""
@@ -84,11 +104,20 @@ class RedisBatches(RedisPort, BatchStore):
         if step.holder is not None:
             needed.append(Condition(f"{base}holders", name, [step.holder]))
         if step.to is not None:
-            before = [state for state in states_before(step.to) if not (step.out and state is AttemptState.ACKED)]
-            needed += [in_state(of_attempt, before), Condition(of_batch, "attempts", [step.attempt])]
+            before = [
+                state
+                for state in states_before(step.to)
+                if not (step.out and state is AttemptState.ACKED)
+            ]
+            needed += [
+                in_state(of_attempt, before),
+                Condition(of_batch, "attempts", [step.attempt]),
+            ]
         if step.opened is not None:
             old = self._attempt_state(crawl, step.batch, step.attempt)
-            needed.append(in_state(of_attempt, () if old is None else states_before(step.opened.state)))
+            needed.append(
+                in_state(of_attempt, () if old is None else states_before(step.opened.state))
+            )
         if step.batch_to is not None:
             needed.append(in_state(of_batch, states_before(step.batch_to)))
         if step.retried:
@@ -107,7 +136,11 @@ class RedisBatches(RedisPort, BatchStore):
             if value
         ]
         writes += [
-            ("RPUSH", base + ("misses" if miss.batch else "misses:own"), json.dumps(storable(vars(miss))))
+            (
+                "RPUSH",
+                base + ("misses" if miss.batch else "misses:own"),
+                json.dumps(storable(vars(miss))),
+            )
             for miss in step.misses
         ]
         if "ended_at" in step.changes:  # then it has no lease
@@ -118,11 +151,16 @@ class RedisBatches(RedisPort, BatchStore):
             row = {"state": step.batch_to, **step.batch_changes}
             writes.append(("HSET", self._batch_key(crawl, step.batch), *packed(row)))
         if step.opened is not None:
-            writes += [("HSET", f"{base}a:{name}", *packed(vars(step.opened))), ("SADD", f"{base}attempts", name)]
+            writes += [
+                ("HSET", f"{base}a:{name}", *packed(vars(step.opened))),
+                ("SADD", f"{base}attempts", name),
+            ]
         return writes
 
     def counts(self, crawl: str) -> dict[str, int]:
-        kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
+        kept, others = self._server.ask(
+            [("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")]
+        )
         return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
 
     def spend(
@@ -134,12 +172,16 @@ class RedisBatches(RedisPort, BatchStore):
         *,
         reserve: bool = False,
     ) -> Spent:
-        answer = self._ask("spend", crawl, limits=dict(limits), requests=requests, told=dict(told), reserve=reserve)
+        answer = self._ask(
+            "spend", crawl, limits=dict(limits), requests=requests, told=dict(told), reserve=reserve
+        )
         return Spent(int(answer["granted"]), {name: int(value) for name, value in answer["counts"]})
 
     def misses(self, crawl: str) -> list[Miss]:
         base = self._base(crawl)
-        of_batches, own = self._server.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
+        of_batches, own = self._server.ask(
+            [("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")]
+        )
         return self._door.each(partial(self._door.miss, crawl), (*of_batches, *own))
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
@@ -169,7 +211,10 @@ class RedisBatches(RedisPort, BatchStore):
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        looks = [("HGETALL", self._batch_key(crawl, number)), ("GET", f"{self._base(crawl)}p:{number}")]
+        looks = [
+            ("HGETALL", self._batch_key(crawl, number)),
+            ("GET", f"{self._base(crawl)}p:{number}"),
+        ]
         row, text = self._server.ask(looks)
         if not row:
             raise self._door.no_batch(crawl, number)
@@ -178,18 +223,27 @@ class RedisBatches(RedisPort, BatchStore):
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))
         there = [
-            Condition(self._batch_key(crawl, one), "state", THERE, self._door.no_batch(crawl, one)) for one in wanted
+            Condition(self._batch_key(crawl, one), "state", THERE, self._door.no_batch(crawl, one))
+            for one in wanted
         ]
         dead, sealed = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
-        answer = self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, dead=dead, sealed=sealed)
+        answer = self._server.step(
+            "requeue", self._base(crawl), needed=there, batches=wanted, dead=dead, sealed=sealed
+        )
         return list(answer["numbers"])
 
     def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
-        changed, ordered, kept = list[int](), sorted(set(numbers)), json.dumps(priority)  # Lua would round it
+        changed, ordered, kept = (
+            list[int](),
+            sorted(set(numbers)),
+            json.dumps(priority),
+        )  # Lua would round it
         there = [self._there(crawl)]
         for at in range(0, len(ordered), CHUNK):
             some = ordered[at : at + CHUNK]
-            answer = self._server.step("prioritise", self._base(crawl), needed=there, batches=some, priority=kept)
+            answer = self._server.step(
+                "prioritise", self._base(crawl), needed=there, batches=some, priority=kept
+            )
             changed += answer["numbers"]
         return changed
 
@@ -203,7 +257,9 @@ class RedisBatches(RedisPort, BatchStore):
         return None if state is None else AttemptState(json.loads(state))
 
     def _holder(self, crawl: str, batch: int, number: int) -> str | None:
-        holder: bytes | None = self._look("HGET", f"{self._base(crawl)}holders", f"{batch}.{number}")
+        holder: bytes | None = self._look(
+            "HGET", f"{self._base(crawl)}holders", f"{batch}.{number}"
+        )
         return None if holder is None else holder.decode()
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
@@ -224,10 +280,21 @@ class RedisBatches(RedisPort, BatchStore):
                 raise foreign(f"attempt {name} of {crawl}", "it is another one")
             return found
 
-        found = self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
+        found = self._door.each(
+            attempt, (pair for pair in zip(names, rows, strict=True) if pair[1])
+        )
         return sorted(found, key=lambda attempt: (attempt.sent_at, attempt.batch, attempt.number))
 
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool = False) -> bool:
+    def lease(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        seconds: float,
+        *,
+        again: bool = False,
+    ) -> bool:
         current = [
             Condition(self._batch_key(crawl, batch), "attempts", [attempt]),
             in_state(self._attempt_key(crawl, batch, attempt), LEASABLE),
@@ -248,12 +315,25 @@ class RedisBatches(RedisPort, BatchStore):
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         crawl, base = wanted.crawl, self._base(wanted.crawl)
         # The attempt as it is when it is leased; its batch, its number and its job are told by its name.
-        row = {name: it for name, it in vars(wanted.attempt_at(0, 0)).items() if name not in {"batch", "number", "job"}}
+        row = {
+            name: it
+            for name, it in vars(wanted.attempt_at(0, 0)).items()
+            if name not in {"batch", "number", "job"}
+        }
         answer = self._ask(
-            "lease_next", crawl, limit=wanted.limit, seconds=wanted.seconds, slots=list(wanted.slots),
-            fair=bool(wanted.fair), alone=wanted.alone, enough=list(wanted.enough), holder=wanted.lessee.job,
-            fields=packed(row), state=json.dumps(BatchState.RUNNING.value), hungry=HUNGRY,
-        )  # fmt: skip
+            "lease_next",
+            crawl,
+            limit=wanted.limit,
+            seconds=wanted.seconds,
+            slots=list(wanted.slots),
+            fair=bool(wanted.fair),
+            alone=wanted.alone,
+            enough=list(wanted.enough),
+            holder=wanted.lessee.job,
+            fields=packed(row),
+            state=json.dumps(BatchState.RUNNING.value),
+            hungry=HUNGRY,
+        )
         pairs = [name.split(".") for name in answer.get("attempts", ())]
         if not pairs:  # idle workers ask again and again
             return []
@@ -267,7 +347,9 @@ class RedisBatches(RedisPort, BatchStore):
             attempt, row, text = one
             return self._door.leased(crawl, self._door.batch(unpacked(row)), int(attempt), text)
 
-        return self._door.each(leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True))
+        return self._door.each(
+            leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True)
+        )
 
     # producers
 
@@ -296,7 +378,9 @@ class RedisBatches(RedisPort, BatchStore):
         if limit < 1:
             return []
         members = self._look("ZRANGE", f"{self._base(crawl)}w:{slot}", 0, limit - 1)
-        numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
+        numbers = self._door.each(
+            lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members
+        )
         return self._batches(crawl, numbers)
 
     def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
@@ -304,13 +388,17 @@ class RedisBatches(RedisPort, BatchStore):
         return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
 
 
-def new_rows(door: Door, crawl: str, new: Iterable[NewBatch]) -> tuple[list[list[str]], list[bytes | str]]:
+def new_rows(
+    door: Door, crawl: str, new: Iterable[NewBatch]
+) -> tuple[list[list[str]], list[bytes | str]]:
     """What a script needs of batches that are to be added: their fields, and blobs, two for each."""
     rows: list[list[str]] = []
     blobs: list[bytes | str] = []
     for one in new:
         batch = one.numbered(0)
-        rows.append(packed({name: value for name, value in vars(batch).items() if name != "number"}))
+        rows.append(
+            packed({name: value for name, value in vars(batch).items() if name != "number"})
+        )
         blobs += [door.payload_text(crawl, batch, one.payload), joined(one.fingerprints)]
     return rows, blobs
 

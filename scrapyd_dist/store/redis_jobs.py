@@ -27,13 +27,17 @@ class RedisJobs(RedisPort, JobStore):
         answers = self._server.ask(looks)
         texts = answers.pop() if names else []
         rows = {word(name): text for found in answers for name, text in found.items()}
-        rows |= {word(name): text for name, text in zip(names, texts, strict=True) if text is not None}
+        rows |= {
+            word(name): text for name, text in zip(names, texts, strict=True) if text is not None
+        }
         found = self._door.each(lambda row: self._door.job(*row), rows.items())
         return sorted(found, key=lambda one: (one.ended or one.created, one.id))
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         key = self._key("meta")
-        needed = [] if revision is None else [Condition(key, "revision", [revision] if revision else ())]
+        needed = (
+            [] if revision is None else [Condition(key, "revision", [revision] if revision else ())]
+        )
         writes: list[Sequence[object]] = [("HINCRBY", key, "revision", 1)]
         for one in records:
             now, before = (_OVER, _OPEN) if one.state.over else (_OPEN, _OVER)
@@ -42,7 +46,9 @@ class RedisJobs(RedisPort, JobStore):
                 ("HSET", self._key(now), one.id, self._door.job_text(one)),
                 ("ZADD", self._key(_ENDS), one.at, one.id),
             ]
-        return "refused" not in self._server.step("steps", self._server.prefix, needed=needed, writes=writes)
+        return "refused" not in self._server.step(
+            "steps", self._server.prefix, needed=needed, writes=writes
+        )
 
     def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
         writes: list[Sequence[object]] = []
@@ -72,7 +78,9 @@ class RedisJobs(RedisPort, JobStore):
         for start in range(0, len(old), CHUNK):
             some = old[start : start + CHUNK]
             gone = [("HDEL", self._key(name), *some) for name in hashes]
-            self._server.step("steps", self._server.prefix, writes=[*gone, ("ZREM", self._key(order), *some)])
+            self._server.step(
+                "steps", self._server.prefix, writes=[*gone, ("ZREM", self._key(order), *some)]
+            )
         return len(old)
 
     def _key(self, kind: str) -> str:

@@ -35,7 +35,10 @@ PATIENCE, OPENING = 30.0, 3.0
 KEPT = 180
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 #: what a server answers to a client without a password, by the protocol that the client speaks
-_NO_PASSWORD = ("HELLO must be called with the client already authenticated", "Authentication required")
+_NO_PASSWORD = (
+    "HELLO must be called with the client already authenticated",
+    "Authentication required",
+)
 #: commands that are sent together
 CHUNK = 500
 #: what these commands find where nothing is
@@ -48,7 +51,9 @@ class Condition(NamedTuple):
     key: str
     field: str
     values: Collection[object]  #: one of which the field has; none: the field must not be there
-    error: Exception | None = None  #: what is raised when it does not hold; None: the step's `check`, or answer, tells
+    error: Exception | None = (
+        None  #: what is raised when it does not hold; None: the step's `check`, or answer, tells
+    )
 
 
 class RedisConnection:
@@ -72,8 +77,12 @@ class RedisConnection:
             if self._is_cluster:
                 self.client.close()
                 self.client = self.read(lambda: self._connect_cluster(plain))
-            pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
-            script = "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
+            pieces = sorted(
+                files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name
+            )
+            script = "\n".join(
+                piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua")
+            )
             self._script = self.client.register_script(script)
             self._check_server()
             self._check_layout()
@@ -89,7 +98,11 @@ class RedisConnection:
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)
         try:
             return kind.from_url(
-                url, socket_connect_timeout=CONNECT_TIMEOUT, socket_timeout=TIMEOUT, retry=retry, decode_responses=False
+                url,
+                socket_connect_timeout=CONNECT_TIMEOUT,
+                socket_timeout=TIMEOUT,
+                retry=retry,
+                decode_responses=False,
             )
         except (ValueError, TypeError):
             raise self._nonsense() from None
@@ -117,7 +130,9 @@ class RedisConnection:
 
     def _info(self) -> dict[str, Any]:
         """What the server says of itself; of a cluster, the node that has the store."""
-        node = {"target_nodes": self.client.get_node_from_key(self.prefix)} if self._is_cluster else {}
+        node = (
+            {"target_nodes": self.client.get_node_from_key(self.prefix)} if self._is_cluster else {}
+        )
         told: dict[str, Any] = self.read(lambda: self.client.info(**node))
         return told
 
@@ -136,7 +151,9 @@ class RedisConnection:
             )
 
     def _check_layout(self) -> None:
-        layout = self.step("layout", self.prefix, keys=[f"{self.prefix}layout"], own=LAYOUT)["layout"]
+        layout = self.step("layout", self.prefix, keys=[f"{self.prefix}layout"], own=LAYOUT)[
+            "layout"
+        ]
         if layout != str(LAYOUT):
             raise StoreError(
                 f"the store {self.shown} was written by a newer scrapyd-dist (layout {layout}, this one knows"
@@ -167,10 +184,16 @@ class RedisConnection:
         token = f"{self.prefix}op:{secrets.token_hex(12)}"
         commands = [[str(word) for word in command] for command in writes]
         values = [(one.key, one.field, [str(value) for value in one.values]) for one in needed]
-        text = json.dumps({"base": base, "needed": values, "writes": commands, **argument}, ensure_ascii=False)
-        named = dict.fromkeys([token, *(one.key for one in needed), *(one[1] for one in commands), *keys])
+        text = json.dumps(
+            {"base": base, "needed": values, "writes": commands, **argument}, ensure_ascii=False
+        )
+        named = dict.fromkeys(
+            [token, *(one.key for one in needed), *(one[1] for one in commands), *keys]
+        )
         words = [verb, KEPT, text, *blobs]
-        answer: dict[str, Any] = json.loads(self.read(lambda: self._script(keys=list(named), args=words)))
+        answer: dict[str, Any] = json.loads(
+            self.read(lambda: self._script(keys=list(named), args=words))
+        )
         if answer.get("refused"):
             error = needed[answer["refused"] - 1].error
             if error is not None:
@@ -189,7 +212,11 @@ class RedisConnection:
         while True:
             try:
                 return ask()
-            except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
+            except (
+                errors.AuthenticationError,
+                errors.AuthorizationError,
+                errors.NoPermissionError,
+            ) as error:
                 raise self._failed(error, StoreBarred) from None
             except (
                 errors.ConnectionError,
@@ -237,7 +264,9 @@ class RedisConnection:
             return answer
         if not str(answer).startswith("WRONGTYPE") or command[0] not in _NOTHING:
             raise answer
-        self.door.tell(f"The store {self.shown} has {command[1]!s:.200} as something that no version of sdist wrote.")
+        self.door.tell(
+            f"The store {self.shown} has {command[1]!s:.200} as something that no version of sdist wrote."
+        )
         return _NOTHING[command[0]]
 
     def close(self) -> None:
@@ -246,9 +275,9 @@ class RedisConnection:
 
 def _module() -> Any:
     try:
-        import redis  # noqa: PLC0415 - an extra, loaded when it is asked for
-        import redis.backoff  # noqa: PLC0415 - of the same extra
-        import redis.retry  # noqa: PLC0415 - of the same extra
+        import redis
+        import redis.backoff
+        import redis.retry
     except ImportError:
         raise ConfigError(
             "a store on a Redis server needs the package redis: pip install 'scrapyd-dist[redis]'. Without it, give the"
@@ -268,10 +297,21 @@ MOST_LINKS = 100_000_000_000
 LOG = 10_000
 #: the keys of a strategy of which there is one, or one for each partition
 OF_A_STRATEGY = (
-    "meta", "links", "requests", "lines", "turns", "full", "events", "dead", "faults", "domains", "processes",
-    "finished", "partitions",
+    "meta",
+    "links",
+    "requests",
+    "lines",
+    "turns",
+    "full",
+    "events",
+    "dead",
+    "faults",
+    "domains",
+    "processes",
+    "finished",
+    "partitions",
     *(f"{kind}:{partition}" for kind in ("e", "later", "t") for partition in range(PARTITIONS)),
-)  # fmt: skip
+)
 #: attempts in one of these are not over; they are listed by it
 OPEN = ("sending", "sent", "running", "acked")
 
@@ -285,7 +325,9 @@ def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:
     try:
         return {name.decode(): json.loads(value) for name, value in words.items()}
     except (ValueError, RecursionError):
-        raise foreign("a row", f"it is no JSON (it begins with {b' '.join(words.values())[:60]!r})") from None
+        raise foreign(
+            "a row", f"it is no JSON (it begins with {b' '.join(words.values())[:60]!r})"
+        ) from None
 
 
 def word(name: bytes) -> str:
@@ -335,7 +377,9 @@ class RedisPort:
 
     def _number_of(self, crawl: str, kind: str) -> int:
         """How many batches or buckets of fingerprints it has, or the highest number of its workers."""
-        return whole(self._look("HGET", f"{self._base(crawl)}meta", kind), f"the number of {kind} of {crawl}")
+        return whole(
+            self._look("HGET", f"{self._base(crawl)}meta", kind), f"the number of {kind} of {crawl}"
+        )
 
 
 def attempt_name(name: bytes) -> str:

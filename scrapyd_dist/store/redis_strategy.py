@@ -71,8 +71,12 @@ class RedisStrategy(RedisPort, StrategyStore):
 
     # processes
 
-    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]:
-        answer = self._ask("hold_partitions", crawl, process=process, seconds=seconds, finished=finished)
+    def hold_partitions(
+        self, crawl: str, process: str, seconds: float, *, finished: bool = False
+    ) -> list[int]:
+        answer = self._ask(
+            "hold_partitions", crawl, process=process, seconds=seconds, finished=finished
+        )
         return list(map(int, answer["partitions"]))
 
     def leave_partitions(self, crawl: str, process: str) -> None:
@@ -85,7 +89,9 @@ class RedisStrategy(RedisPort, StrategyStore):
             answer = self._ask("events", crawl, partitions=sorted(set(partitions)), limit=limit)
             numbers = self._numbers(crawl, answer["numbers"])
             found, dead, faults = list[LinkEvent](), list[int](), list[str]()
-            for number, text in zip(numbers, self._fields(crawl, "events", list(map(str, numbers))), strict=True):
+            for number, text in zip(
+                numbers, self._fields(crawl, "events", list(map(str, numbers))), strict=True
+            ):
                 try:
                     found.append(self._rows.event(crawl, number, text or b""))
                 except ForeignRow as error:
@@ -112,7 +118,10 @@ class RedisStrategy(RedisPort, StrategyStore):
         prints = list(dict.fromkeys(fingerprints))
         found = zip(prints, self._fields(crawl, "links", prints), strict=True)
         there = [(one, value) for one, value in found if value is not None]
-        return {link.fingerprint: link for link in self._door.each(lambda pair: self._rows.link_of(*pair), there)}
+        return {
+            link.fingerprint: link
+            for link in self._door.each(lambda pair: self._rows.link_of(*pair), there)
+        }
 
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         every = list(dict.fromkeys(names))
@@ -120,20 +129,32 @@ class RedisStrategy(RedisPort, StrategyStore):
         there = [(name, kept) for name, kept in found if kept is not None]
         return dict(self._door.each(lambda pair: (pair[0], self._rows.domain(*pair)), there))
 
-    def queue_heads(self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float) -> list[Link]:
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]:
         for _ in range(_TRIES):
             answer = self._ask(
-                "queue_heads", crawl, partitions=sorted(set(partitions)), ahead=ahead, limit=limit, now=repr(now),
+                "queue_heads",
+                crawl,
+                partitions=sorted(set(partitions)),
+                ahead=ahead,
+                limit=limit,
+                now=repr(now),
                 promoted=PROMOTED,
-            )  # fmt: skip
+            )
             places = [(slot, bytes.fromhex(name)) for slot, name in answer["links"]]
             prints = [one for _, one in places]
-            values, requests = self._fields(crawl, "links", prints), self._fields(crawl, "requests", prints)
+            values, requests = (
+                self._fields(crawl, "links", prints),
+                self._fields(crawl, "requests", prints),
+            )
             heads, bad = list[Link](), list[tuple[str, bytes]]()
             for place, value, request in zip(places, values, requests, strict=True):
                 try:
                     link = self._rows.link_of(place[1], value or b"")
-                    heads.append(replace(link, request=self._request(crawl, place[1], request or b"")))
+                    heads.append(
+                        replace(link, request=self._request(crawl, place[1], request or b""))
+                    )
                 except ForeignRow as error:
                     self._door.tell(str(error))
                     bad.append(place)
@@ -146,9 +167,13 @@ class RedisStrategy(RedisPort, StrategyStore):
         return self._rows.request(crawl, fingerprint, kept[_PLACE:])
 
     def _set_links_aside(
-        self, crawl: str, bad: Sequence[tuple[str, bytes]], values: dict[bytes, bytes | None], front: int,
+        self,
+        crawl: str,
+        bad: Sequence[tuple[str, bytes]],
+        values: dict[bytes, bytes | None],
+        front: int,
         now: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Links that cannot be requested leave the queue, or they would be in the way of the others for ever."""
         blobs: list[bytes | str] = []
         for _, fingerprint in bad:
@@ -156,12 +181,22 @@ class RedisStrategy(RedisPort, StrategyStore):
                 link = self._rows.link_of(fingerprint, values[fingerprint] or b"")
             except ForeignRow:
                 link = Link(fingerprint=fingerprint, url="", state=States.ERROR)
-            blobs += [fingerprint, self._rows.value(replace(link, state=States.ERROR, reason=UNBELIEVED))]
-        self._set_aside(crawl, blobs, places=[(slot, one.hex()) for slot, one in bad], front=front, at=repr(now))
+            blobs += [
+                fingerprint,
+                self._rows.value(replace(link, state=States.ERROR, reason=UNBELIEVED)),
+            ]
+        self._set_aside(
+            crawl, blobs, places=[(slot, one.hex()) for slot, one in bad], front=front, at=repr(now)
+        )
 
     def _set_aside(self, crawl: str, blobs: Sequence[bytes | str] = (), **what: Any) -> None:
         empty: dict[str, Any] = {"dead": [], "faults": [], "places": [], "front": 0, "at": ""}
-        argument = {**empty, **what, "links": len(blobs) // 2, "words": self._rows.words_of(UNBELIEVED)}
+        argument = {
+            **empty,
+            **what,
+            "links": len(blobs) // 2,
+            "words": self._rows.words_of(UNBELIEVED),
+        }
         self._ask("set_aside", crawl, blobs=blobs, **argument)
 
     # steps
@@ -171,24 +206,49 @@ class RedisStrategy(RedisPort, StrategyStore):
         rows, batch_blobs = new_rows(self._door, crawl, step.new)
         blobs: list[bytes | str] = []
         for link in links.values():
-            request = "" if link.request is None else self._rows.request_text(crawl, link.fingerprint, link.request)
-            blobs += [link.fingerprint, self._rows.value(link), request, self._rows.words_of(link.reason)]
+            request = (
+                ""
+                if link.request is None
+                else self._rows.request_text(crawl, link.fingerprint, link.request)
+            )
+            blobs += [
+                link.fingerprint,
+                self._rows.value(link),
+                request,
+                self._rows.words_of(link.reason),
+            ]
         for fingerprint, move in step.moved.items():
-            blobs += [fingerprint, repr(float(move.score)), "" if move.due is None else repr(float(move.due))]
+            blobs += [
+                fingerprint,
+                repr(float(move.score)),
+                "" if move.due is None else repr(float(move.due)),
+            ]
         blobs += [self._rows.event_text(crawl, event) for event in step.events]
         answer = self._ask(
-            "strategy", crawl, process=step.process, partitions=sorted(set(step.partitions)),
-            handled=sorted(set(step.handled)), dead=list(step.dead), faults=list(step.dead.values()),
-            dropped=list(step.dropped), links=len(links), moved=len(step.moved), at=repr(float(step.now)),
-            events=[event.partition for event in step.events], new=rows, writes=self._writes(step),
+            "strategy",
+            crawl,
+            process=step.process,
+            partitions=sorted(set(step.partitions)),
+            handled=sorted(set(step.handled)),
+            dead=list(step.dead),
+            faults=list(step.dead.values()),
+            dropped=list(step.dropped),
+            links=len(links),
+            moved=len(step.moved),
+            at=repr(float(step.now)),
+            events=[event.partition for event in step.events],
+            new=rows,
+            writes=self._writes(step),
             blobs=[*blobs, *batch_blobs],
-        )  # fmt: skip
+        )
         if "refused" in answer:
             raise StepRefused(
                 f"{step.process} cannot make this step of the strategy of {crawl} any more: another process has changed"
                 f" what it is about ({answer['why']})"
             )
-        return [one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)]
+        return [
+            one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)
+        ]
 
     def _writes(self, step: StrategyStep) -> list[Command]:
         base, domains = self._base(step.crawl), self._key(step.crawl, "domains")
@@ -200,13 +260,17 @@ class RedisStrategy(RedisPort, StrategyStore):
         for name, metadata in step.domains.items():
             gone = metadata is None
             writes.append(
-                ("HDEL", domains, name) if gone else ("HSET", domains, name, checked_metadata(name, metadata or {}))
+                ("HDEL", domains, name)
+                if gone
+                else ("HSET", domains, name, checked_metadata(name, metadata or {}))
             )
         return writes
 
     def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
         own = producer_name(WORK, "")
-        return "refused" not in self._ask("end_strategy", crawl, ended=int(ended), if_empty=if_empty, own=own)
+        return "refused" not in self._ask(
+            "end_strategy", crawl, ended=int(ended), if_empty=if_empty, own=own
+        )
 
     # what a person asks for
 
@@ -214,20 +278,31 @@ class RedisStrategy(RedisPort, StrategyStore):
         found = self._ask("strategy_backlog", crawl)
         meta, partitions = _pairs(found["meta"]), _pairs(found["partitions"])
         counts = {name: whole(meta.get(name), f"the count {name}", MOST_LINKS) for name in _COUNTS}
-        states = {state: counts[f"{int(state)}"] for state in States if state is not States.NOT_CRAWLED}
+        states = {
+            state: counts[f"{int(state)}"] for state in States if state is not States.NOT_CRAWLED
+        }
         finished = set(found["finished"])
         processes = [
             StrategyProcess(
-                name=name, finished=name in finished,
-                partitions=sorted(whole(one, "a partition") for one, holder in partitions.items() if holder == name),
+                name=name,
+                finished=name in finished,
+                partitions=sorted(
+                    whole(one, "a partition")
+                    for one, holder in partitions.items()
+                    if holder == name
+                ),
             )
             for name in sorted(found["processes"])
-        ]  # fmt: skip
+        ]
         return StrategyBacklog(
             states={state: number for state, number in states.items() if number},
-            queued=counts["waiting"] - counts["later"], later=counts["later"], events=counts["pending"],
-            dead=counts["dead"], processes=processes, ended=meta.get("ended") == "1",
-        )  # fmt: skip
+            queued=counts["waiting"] - counts["later"],
+            later=counts["later"],
+            events=counts["pending"],
+            dead=counts["dead"],
+            processes=processes,
+            ended=meta.get("ended") == "1",
+        )
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
         said = self._look("HGET", self._key(crawl, "meta"), "changes")
@@ -236,18 +311,33 @@ class RedisStrategy(RedisPort, StrategyStore):
         looks = []
         for piece in range(after // LOG, -(-end // LOG)):
             first = piece * LOG
-            looks.append(("LRANGE", self._key(crawl, f"log:{piece}"), max(0, after - first), min(LOG, end - first) - 1))
+            looks.append(
+                (
+                    "LRANGE",
+                    self._key(crawl, f"log:{piece}"),
+                    max(0, after - first),
+                    min(LOG, end - first) - 1,
+                )
+            )
         entries = [one for some in self._server.ask(looks) for one in some]
-        changes = self._door.each(lambda pair: self._rows.change_of(*pair), enumerate(entries, after + 1))
+        changes = self._door.each(
+            lambda pair: self._rows.change_of(*pair), enumerate(entries, after + 1)
+        )
         known = self.links(crawl, {change.fingerprint for change in changes})
-        return [replace(one, url=known[one.fingerprint].url) if one.fingerprint in known else one for one in changes]
+        return [
+            replace(one, url=known[one.fingerprint].url) if one.fingerprint in known else one
+            for one in changes
+        ]
 
     def dead_events(self, crawl: str, limit: int = 1_000) -> list[LinkEvent]:
         if limit < 1:
             return []
         names = self._look("ZRANGE", self._key(crawl, "dead"), 0, limit - 1)
         numbers = list(map(str, self._numbers(crawl, map(word, names))))
-        texts, faults = self._fields(crawl, "events", numbers), self._fields(crawl, "faults", numbers)
+        texts, faults = (
+            self._fields(crawl, "events", numbers),
+            self._fields(crawl, "faults", numbers),
+        )
         rows = [
             (crawl, int(number), text or b"", word(fault or b""))
             for number, text, fault in zip(numbers, texts, faults, strict=True)

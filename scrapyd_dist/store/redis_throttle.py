@@ -8,7 +8,15 @@ from typing import Any
 from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import RedisPort, whole, word
-from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_text, rules_of, state_of
+from scrapyd_dist.store.throttle_rows import (
+    answer_of,
+    changed_since,
+    domain_of,
+    micros,
+    rule_text,
+    rules_of,
+    state_of,
+)
 from scrapyd_dist.throttle.domain_status import DomainRules, span
 from scrapyd_dist.throttle.permits import (
     SECOND,
@@ -35,15 +43,24 @@ class RedisThrottle(RedisPort, ThrottleStore):
     # permits
 
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
-        answer = self._server.step("permits", self._throttle, known=known, asks=[asdict(ask) for ask in asks])
+        answer = self._server.step(
+            "permits", self._throttle, known=known, asks=[asdict(ask) for ask in asks]
+        )
         version = int(answer["version"])
         answers = tuple(_answer(*pair) for pair in zip(asks, answer["asks"], strict=True))
         changed = changed_since(known, version, answer["changes"])
-        return TakenPermits(now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers)
+        return TakenPermits(
+            now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers
+        )
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         told = [
-            {"key": one.key, "domain": domain_of(one.key), "at": str(micros(one.at)), "budget": one.page_of}
+            {
+                "key": one.key,
+                "domain": domain_of(one.key),
+                "at": str(micros(one.at)),
+                "budget": one.page_of,
+            }
             for one in permits
         ]
         self._server.step("returned", self._throttle, permits=told)
@@ -53,7 +70,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
             there = int(self._look("GET", f"{self._throttle}version") or 0)
             if known in (None, there):
                 return DomainLook(version=there)
-        answer = self._server.step("news", self._throttle, known=known, news=[_told(one) for one in news])
+        answer = self._server.step(
+            "news", self._throttle, known=known, news=[_told(one) for one in news]
+        )
         version = int(answer["version"])
         return DomainLook(version=version, changed=changed_since(known, version, answer["changes"]))
 
@@ -61,7 +80,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
 
     def rules(self) -> Rules:
         # The version first: newer rules under an older version are only read once more.
-        version, rows = self._server.ask([("GET", f"{self._throttle}version"), ("HGETALL", f"{self._throttle}rules")])
+        version, rows = self._server.ask(
+            [("GET", f"{self._throttle}version"), ("HGETALL", f"{self._throttle}rules")]
+        )
         rules = rules_of(self._door, ((word(domain), text) for domain, text in rows.items()))
         return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
@@ -76,7 +97,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
         now = int(self._server.step("time", base)["now"])
         names = sorted(map(word, self._look("ZRANGE", f"{base}domains", 0, -1)))
         found = iter(
-            self._server.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")])
+            self._server.ask(
+                [("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")]
+            )
         )
         rows = [(name, now, *islice(found, 3)) for name in names]
 
@@ -84,17 +107,24 @@ class RedisThrottle(RedisPort, ThrottleStore):
             try:
                 return self._state(*row)
             except (ValueError, TypeError, IndexError, OverflowError, UnicodeDecodeError):
-                raise foreign(f"what is known of the domain {row[0][:100]!r}", "it is not what a domain has") from None
+                raise foreign(
+                    f"what is known of the domain {row[0][:100]!r}", "it is not what a domain has"
+                ) from None
 
         return self._door.each(readable, rows)
 
     def _state(self, domain: str, now: int, *hashes: Mapping[bytes, bytes]) -> DomainState:
         standing, keys, pages = hashes
         spans = {key.decode(): max(map(int, terms.split()[3:5])) for key, terms in keys.items()}
-        looks = [("ZCOUNT", self._grants(key), f"({now - some}", now) for key, some in spans.items()]
+        looks = [
+            ("ZCOUNT", self._grants(key), f"({now - some}", now) for key, some in spans.items()
+        ]
         lasts = [("ZRANGE", self._grants(key), -1, -1) for key in spans]
         answers = self._server.ask([*looks, *lasts])
-        counts, latest = answers[: len(spans)], [int(one[0]) for one in answers[len(spans) :] if one]
+        counts, latest = (
+            answers[: len(spans)],
+            [int(one[0]) for one in answers[len(spans) :] if one],
+        )
         return state_of(
             domain,
             _standing_of(standing),
@@ -115,7 +145,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
 
     def forget_permits(self, before: float) -> None:
         moment = str(micros(before))
-        while self._server.step("forget_permits", self._throttle, before=moment, most=_DOMAINS)["left"]:
+        while self._server.step("forget_permits", self._throttle, before=moment, most=_DOMAINS)[
+            "left"
+        ]:
             pass
 
 
@@ -131,7 +163,13 @@ def _told(news: SiteNews) -> dict[str, object]:
     told = {name: None if seconds is None else span(seconds) for name, seconds in spans.items()}
     refused = None if news.refused_at is None else micros(news.refused_at)
     longest = span(news.longest_delay)
-    return {"domain": news.domain, "refused": refused, "longest": longest, "answered": news.answered, **told}
+    return {
+        "domain": news.domain,
+        "refused": refused,
+        "longest": longest,
+        "answered": news.answered,
+        **told,
+    }
 
 
 def _standing_of(row: Mapping[bytes, bytes]) -> DomainRules:

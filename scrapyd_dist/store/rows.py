@@ -15,12 +15,29 @@ from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
-from scrapyd_dist.errors import ConfigError, ContentRefused, ForeignRow, NoCrawl, NothingMatched, StoreError
+from scrapyd_dist.errors import (
+    ConfigError,
+    ContentRefused,
+    ForeignRow,
+    NoCrawl,
+    NothingMatched,
+    StoreError,
+)
 from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
-from scrapyd_dist.store.judging import document, foreign, from_json, judged, line, made, moment, object_in, whole
+from scrapyd_dist.store.judging import (
+    document,
+    foreign,
+    from_json,
+    judged,
+    line,
+    made,
+    moment,
+    object_in,
+    whole,
+)
 
 #: the name under which a document carries its signature
 FIELD = "signature"
@@ -41,12 +58,20 @@ class Signer:
     def __init__(self, key: bytes | None) -> None:
         self._key = None if key is None else hmac.digest(key, _PURPOSE, "sha256")
         #: tells keys apart, and tells nothing of them
-        self.name = "" if self._key is None else hmac.digest(self._key, b"its name", "sha256").hex()[:_DIGITS]
+        self.name = (
+            ""
+            if self._key is None
+            else hmac.digest(self._key, b"its name", "sha256").hex()[:_DIGITS]
+        )
 
     def signed(self, document: Mapping[str, Any], *about: object) -> dict[str, Any]:
         """The document with its signature; `about` says which row it is."""
         plain = {name: value for name, value in document.items() if name != FIELD}
-        return plain if self._key is None else {**plain, FIELD: f"{self.name}.{_made(self._key, plain, about)}"}
+        return (
+            plain
+            if self._key is None
+            else {**plain, FIELD: f"{self.name}.{_made(self._key, plain, about)}"}
+        )
 
     def opened(self, document: Mapping[str, Any], *about: object) -> tuple[dict[str, Any], str]:
         """The document without its signature; and why it is not believed, empty when it is."""
@@ -56,7 +81,9 @@ class Signer:
         if not document.get(FIELD):
             return plain, "it has no signature"
         name, _, made = str(document[FIELD]).partition(".")
-        if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):
+        if hmac.compare_digest(
+            _made(self._key, plain, about).encode(), made.encode("utf-8", "replace")
+        ):
             return plain, ""
         if name != self.name:
             return plain, f"it is signed with another key than the one here ({self.name})"
@@ -68,7 +95,11 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 def _made(key: bytes, plain: Mapping[str, Any], about: tuple[object, ...]) -> str:
     text = _canonical([about, plain])
-    return base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")[:_BYTES]).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")[:_BYTES])
+        .decode()
+        .rstrip("=")
+    )
 
 
 logger = logging.getLogger(__name__)
@@ -160,10 +191,14 @@ class Door:
         """Say it once."""
         if why not in self._told and len(self._told) < TOLD:
             self._told.add(why)
-            logger.warning("%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else "")
+            logger.warning(
+                "%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else ""
+            )
 
     def no_crawl(self, crawl: str) -> NoCrawl:
-        return NoCrawl(f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
+        return NoCrawl(
+            f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are."
+        )
 
     def no_batch(self, crawl: str, number: int) -> NothingMatched:
         return NothingMatched(f"crawl {crawl} has no batch {number}.")
@@ -177,10 +212,15 @@ class Door:
         what = f"a row of the crawl {(name or said)[:100]!r}"
         options = from_json(what, row.get("options") or "{}")
         values = judged(what, {**row, "options": options}, judging.CRAWL)
-        if set(values) < {"id", "project", "spider", "created", "state"} or name not in (None, said):
+        if set(values) < {"id", "project", "spider", "created", "state"} or name not in (
+            None,
+            said,
+        ):
             raise foreign(what, "it is not whole, or another one's")
         try:
-            summary = judged(what, {"summary": from_json(what, row.get("summary") or "{}")}, judging.SUMMARY)
+            summary = judged(
+                what, {"summary": from_json(what, row.get("summary") or "{}")}, judging.SUMMARY
+            )
         except ForeignRow as error:
             self.tell(str(error))
             summary = {}
@@ -272,7 +312,9 @@ class Door:
 
     def verdict_text(self, verdict: JobVerdict) -> str:
         """How a job ended, as it is kept."""
-        return json.dumps(self.signer.signed(json.loads(json.dumps(asdict(verdict))), "verdict", verdict.key))
+        return json.dumps(
+            self.signer.signed(json.loads(json.dumps(asdict(verdict))), "verdict", verdict.key)
+        )
 
     def verdict(self, key: str, row: str | bytes) -> JobVerdict:
         what = f"a verdict on the job {key[:200]!r}"
@@ -281,7 +323,9 @@ class Door:
             raise foreign(what, "it is another one's")
         return found
 
-    def _signed(self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str) -> dict[str, Any]:
+    def _signed(
+        self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str
+    ) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
         plain, why = self.signer.opened(object_in(what, row), kind, crawl)
         if why:
@@ -295,7 +339,9 @@ class Door:
     def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
         what = f"a sample of {crawl}"
         said = from_json(what, text) if isinstance(text, str) else text
-        values = judged(what, {"time": at, "document": said}, {"time": moment, "document": document})
+        values = judged(
+            what, {"time": at, "document": said}, {"time": moment, "document": document}
+        )
         return values["time"], values["document"]
 
     def counts(self, rows: Iterable[Sequence[Any]]) -> dict[str, int]:
@@ -319,7 +365,11 @@ class Door:
         """
         name = str(row.get("name"))[:100]
         what = f"a record of the node {name!r}"
-        values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, judging.NODE)
+        values = judged(
+            what,
+            {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")},
+            judging.NODE,
+        )
         why = self._address_fault(values, signature)
         if why:
             values["changed"] = 0.0

@@ -7,10 +7,24 @@ from heapq import nsmallest
 from types import MappingProxyType
 
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, LeaseRequest, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import (
+    OTHER_SPIDER,
+    Backlog,
+    Leased,
+    LeaseRequest,
+    NewBatch,
+    SeenBefore,
+)
 from scrapyd_dist.goals import COUNTED, Spent, spend
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before, slot_counts
+from scrapyd_dist.store.frontier_rows import (
+    BatchStep,
+    joined,
+    parted,
+    prints_of,
+    retried_before,
+    slot_counts,
+)
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_events import SqliteEvents
@@ -40,27 +54,48 @@ class SqliteBatches(SqlitePort, BatchStore):
                 query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
                 self._db.execute(query, (crawl, batch, attempt))
             if step.to is not None:
-                self._update("attempts", {"state": step.to, **step.changes}, crawl=crawl, batch=batch, number=attempt)
+                self._update(
+                    "attempts",
+                    {"state": step.to, **step.changes},
+                    crawl=crawl,
+                    batch=batch,
+                    number=attempt,
+                )
             if step.batch_to is not None:
-                self._update("batches", {"state": step.batch_to, **step.batch_changes}, crawl=crawl, number=batch)
+                self._update(
+                    "batches",
+                    {"state": step.batch_to, **step.batch_changes},
+                    crawl=crawl,
+                    number=batch,
+                )
             if step.opened is not None:
                 self._insert_attempt(crawl, step.opened)
             for miss in step.misses:
                 self._insert("misses", {"crawl": crawl, **vars(miss)})
             self._forget_misses(step)
             query = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
-            self._db.executemany(query, [(crawl, name, value) for name, value in step.counts.items() if value])
+            self._db.executemany(
+                query, [(crawl, name, value) for name, value in step.counts.items() if value]
+            )
             if step.forget:
-                rows = [(self._crawl_number(crawl), one) for one in self.batch_fingerprints(crawl, batch)]
+                rows = [
+                    (self._crawl_number(crawl), one)
+                    for one in self.batch_fingerprints(crawl, batch)
+                ]
                 self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
             self._events.add(crawl, step.events)
             if step.dropped:
-                self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, batch))
+                self._db.execute(
+                    "DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, batch)
+                )
             return [self._insert_batch(crawl, one) for one in step.new]
 
     def _remember(self, step: BatchStep) -> None:
         """Keep the step's fingerprints."""
-        number, keep = self._crawl_number(step.crawl), "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
+        number, keep = (
+            self._crawl_number(step.crawl),
+            "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING",
+        )
         self._db.executemany(keep, ((number, one) for one in step.prints))
         unseen = prints_of(step.new) if step.unseen else ()
         there = {one for one in unseen if not self._db.execute(keep, (number, one)).rowcount}
@@ -69,14 +104,17 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def _insert_batch(self, crawl: str, new: NewBatch) -> Batch:
         self._db.execute(
-            "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
+            "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1",
+            (crawl,),
         )
         last = self._value("SELECT last FROM batch_numbers WHERE crawl = ?", crawl)
         batch = new.numbered(last)
         self._insert("batches", {**vars(batch), "crawl": crawl})
         settings = self._door.payload_text(crawl, batch, new.payload)
         prints = joined(new.fingerprints) if new.fingerprints else None
-        self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
+        self._db.execute(
+            "INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints)
+        )
         return batch
 
     def _insert_attempt(self, crawl: str, attempt: Attempt) -> None:
@@ -86,11 +124,15 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def _payload_text(self, crawl: str, number: int) -> str | None:
         """What a batch carries, as it is kept."""
-        text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
+        text_of: str | None = self._value(
+            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number
+        )
         return text_of
 
     def counts(self, crawl: str) -> dict[str, int]:
-        return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
+        return self._door.counts(
+            self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,))
+        )
 
     def spend(
         self,
@@ -109,7 +151,11 @@ class SqliteBatches(SqlitePort, BatchStore):
                 if name.startswith(COUNTED)
             }
             spent = spend(limits, before, requests, told, reserve=reserve)
-            rows = [(crawl, COUNTED + name, value) for name, value in spent.counts.items() if value != before.get(name)]
+            rows = [
+                (crawl, COUNTED + name, value)
+                for name, value in spent.counts.items()
+                if value != before.get(name)
+            ]
             self._db.executemany("INSERT OR REPLACE INTO counts VALUES (?, ?, ?)", rows)
             return spent
 
@@ -118,7 +164,9 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._all(partial(self._door.miss, crawl), query, crawl)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
-        query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
+        query = (
+            "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
+        )
         for row in self._db.execute(query, (crawl,)):
             yield row[0]
 
@@ -131,11 +179,13 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         where, values = in_states(states)
-        query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - only marks are added
+        query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"
         return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        return self._door.payload(crawl, self.batch(crawl, number), self._payload_text(crawl, number))
+        return self._door.payload(
+            crawl, self.batch(crawl, number), self._payload_text(crawl, number)
+        )
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         again = []
@@ -149,24 +199,35 @@ class SqliteBatches(SqlitePort, BatchStore):
         return again
 
     def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
-        query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"  # noqa: S608 - own words
+        query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"
         with self._file.step():
             self._crawl_number(crawl)
-            return [one for one in sorted(set(numbers)) if self._db.execute(query, (priority, crawl, one)).rowcount]
+            return [
+                one
+                for one in sorted(set(numbers))
+                if self._db.execute(query, (priority, crawl, one)).rowcount
+            ]
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(
-            self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""
+            self._value(
+                "SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number
+            )
+            or b""
         )
 
     def _forget_misses(self, step: BatchStep) -> None:
         """Each that is retried, once."""
         query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
         there: dict[tuple[str, str, str], list[int]] = {}
-        for row, *words in self._db.execute(query, (step.crawl, step.batch)) if step.retried else ():
+        for row, *words in (
+            self._db.execute(query, (step.crawl, step.batch)) if step.retried else ()
+        ):
             there.setdefault(tuple(words), []).append(row)
         try:
-            rows = [there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in step.retried]
+            rows = [
+                there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in step.retried
+            ]
         except LookupError:
             raise retried_before(step) from None
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
@@ -185,23 +246,40 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         where, values = in_states(states)
-        query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
+        query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"
         return self._all(partial(self._door.attempt, crawl), query, crawl, *values)
 
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool = False) -> bool:
-        lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
+    def lease(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        seconds: float,
+        *,
+        again: bool = False,
+    ) -> bool:
+        lease = {
+            "crawl": crawl,
+            "batch": batch,
+            "attempt": attempt,
+            "holder": holder,
+            "seconds": seconds,
+        }
         with self._file.step():
-            current = self._value("SELECT attempts FROM batches WHERE crawl = ? AND number = ?", crawl, batch)
+            current = self._value(
+                "SELECT attempts FROM batches WHERE crawl = ? AND number = ?", crawl, batch
+            )
             if attempt != current or self._attempt_state(crawl, batch, attempt) not in LEASABLE:
                 return False
             if again:
                 query = (
-                    f"UPDATE leases SET until = {NOW} + :seconds"  # noqa: S608 - own words
+                    f"UPDATE leases SET until = {NOW} + :seconds"
                     " WHERE crawl = :crawl AND batch = :batch AND attempt = :attempt AND holder = :holder"
                 )
                 return self._db.execute(query, lease).rowcount == 1
             took = self._db.execute(
-                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"  # noqa: S608 - own words
+                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"
                 " ON CONFLICT DO UPDATE SET holder = excluded.holder, until = excluded.until"
                 f" WHERE until < {NOW} OR holder = excluded.holder",
                 lease,
@@ -209,9 +287,14 @@ class SqliteBatches(SqlitePort, BatchStore):
             return took.rowcount == 1
 
     def expired(self, crawl: str) -> list[Attempt]:
-        late = self._db.execute(f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}", (crawl,))  # noqa: S608 - own words
+        expired = f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}"
+        late = self._db.execute(expired, (crawl,))
         keys = {tuple(row) for row in late}
-        return [attempt for attempt in self.attempts(crawl, LEASABLE) if (attempt.batch, attempt.number) in keys]
+        return [
+            attempt
+            for attempt in self.attempts(crawl, LEASABLE)
+            if (attempt.batch, attempt.number) in keys
+        ]
 
     # leasing
 
@@ -264,11 +347,15 @@ class SqliteBatches(SqlitePort, BatchStore):
     def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
         """The named slots, else all of the own spider, in which something waits; none while the crawl is to rest."""
         query = (
-            f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"  # noqa: S608 - own words
+            f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"
             " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
         )
         waiting, named = (row[0] for row in self._db.execute(query, (crawl,))), set(slots)
-        return [slot for slot in waiting if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
+        return [
+            slot
+            for slot in waiting
+            if (slot in named if named else not slot.startswith(OTHER_SPIDER))
+        ]
 
     def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
         crawl, number = look.crawl, batch.attempts + 1
@@ -277,7 +364,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
-            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
+            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",
             (crawl, batch.number, number, look.lessee.job, look.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
@@ -289,7 +376,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         with self._file.step():
             self._crawl_number(crawl)
             self._db.execute(
-                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
+                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"
                 " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
                 (crawl, producer, seconds),
             )
@@ -303,15 +390,23 @@ class SqliteBatches(SqlitePort, BatchStore):
         with self._file.step(writes=False):
             self._crawl_number(crawl)
             known = self._db.execute(
-                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",  # noqa: S608 - own words
+                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",
                 (crawl,),
             ).fetchall()
             query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
             rows = self._db.execute(query, (crawl,))
             return Backlog(
-                slots=slot_counts((slot, state, _count(batches), _count(size)) for slot, state, batches, size in rows),
-                expired=self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl),  # noqa: S608 - own words
-                acked=self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl),
+                slots=slot_counts(
+                    (slot, state, _count(batches), _count(size))
+                    for slot, state, batches, size in rows
+                ),
+                expired=self._value(
+                    f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}",
+                    crawl,
+                ),
+                acked=self._value(
+                    "SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl
+                ),
                 producers=tuple(name for name, lost in known if not lost),
                 lost=tuple(name for name, lost in known if lost),
                 standing=bool(self._value("SELECT standing FROM crawls WHERE id = ?", crawl)),
@@ -319,7 +414,8 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         where = f"crawl = ? AND slot = ? AND {_WAITING} ORDER BY priority DESC, number LIMIT ?"
-        return self._all(self._door.batch, f"SELECT * FROM batches WHERE {where}", crawl, slot, limit)  # noqa: S608 - own words
+        statement = f"SELECT * FROM batches WHERE {where}"
+        return self._all(self._door.batch, statement, crawl, slot, limit)
 
 
 def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:

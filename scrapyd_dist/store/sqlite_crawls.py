@@ -16,7 +16,9 @@ from scrapyd_dist.store.sqlite_file import SqlitePort
 
 class SqliteCrawls(SqlitePort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
-        return self._all(lambda row: self._door.node(row, row[FIELD]), "SELECT * FROM nodes ORDER BY name")
+        return self._all(
+            lambda row: self._door.node(row, row[FIELD]), "SELECT * FROM nodes ORDER BY name"
+        )
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
@@ -43,9 +45,13 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         return dict(row)
 
     def crawls(self) -> list[Crawl]:
-        return self._all(self._door.crawl, "SELECT * FROM crawls ORDER BY created DESC, number DESC")
+        return self._all(
+            self._door.crawl, "SELECT * FROM crawls ORDER BY created DESC, number DESC"
+        )
 
-    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    def _set_row(
+        self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})
+    ) -> bool:
         with self._file.step():
             return not row or self._update("crawls", row, **{**before, "id": crawl}) > 0
 
@@ -67,11 +73,16 @@ class SqliteCrawls(SqlitePort, CrawlStore):
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         query = "SELECT * FROM samples WHERE crawl = ? ORDER BY at, rowid"
-        return self._all(lambda row: self._door.sample(crawl, row["at"], row["sample"]), query, crawl)
+        return self._all(
+            lambda row: self._door.sample(crawl, row["at"], row["sample"]), query, crawl
+        )
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         self._crawl_number(crawl)
-        rows = [{**self._signed(_told_of(shard), "shard", crawl), "state": shard.state.value} for shard in shards]
+        rows = [
+            {**self._signed(_told_of(shard), "shard", crawl), "state": shard.state.value}
+            for shard in shards
+        ]
         with self._file.step():
             for row in rows:
                 self._insert("shards", {"crawl": crawl, **row})
@@ -99,7 +110,8 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         with self._file.step():
             self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
             self._db.execute(
-                "DELETE FROM counts WHERE crawl = ? AND name != 'sealed' AND name NOT LIKE 'goal.%'", (crawl,)
+                "DELETE FROM counts WHERE crawl = ? AND name != 'sealed' AND name NOT LIKE 'goal.%'",
+                (crawl,),
             )
 
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
@@ -108,7 +120,9 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             if not self._db.execute(there, (last, crawl)).rowcount:
                 raise self._door.no_crawl(crawl)
             for worker in workers:
-                row = self._signed({**asdict(worker), "since": float(worker.since)}, "worker", crawl)
+                row = self._signed(
+                    {**asdict(worker), "since": float(worker.since)}, "worker", crawl
+                )
                 self._insert("workers", {"crawl": crawl, **row}, verb="INSERT OR REPLACE")
 
     def remove_worker(self, crawl: str, job: str) -> None:

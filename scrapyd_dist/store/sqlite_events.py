@@ -16,7 +16,9 @@ class SqliteEvents(SqlitePort):
 
     def strategy(self, crawl: str) -> int | None:
         """The short number of the crawl's strategy, if it has one."""
-        query = "SELECT number FROM strategies WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
+        query = (
+            "SELECT number FROM strategies WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
+        )
         number: int | None = self._value(query, crawl)
         if number is None:
             self._crawl_number(crawl)
@@ -32,12 +34,12 @@ class SqliteEvents(SqlitePort):
     def count(self, strategy: int, **changes: int) -> None:
         """Add to these counts of the strategy."""
         assignments = ", ".join(f"{name} = {name} + ?" for name in changes)
-        query = f"UPDATE strategies SET {assignments} WHERE number = ?"  # noqa: S608 - own names
+        query = f"UPDATE strategies SET {assignments} WHERE number = ?"
         self._db.execute(query, (*changes.values(), strategy))
 
     def numbers(self, strategy: int, kind: str, how_many: int) -> int:
         """Take the next so many numbers of this kind; the last that was given before them."""
-        last: int = self._value(f"SELECT {kind} FROM strategies WHERE number = ?", strategy)  # noqa: S608 - own names
+        last: int = self._value(f"SELECT {kind} FROM strategies WHERE number = ?", strategy)
         if how_many:
             self.count(strategy, **{kind: how_many})
         return last
@@ -56,7 +58,9 @@ class SqliteEvents(SqlitePort):
         self._db.executemany(query, rows)
         self.count(strategy, pending=len(rows))
 
-    def first(self, strategy: int, partitions: Collection[int], limit: int) -> list[tuple[int, str]]:
+    def first(
+        self, strategy: int, partitions: Collection[int], limit: int
+    ) -> list[tuple[int, str]]:
         """The oldest that wait in these partitions: number and text."""
         query = (
             "SELECT number, event FROM link_events WHERE strategy = ? AND partition = ? AND fault IS NULL"
@@ -72,7 +76,9 @@ class SqliteEvents(SqlitePort):
 
     def bury(self, crawl: str, strategy: int, faults: Sequence[tuple[int, str]]) -> None:
         """Make dead letters of these events, for these reasons."""
-        query = "UPDATE link_events SET fault = ? WHERE strategy = ? AND number = ? AND fault IS NULL"
+        query = (
+            "UPDATE link_events SET fault = ? WHERE strategy = ? AND number = ? AND fault IS NULL"
+        )
         self._must_change(crawl, query, [(fault, strategy, number) for number, fault in faults])
         self.count(strategy, pending=-len(faults), dead=len(faults))
 

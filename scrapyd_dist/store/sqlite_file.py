@@ -34,26 +34,42 @@ _ROWS = 50_000
 _PAGES = 2_000
 #: what there may be much of: tables, what tells their rows apart, and whether they know the crawl by its number
 _OF_A_CRAWL = (
-    ("seen", "crawl, fingerprint", True), ("payloads", "crawl, batch", False), ("misses", "rowid", False),
-    ("attempts", "crawl, batch, number", False), ("batches", "crawl, number", False),
-)  # fmt: skip
+    ("seen", "crawl, fingerprint", True),
+    ("payloads", "crawl, batch", False),
+    ("misses", "rowid", False),
+    ("attempts", "crawl, batch, number", False),
+    ("batches", "crawl, number", False),
+)
 _STRATEGYS = "strategy = ?"
 #: likewise of a strategy: table, key, and a condition that an index serves
 _OF_A_STRATEGY = (
-    ("links", "strategy, fingerprint", _STRATEGYS), ("link_slots", "strategy, slot, partition", _STRATEGYS),
-    ("link_queue", "number", f"{_STRATEGYS} AND later = 0"), ("link_queue", "number", f"{_STRATEGYS} AND later = 1"),
-    ("link_events", "strategy, number", _STRATEGYS), ("link_changes", "strategy, number", _STRATEGYS),
-    ("link_domains", "strategy, domain", _STRATEGYS), ("strategy_processes", "strategy, name", _STRATEGYS),
+    ("links", "strategy, fingerprint", _STRATEGYS),
+    ("link_slots", "strategy, slot, partition", _STRATEGYS),
+    ("link_queue", "number", f"{_STRATEGYS} AND later = 0"),
+    ("link_queue", "number", f"{_STRATEGYS} AND later = 1"),
+    ("link_events", "strategy, number", _STRATEGYS),
+    ("link_changes", "strategy, number", _STRATEGYS),
+    ("link_domains", "strategy, domain", _STRATEGYS),
+    ("strategy_processes", "strategy, name", _STRATEGYS),
     ("strategy_partitions", "strategy, partition", _STRATEGYS),
-)  # fmt: skip
+)
 
-_ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
+_ELSEWHERE = (
+    "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
+)
 
 
 class SqliteConnection:
     """One connection to the store's file. It belongs to one thread at a time."""
 
-    def __init__(self, path: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durable: bool = True,
+        owned: bool = True,
+        key: bytes | None = None,
+    ) -> None:
         self.path, self._owned = Path(path), owned
         self.door = Door(Signer(key), str(self.path))
         self.link_rows = LinkRows(self.door, key, is_private=True)
@@ -63,18 +79,26 @@ class SqliteConnection:
             self._prepare(durable=durable)
         except BaseException as error:
             self.db.close()
-            if isinstance(error, sqlite3.OperationalError):  # it is in use, or cannot be read or written
+            if isinstance(
+                error, sqlite3.OperationalError
+            ):  # it is in use, or cannot be read or written
                 raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
             if isinstance(error, sqlite3.DatabaseError):
-                raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
+                raise StoreError(
+                    f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}"
+                ) from error
             raise
 
     def _connect(self) -> sqlite3.Connection:
         check_local(self.path)
-        if os.path.isdir(self.path):  # noqa: PTH112 - of pathlib's, this raises nothing where it may not look
-            raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}")
-        if os.path.exists(self.path) and not os.path.isfile(self.path):  # noqa: PTH110, PTH113 - as above
-            raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is no plain file. {_ELSEWHERE}")
+        if os.path.isdir(self.path):
+            raise NoPlaceForStore(
+                f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}"
+            )
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise NoPlaceForStore(
+                f"the store {self.path} cannot be opened: it is no plain file. {_ELSEWHERE}"
+            )
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_owner()
@@ -82,9 +106,13 @@ class SqliteConnection:
             # any descriptor of it would drop this process's locks, and another one would then throw its log away.
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+            return sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+            )
         except (FileNotFoundError, NotADirectoryError, FileExistsError, PermissionError) as error:
-            raise NoPlaceForStore(f"the store {self.path} cannot be opened: {error}. {_ELSEWHERE}") from error
+            raise NoPlaceForStore(
+                f"the store {self.path} cannot be opened: {error}. {_ELSEWHERE}"
+            ) from error
         except (OSError, sqlite3.Error) as error:  # a full disk, say, which may be better later
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
 
@@ -111,7 +139,9 @@ class SqliteConnection:
     def _check_ours(self) -> None:
         """Before anything is written into it: another program's database is left as it is."""
         # The tables first: another process may be making them, and marks the file in the same transaction.
-        tables = self.db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
+        tables = self.db.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+        ).fetchone()[0]
         mark = self.db.execute("PRAGMA application_id").fetchone()[0]
         is_new = mark == 0 and not tables
         if mark != APPLICATION_ID and not is_new:
@@ -162,7 +192,9 @@ class SqliteConnection:
                 yield
                 self.db.execute("COMMIT")
             except BaseException:
-                if self.db.in_transaction:  # a full disk has ended it already, and is the error to be told
+                if (
+                    self.db.in_transaction
+                ):  # a full disk has ended it already, and is the error to be told
                     self.db.execute("ROLLBACK")
                 raise
             finally:
@@ -175,7 +207,9 @@ class SqliteConnection:
         """Remove what there is of a crawl but its row, and of strategies that are no crawl's any more, bit by bit."""
         for table, key, by_number in _OF_A_CRAWL:
             self._remove(table, key, "crawl = ?", number if by_number else crawl)
-        for (strategy,) in self.db.execute("SELECT number FROM strategies WHERE crawl IS NULL").fetchall():
+        for (strategy,) in self.db.execute(
+            "SELECT number FROM strategies WHERE crawl IS NULL"
+        ).fetchall():
             for table, key, where in _OF_A_STRATEGY:
                 self._remove(table, key, where, strategy)
             with self.step():
@@ -183,11 +217,12 @@ class SqliteConnection:
         self._give_back()
 
     def _remove(self, table: str, key: str, where: str, value: object) -> None:
-        some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_ROWS}"  # noqa: S608 - own names
+        some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_ROWS}"
         removed = _ROWS
         while removed == _ROWS:
             with self.step():
-                removed = self.db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (value,)).rowcount  # noqa: S608 - own names
+                statement = f"DELETE FROM {table} WHERE ({key}) IN ({some})"
+                removed = self.db.execute(statement, (value,)).rowcount
 
     def _give_back(self) -> None:
         """Shrink the file, where it was made so that it can."""
@@ -258,7 +293,9 @@ class SqlitePort:
         with self._file.step():
             self._db.executemany(query, rows)
 
-    def _insert(self, table: str, row: Mapping[str, Any], more: str = "", *, verb: str = "INSERT") -> int:
+    def _insert(
+        self, table: str, row: Mapping[str, Any], more: str = "", *, verb: str = "INSERT"
+    ) -> int:
         """Gives the number of the row."""
         marks = ", ".join(f":{name}" for name in row)
         query = f"{verb} INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}"
@@ -267,9 +304,11 @@ class SqlitePort:
     def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> int:
         """Set fields of the rows that have these values; how many they are."""
         assignments = ", ".join(f"{name} = :{name}" for name in changes)
-        place = " AND ".join(f"{name} {'IS' if value is None else '='} :key_{name}" for name, value in key.items())
+        place = " AND ".join(
+            f"{name} {'IS' if value is None else '='} :key_{name}" for name, value in key.items()
+        )
         values = {**storable(changes), **{f"key_{name}": value for name, value in key.items()}}
-        return self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values).rowcount  # noqa: S608 - own names
+        return self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values).rowcount
 
     def _crawl_number(self, crawl: str) -> int:
         """The short name of a crawl."""

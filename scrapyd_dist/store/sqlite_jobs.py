@@ -27,7 +27,9 @@ class SqliteJobs(SqlitePort, JobStore):
             self._db.execute("UPDATE job_revision SET revision = revision + 1")
             for one in records:
                 row = {"id": one.id, "is_over": one.state.over, "at": one.at}
-                self._insert("jobs", {**row, "record": self._door.job_text(one)}, verb="INSERT OR REPLACE")
+                self._insert(
+                    "jobs", {**row, "record": self._door.job_text(one)}, verb="INSERT OR REPLACE"
+                )
         return True
 
     def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
@@ -40,8 +42,10 @@ class SqliteJobs(SqlitePort, JobStore):
         found, wanted = list[JobVerdict](), sorted(map(text, keys))
         for start in range(0, len(wanted), _ASKED):
             some = wanted[start : start + _ASKED]
-            query = f"SELECT key, verdict FROM verdicts WHERE key IN ({', '.join('?' * len(some))})"  # noqa: S608 - marks
-            found += self._all(lambda row: self._door.verdict(row["key"], row["verdict"]), query, *some)
+            query = f"SELECT key, verdict FROM verdicts WHERE key IN ({', '.join('?' * len(some))})"
+            found += self._all(
+                lambda row: self._door.verdict(row["key"], row["verdict"]), query, *some
+            )
         return {one.key: one for one in found}
 
     def forget_jobs(self, before: float) -> int:

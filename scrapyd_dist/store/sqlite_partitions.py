@@ -12,11 +12,11 @@ class SqlitePartitions(SqlitePort):
     def hold(self, strategy: int, process: str, seconds: float, *, finished: bool) -> list[int]:
         """Take the process's share; inside of a step."""
         self._db.execute(
-            f"INSERT INTO strategy_processes VALUES (?, ?, {NOW} + ?, ?)"  # noqa: S608 - own words
+            f"INSERT INTO strategy_processes VALUES (?, ?, {NOW} + ?, ?)"
             " ON CONFLICT (strategy, name) DO UPDATE SET until = excluded.until, finished = excluded.finished",
             (strategy, process, seconds, finished),
         )
-        late = f"SELECT name FROM strategy_processes WHERE strategy = ? AND until < {NOW} AND name != ?"  # noqa: S608 - own words
+        late = f"SELECT name FROM strategy_processes WHERE strategy = ? AND until < {NOW} AND name != ?"
         for (name,) in self._db.execute(late, (strategy, process)).fetchall():
             self.leave(strategy, name)
         live = self._value("SELECT count(*) FROM strategy_processes WHERE strategy = ?", strategy)
@@ -26,14 +26,16 @@ class SqlitePartitions(SqlitePort):
         free = [partition for partition in range(PARTITIONS) if partition not in held]
         given, taken = mine[share:], free[: max(0, share - len(mine))]
         rows = [(strategy, partition) for partition in given]
-        self._db.executemany("DELETE FROM strategy_partitions WHERE strategy = ? AND partition = ?", rows)
+        self._db.executemany(
+            "DELETE FROM strategy_partitions WHERE strategy = ? AND partition = ?", rows
+        )
         rows_taken = [(strategy, partition, process) for partition in taken]
         self._db.executemany("INSERT INTO strategy_partitions VALUES (?, ?, ?)", rows_taken)
         return sorted([*mine[:share], *taken])
 
     def leave(self, strategy: int, process: str) -> None:
         for table, column in (("strategy_partitions", "process"), ("strategy_processes", "name")):
-            query = f"DELETE FROM {table} WHERE strategy = ? AND {column} = ?"  # noqa: S608 - own names
+            query = f"DELETE FROM {table} WHERE strategy = ? AND {column} = ?"
             self._db.execute(query, (strategy, process))
 
     def check(self, crawl: str, strategy: int, process: str, partitions: Collection[int]) -> None:
@@ -47,7 +49,7 @@ class SqlitePartitions(SqlitePort):
             )
 
     def live(self, strategy: int) -> list[StrategyProcess]:
-        query = f"SELECT name, finished FROM strategy_processes WHERE strategy = ? AND until >= {NOW} ORDER BY name"  # noqa: S608 - own words
+        query = f"SELECT name, finished FROM strategy_processes WHERE strategy = ? AND until >= {NOW} ORDER BY name"
         held = self._held(strategy)
         return [
             StrategyProcess(

@@ -36,7 +36,9 @@ class _LinkChanges:
     """What a step changes, to be written together."""
 
     counts: Counter[str] = field(default_factory=Counter)  #: of the strategy's row
-    slots: Counter[tuple[str, int]] = field(default_factory=Counter)  #: (slot, partition) -> links in its queue
+    slots: Counter[tuple[str, int]] = field(
+        default_factory=Counter
+    )  #: (slot, partition) -> links in its queue
     taken: dict[str, None] = field(default_factory=dict)  #: slots of which a link was taken
     kept: list[tuple[object, ...]] = field(default_factory=list)
     log: list[tuple[object, ...]] = field(default_factory=list)
@@ -51,7 +53,7 @@ class SqliteLinks(SqlitePort):
         """The rows of those that are there."""
         for some in split_evenly(list(fingerprints), TOGETHER):
             marks = ", ".join("?" * len(some))
-            query = f"SELECT * FROM links WHERE strategy = ? AND fingerprint IN ({marks})"  # noqa: S608 - only marks are added
+            query = f"SELECT * FROM links WHERE strategy = ? AND fingerprint IN ({marks})"
             yield from self._db.execute(query, (strategy, *some))
 
     # changes
@@ -83,7 +85,9 @@ class SqliteLinks(SqlitePort):
             if score != row["score"]:
                 queued = int(States.QUEUED)
                 changes.log.append((step.now, row["fingerprint"], queued, queued, score, ""))
-        self._db.executemany("UPDATE links SET score = ?, due = ? WHERE strategy = ? AND fingerprint = ?", rows)
+        self._db.executemany(
+            "UPDATE links SET score = ?, due = ? WHERE strategy = ? AND fingerprint = ?", rows
+        )
         self._write(strategy, changes)
 
     def take(self, strategy: int, step: StrategyStep) -> None:
@@ -96,20 +100,39 @@ class SqliteLinks(SqlitePort):
                 self._leave(row["place"], changes)
                 changes.taken[row["slot"]] = None
         if len(places) < len(prints):
-            raise StepRefused(f"links of a new batch of {step.crawl} are not in its queue: another process has them")
-        self._db.executemany("DELETE FROM link_queue WHERE number = ?", [(place,) for place in places])
+            raise StepRefused(
+                f"links of a new batch of {step.crawl} are not in its queue: another process has them"
+            )
+        self._db.executemany(
+            "DELETE FROM link_queue WHERE number = ?", [(place,) for place in places]
+        )
         query = "UPDATE links SET place = NULL WHERE strategy = ? AND fingerprint = ?"
         self._db.executemany(query, [(strategy, one) for one in prints])
         self._write(strategy, changes)
 
-    def _keep_one(self, strategy: int, step: StrategyStep, old: Row | None, link: Link, changes: _LinkChanges) -> None:
+    def _keep_one(
+        self, strategy: int, step: StrategyStep, old: Row | None, link: Link, changes: _LinkChanges
+    ) -> None:
         place = self._requeue(strategy, step, old, link, changes)
         before = States(old["state"]) if old else States.NOT_CRAWLED
         for state, change in ((before, -1), (link.state, 1)):
             if state in _COUNTS:
                 changes.counts[_COUNTS[state]] += change
         url, state, score, slot, partition, depth, due, expires, reason, _ = self._rows.fields(link)
-        row = (strategy, link.fingerprint, url, state, score, slot, partition, depth, due, expires, reason, place)
+        row = (
+            strategy,
+            link.fingerprint,
+            url,
+            state,
+            score,
+            slot,
+            partition,
+            depth,
+            due,
+            expires,
+            reason,
+            place,
+        )
         changes.kept.append(row)
         if before != state or reason or (old and old["score"] != score):
             changes.log.append((step.now, link.fingerprint, int(before), state, score, reason))
@@ -132,9 +155,16 @@ class SqliteLinks(SqlitePort):
         self._enter(link.slot, link.partition, later=later, changes=changes)
         request = self._rows.request_text(step.crawl, link.fingerprint, link.request)
         row = (
-            place, strategy, link.fingerprint, link.slot, link.partition, float(link.score), float(link.due), later,
+            place,
+            strategy,
+            link.fingerprint,
+            link.slot,
+            link.partition,
+            float(link.score),
+            float(link.due),
+            later,
             request,
-        )  # fmt: skip
+        )
         return self._db.execute(_QUEUE, row).lastrowid
 
     def _enter(self, slot: str, partition: int, *, later: bool, changes: _LinkChanges) -> None:
@@ -153,19 +183,27 @@ class SqliteLinks(SqlitePort):
     def _write(self, strategy: int, changes: _LinkChanges) -> None:
         """Log and count what has changed."""
         number = self._events.numbers(strategy, "changes", len(changes.log))
-        self._db.executemany(_LOG, ((strategy, at, *row) for at, row in enumerate(changes.log, number + 1)))
+        self._db.executemany(
+            _LOG, ((strategy, at, *row) for at, row in enumerate(changes.log, number + 1))
+        )
         counts = {name: number for name, number in changes.counts.items() if number}
         if counts:
             self._events.count(strategy, **counts)
         self._count_slots(strategy, changes.slots)
         turn = self._events.numbers(strategy, "turns", len(changes.taken))
         turns = [(at, strategy, slot) for at, slot in enumerate(changes.taken, turn + 1)]
-        self._db.executemany("UPDATE link_slots SET turn = ? WHERE strategy = ? AND slot = ?", turns)
+        self._db.executemany(
+            "UPDATE link_slots SET turn = ? WHERE strategy = ? AND slot = ?", turns
+        )
 
     def _count_slots(self, strategy: int, slots: Counter[tuple[str, int]]) -> None:
         """Slots that are new come before all that had a turn, in the order in which they came."""
         new = self._events.numbers(strategy, "slots", len(slots)) + _FIRST_TURN
-        rows = [(strategy, *place, more, new + at) for at, (place, more) in enumerate(slots.items(), 1) if more]
+        rows = [
+            (strategy, *place, more, new + at)
+            for at, (place, more) in enumerate(slots.items(), 1)
+            if more
+        ]
         self._db.executemany(
             "INSERT INTO link_slots (strategy, slot, partition, queued, turn) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (strategy, slot, partition) DO UPDATE SET queued = queued + excluded.queued",
@@ -198,7 +236,9 @@ class SqliteLinks(SqlitePort):
         slots: Counter[tuple[str, int]] = Counter()
         for partition in partitions:
             due = self._db.execute(query, (strategy, partition, now, PROMOTED)).fetchall()
-            self._db.executemany("UPDATE link_queue SET later = 0 WHERE number = ?", [row[:1] for row in due])
+            self._db.executemany(
+                "UPDATE link_queue SET later = 0 WHERE number = ?", [row[:1] for row in due]
+            )
             slots.update((row["slot"], partition) for row in due)
         self._events.count(strategy, later=-slots.total())
         self._count_slots(strategy, slots)
@@ -220,18 +260,27 @@ class SqliteLinks(SqlitePort):
                 told.add(slot)
                 yield slot
 
-    def first(self, strategy: int, slot: str, partitions: Collection[int], limit: int) -> list[dict[str, Any]]:
+    def first(
+        self, strategy: int, slot: str, partitions: Collection[int], limit: int
+    ) -> list[dict[str, Any]]:
         """The links of a slot that come first, with their requests."""
         query = (
             "SELECT -score, number, fingerprint, request FROM link_queue WHERE strategy = ? AND slot = ?"
             " AND partition = ? AND later = 0 ORDER BY score DESC, number"
         )
         there = "SELECT partition FROM link_slots WHERE strategy = ? AND slot = ? AND queued > 0"
-        lines = [row[0] for row in self._db.execute(there, (strategy, slot)) if row[0] in partitions]
-        rows = islice(merge(*(_tuples(self._db.execute(query, (strategy, slot, one))) for one in lines)), limit)
+        lines = [
+            row[0] for row in self._db.execute(there, (strategy, slot)) if row[0] in partitions
+        ]
+        rows = islice(
+            merge(*(_tuples(self._db.execute(query, (strategy, slot, one))) for one in lines)),
+            limit,
+        )
         requests = {fingerprint: request for _, _, fingerprint, request in rows}
         links = {row["fingerprint"]: dict(row) for row in self.find(strategy, requests)}
-        return [{**links[one], "request": request} for one, request in requests.items() if one in links]
+        return [
+            {**links[one], "request": request} for one, request in requests.items() if one in links
+        ]
 
     def waiting(self, crawl: str, slot: str) -> int:
         """Requests that wait in batches of a slot."""
@@ -244,11 +293,15 @@ class SqliteLinks(SqlitePort):
     def pass_over(self, crawl: str, strategy: int, slots: Sequence[str], ahead: int) -> None:
         """Full slots are looked at again when something of their batches was leased; inside of a step."""
         full = [(strategy, slot) for slot in slots if self.waiting(crawl, slot) >= ahead]
-        self._db.executemany("UPDATE link_slots SET is_full = 1 WHERE strategy = ? AND slot = ?", full)
+        self._db.executemany(
+            "UPDATE link_slots SET is_full = 1 WHERE strategy = ? AND slot = ?", full
+        )
 
     def look_again(self, strategy: int, ahead: int) -> None:
         """Slots were full by another measure."""
-        self._db.execute("UPDATE link_slots SET is_full = 0 WHERE strategy = ? AND is_full = 1", (strategy,))
+        self._db.execute(
+            "UPDATE link_slots SET is_full = 0 WHERE strategy = ? AND is_full = 1", (strategy,)
+        )
         self._db.execute("UPDATE strategies SET ahead = ? WHERE number = ?", (ahead, strategy))
 
 

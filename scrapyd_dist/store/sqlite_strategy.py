@@ -37,9 +37,13 @@ class SqliteStrategy(SqlitePort, StrategyStore):
 
     # processes
 
-    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]:
+    def hold_partitions(
+        self, crawl: str, process: str, seconds: float, *, finished: bool = False
+    ) -> list[int]:
         with self._file.step():
-            return self._partitions.hold(self._events.opened_strategy(crawl), process, seconds, finished=finished)
+            return self._partitions.hold(
+                self._events.opened_strategy(crawl), process, seconds, finished=finished
+            )
 
     def leave_partitions(self, crawl: str, process: str) -> None:
         with self._file.step():
@@ -53,7 +57,9 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         while True:
             with self._file.step(writes=False):
                 strategy = self._events.strategy(crawl)
-                rows = self._events.first(strategy, partitions, limit) if strategy is not None else []
+                rows = (
+                    self._events.first(strategy, partitions, limit) if strategy is not None else []
+                )
             found, faults = list[LinkEvent](), list[tuple[int, str]]()
             for number, text in rows:
                 try:
@@ -69,30 +75,40 @@ class SqliteStrategy(SqlitePort, StrategyStore):
     def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
-            rows = [] if strategy is None else list(map(dict, self._links.find(strategy, set(fingerprints))))
+            rows = (
+                []
+                if strategy is None
+                else list(map(dict, self._links.find(strategy, set(fingerprints))))
+            )
         links = self._door.each(self._link, rows)
         return {link.fingerprint: link for link in links}
 
     def _link(self, row: dict[str, Any], request: Any = None) -> Link:
-        return self._rows.link(row["fingerprint"], {**row, "waits": row["place"] is not None}, request)
+        return self._rows.link(
+            row["fingerprint"], {**row, "waits": row["place"] is not None}, request
+        )
 
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         with self._file.step(writes=False):
             strategy, rows = self._events.strategy(crawl), list[tuple[str, str]]()
             for some in split_evenly(list(names), TOGETHER):
                 marks = ", ".join("?" * len(some))
-                query = f"SELECT domain, metadata FROM link_domains WHERE strategy = ? AND domain IN ({marks})"  # noqa: S608 - only marks are added
+                query = f"SELECT domain, metadata FROM link_domains WHERE strategy = ? AND domain IN ({marks})"
                 rows += map(tuple, self._db.execute(query, (strategy, *some)))
         return dict(self._door.each(lambda row: (row[0], self._rows.domain(*row)), rows))
 
-    def queue_heads(self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float) -> list[Link]:
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]:
         while True:
             with self._file.step(writes=False):
                 strategy = self._events.strategy(crawl)
                 if strategy is None or self._takes_none(crawl, strategy):
                     return []
                 due = self._links.has_due(strategy, partitions, now)
-                known = self._value("SELECT ahead FROM strategies WHERE number = ?", strategy) == ahead
+                known = (
+                    self._value("SELECT ahead FROM strategies WHERE number = ?", strategy) == ahead
+                )
             if due or not known:
                 with self._file.step():
                     self._links.promote(strategy, partitions, now)
@@ -172,7 +188,9 @@ class SqliteStrategy(SqlitePort, StrategyStore):
 
     def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
         with self._file.step():
-            if if_empty and not is_empty(self._batches.backlog(crawl), self.strategy_backlog(crawl)):
+            if if_empty and not is_empty(
+                self._batches.backlog(crawl), self.strategy_backlog(crawl)
+            ):
                 return False
             self._update("strategies", {"ended": ended}, number=self._events.opened_strategy(crawl))
             return True
@@ -184,14 +202,24 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             strategy = self._events.strategy(crawl)
             if strategy is None:
                 return StrategyBacklog(states={})
-            row = self._db.execute("SELECT * FROM strategies WHERE number = ?", (strategy,)).fetchone()
+            row = self._db.execute(
+                "SELECT * FROM strategies WHERE number = ?", (strategy,)
+            ).fetchone()
             processes = self._partitions.live(strategy)
-        states = {States.QUEUED: row["queued"], States.CRAWLED: row["crawled"], States.ERROR: row["failed"]}
+        states = {
+            States.QUEUED: row["queued"],
+            States.CRAWLED: row["crawled"],
+            States.ERROR: row["failed"],
+        }
         return StrategyBacklog(
             states={state: number for state, number in states.items() if number},
-            queued=row["waiting"] - row["later"], later=row["later"], events=row["pending"], dead=row["dead"],
-            processes=processes, ended=bool(row["ended"]),
-        )  # fmt: skip
+            queued=row["waiting"] - row["later"],
+            later=row["later"],
+            events=row["pending"],
+            dead=row["dead"],
+            processes=processes,
+            ended=bool(row["ended"]),
+        )
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
         query = (
@@ -202,7 +230,13 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         )
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
-            return self._all(lambda row: self._rows.change(row["fingerprint"], row), query, strategy, after, limit)
+            return self._all(
+                lambda row: self._rows.change(row["fingerprint"], row),
+                query,
+                strategy,
+                after,
+                limit,
+            )
 
     def dead_events(self, crawl: str, limit: int = 1_000) -> list[LinkEvent]:
         with self._file.step(writes=False):
@@ -221,7 +255,9 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             self._check_rest(crawl, strategy)
             self._db.execute("UPDATE strategies SET crawl = NULL WHERE number = ?", (strategy,))
             # Those that a worker could lease before they are gone.
-            self._db.execute("DELETE FROM batches WHERE crawl = ? AND state IN ('sealed', 'failed')", (crawl,))
+            self._db.execute(
+                "DELETE FROM batches WHERE crawl = ? AND state IN ('sealed', 'failed')", (crawl,)
+            )
             self._db.execute("DELETE FROM counts WHERE crawl = ?", (crawl,))
         self._file.clear(crawl, self._crawl_number(crawl))
 
@@ -229,7 +265,11 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         """Raise `StepRefused` while something works on the strategy."""
         query = "SELECT count(*) FROM attempts WHERE crawl = ? AND state IN ('sending', 'sent', 'running', 'acked')"
         out = self._value(query, crawl)
-        busy = [one.name for one in self._partitions.live(strategy) if one.partitions] if strategy is not None else []
+        busy = (
+            [one.name for one in self._partitions.live(strategy) if one.partitions]
+            if strategy is not None
+            else []
+        )
         if out or busy:
             raise at_work(crawl, out, (busy or [""])[0])
 

@@ -45,7 +45,7 @@ _COUNTS = (
     "SELECT 1 FROM throttle_keys JOIN grants ON grants.key = number"
     " WHERE domain = throttle_domains.domain AND at > :now - 2 * max(window, throttle_keys.gap)"
 )
-_FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"  # noqa: S608 - own words
+_FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"
 
 
 class SqliteThrottle(SqlitePort, ThrottleStore):
@@ -62,7 +62,9 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
             now, rules = self._now(), self.rules()
             answers = tuple(self._answer(ask, rules.rules, now) for ask in asks)
             changed = self._changed(known, rules.version)
-        return TakenPermits(now=now / SECOND, version=rules.version, changed=changed, answers=answers)
+        return TakenPermits(
+            now=now / SECOND, version=rules.version, changed=changed, answers=answers
+        )
 
     def _answer(self, ask: PermitRequest, rules: Mapping[str, Rule], now: int) -> PermitReply:
         standing, asked = self._standing(ask.domain)
@@ -74,24 +76,37 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
             self._forget_few(ask.domain, now)
         count, used = ask.count, 0
         if ask.pages is not None:
-            used = self._value("SELECT used FROM pages WHERE domain = ? AND budget = ?", ask.domain, ask.budget) or 0
+            used = (
+                self._value(
+                    "SELECT used FROM pages WHERE domain = ? AND budget = ?", ask.domain, ask.budget
+                )
+                or 0
+            )
             count = max(0, min(count, ask.pages - used))
             used += count
             if count:
                 query = "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = used + excluded.used"
                 self._db.execute(query, (ask.domain, ask.budget, count))
-        return answer_of(ask, self._take(ask, count, max(now, standing.rest_until), terms, now), used)
+        return answer_of(
+            ask, self._take(ask, count, max(now, standing.rest_until), terms, now), used
+        )
 
-    def _take(self, ask: PermitRequest, count: int, start: int, terms: WindowTerms, now: int) -> list[int]:
+    def _take(
+        self, ask: PermitRequest, count: int, start: int, terms: WindowTerms, now: int
+    ) -> list[int]:
         if not count:
             return []
         key, full = self._key(ask, terms, now)
         start = max(start, full)
         near = self._binding(key, count, start, terms)
-        own = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - near.reach)
+        own = self._grants(
+            "SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - near.reach
+        )
         given = moments(count, start, own, near, self._others(ask, start, terms))
         self._db.executemany("INSERT INTO grants VALUES (?, ?)", [(key, at) for at in given])
-        self._db.execute("UPDATE throttle_keys SET full = ?, seen = ? WHERE number = ?", (given[-1], now, key))
+        self._db.execute(
+            "UPDATE throttle_keys SET full = ?, seen = ? WHERE number = ?", (given[-1], now, key)
+        )
         self._purge(key, now - terms.memory, terms.memory)
         return given
 
@@ -106,7 +121,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
     def _others(self, ask: PermitRequest, start: int, terms: WindowTerms) -> list[int]:
         """Grants of the domain's other keys that may be too near; none, where only limits of keys count."""
         keys = "SELECT number FROM throttle_keys WHERE domain = ? AND key != ?"
-        query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"  # noqa: S608 - own words
+        query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"
         return self._grants(query, ask.domain, ask.key, start - terms.apart) if terms.apart else []
 
     def _grants(self, query: str, *values: int | str) -> list[int]:
@@ -144,7 +159,9 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         domain = domain_of(permit.key)
         query = "UPDATE throttle_keys SET full = 0 WHERE key = ? OR (domain = ? AND apart > 0)"
         self._db.execute(query, (permit.key, domain))
-        if permit.page_of:  # a budget that was forgotten meanwhile stays so: with -1 it would be one page larger
+        if (
+            permit.page_of
+        ):  # a budget that was forgotten meanwhile stays so: with -1 it would be one page larger
             query = "UPDATE pages SET used = used - 1 WHERE domain = ? AND budget = ?"
             self._db.execute(query, (domain, permit.page_of))
         query = (
@@ -159,13 +176,13 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
 
     def _standing(self, domain: str) -> tuple[DomainRules, int]:
         """How a domain stands, and when it was last asked for, as far as that is written down."""
-        row = self._db.execute("SELECT * FROM throttle_domains WHERE domain = ?", (domain,)).fetchone()
+        row = self._db.execute(
+            "SELECT * FROM throttle_domains WHERE domain = ?", (domain,)
+        ).fetchone()
         return (_standing_of(row), row["asked"]) if row else (DomainRules(), -_ASKED)
 
     def _asked(self, domain: str, now: int) -> None:
-        query = (
-            "INSERT INTO throttle_domains (domain, asked) VALUES (:domain, :now) ON CONFLICT DO UPDATE SET asked = :now"
-        )
+        query = "INSERT INTO throttle_domains (domain, asked) VALUES (:domain, :now) ON CONFLICT DO UPDATE SET asked = :now"
         self._db.execute(query, {"domain": domain, "now": now})
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
@@ -198,10 +215,12 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         noted = domains if len(domains) <= CHANGES else (ALL,)
         self._db.execute("UPDATE throttle SET version = version + 1")
         version = self._version_of_rules()
-        self._db.executemany("INSERT INTO throttle_changes VALUES (?, ?)", [(version, one) for one in noted])
+        self._db.executemany(
+            "INSERT INTO throttle_changes VALUES (?, ?)", [(version, one) for one in noted]
+        )
         # A version goes with all of its domains: what is left of it would look like all.
         last = "SELECT version FROM throttle_changes ORDER BY version DESC LIMIT 1 OFFSET ?"
-        self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))  # noqa: S608 - own words
+        self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))
 
     def _changed(self, known: int | None, version: int) -> frozenset[str]:
         query = "SELECT version, domain FROM throttle_changes WHERE version > ? AND version <= ?"
@@ -219,12 +238,18 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         texts = {domain: rule_text(rule) for domain, rule in changes.items()}
         with self._file.step():
             before = dict(self._db.execute("SELECT domain, rule FROM throttle_rules").fetchall())
-            after = {domain: text for domain, text in {**before, **texts}.items() if text is not None}
+            after = {
+                domain: text for domain, text in {**before, **texts}.items() if text is not None
+            }
             if after != before:
                 gone = [domain for domain in before if domain not in after]
-                self._db.executemany("DELETE FROM throttle_rules WHERE domain = ?", [(one,) for one in gone])
+                self._db.executemany(
+                    "DELETE FROM throttle_rules WHERE domain = ?", [(one,) for one in gone]
+                )
                 new = {domain: text for domain, text in after.items() if before.get(domain) != text}
-                self._db.executemany("INSERT OR REPLACE INTO throttle_rules VALUES (?, ?)", list(new.items()))
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO throttle_rules VALUES (?, ?)", list(new.items())
+                )
                 self._note({*gone, *new})
             return self._version_of_rules()
 
@@ -247,8 +272,12 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         for key in self._db.execute(query, (row["domain"],)).fetchall():
             keys[key["key"]] = self._value(count, key["number"], now - key["span"], now)
             latest = max(latest, key["latest"] or 0)
-        pages = self._db.execute("SELECT budget, used FROM pages WHERE domain = ?", (row["domain"],)).fetchall()
-        return state_of(row["domain"], _standing_of(row), now, keys=keys, latest=latest, pages=dict(pages))
+        pages = self._db.execute(
+            "SELECT budget, used FROM pages WHERE domain = ?", (row["domain"],)
+        ).fetchall()
+        return state_of(
+            row["domain"], _standing_of(row), now, keys=keys, latest=latest, pages=dict(pages)
+        )
 
     def forget_permits(self, before: float) -> None:
         # What counts still stays, however long ago that was: no budget begins anew before its time.

@@ -41,22 +41,34 @@ class SqliteTurns(SqlitePort):
             " AND attempts.state IN ('sending', 'sent', 'running') GROUP BY batches.slot"
         )
         for slot, requests in self._db.execute(under_way, (crawl,)).fetchall():
-            self._db.execute("UPDATE slot_turns SET out = ? WHERE crawl = ? AND slot = ?", (requests, crawl, slot))
+            self._db.execute(
+                "UPDATE slot_turns SET out = ? WHERE crawl = ? AND slot = ?",
+                (requests, crawl, slot),
+            )
 
     def next_slot(self, look: LeaseRequest, share: Share) -> str | None:
         """The slot whose turn it is for this worker; one that has more than its share lets its own run out."""
         holders = [""] if share.held < share.most else []
         if share.held <= share.most:
             holders.append(look.lessee.job)
-        first = [row for holder in holders for row in self._line(look, holder) if row[-1] not in look.enough]
+        first = [
+            row
+            for holder in holders
+            for row in self._line(look, holder)
+            if row[-1] not in look.enough
+        ]
         return min(first)[-1] if first else None
 
     def _line(self, look: LeaseRequest, holder: str) -> list[tuple[int, int, str]]:
         """Slots of this holder in which something waits, in turn: requests under way, turn, name; enough of them."""
         names = look.slots
-        where = f"crawl = ? AND holder = ? AND waiting > 0 AND slot IN ({', '.join('?' * len(names))})"
-        query = f"SELECT out, turn, slot FROM slot_turns WHERE {where if names else _LINE} ORDER BY out, turn, slot"  # noqa: S608 - own words
-        rows = self._db.execute(f"{query} LIMIT ?", (look.crawl, holder, *names, len(look.enough) + 1))
+        where = (
+            f"crawl = ? AND holder = ? AND waiting > 0 AND slot IN ({', '.join('?' * len(names))})"
+        )
+        query = f"SELECT out, turn, slot FROM slot_turns WHERE {where if names else _LINE} ORDER BY out, turn, slot"
+        rows = self._db.execute(
+            f"{query} LIMIT ?", (look.crawl, holder, *names, len(look.enough) + 1)
+        )
         return [(out, turn, slot) for out, turn, slot in rows]
 
     def take(self, look: LeaseRequest, slot: str) -> bool:
@@ -64,7 +76,8 @@ class SqliteTurns(SqlitePort):
         crawl, worker = look.crawl, look.lessee.job
         self._db.execute("UPDATE crawls SET turns = turns + 1 WHERE id = ?", (crawl,))
         turn = "(SELECT turns FROM crawls WHERE id = slot_turns.crawl)"
-        self._db.execute(f"UPDATE slot_turns SET turn = {turn} WHERE crawl = ? AND slot = ?", (crawl, slot))  # noqa: S608 - own words
+        give_back = f"UPDATE slot_turns SET turn = {turn} WHERE crawl = ? AND slot = ?"
+        self._db.execute(give_back, (crawl, slot))
         hold = "UPDATE slot_turns SET holder = ? WHERE crawl = ? AND slot = ? AND holder != ?"
         return look.alone and self._db.execute(hold, (worker, crawl, slot, worker)).rowcount > 0
 
@@ -78,16 +91,20 @@ class SqliteTurns(SqlitePort):
         query = "SELECT holder, count(*) FROM slot_turns WHERE crawl = ? AND holder != '' GROUP BY holder"
         held: dict[str, int] = dict(self._db.execute(query, (crawl,)).fetchall())
         asking = self._db.execute(
-            f"SELECT worker FROM hungry WHERE crawl = ? AND at > {NOW} - ?",  # noqa: S608 - own words
+            f"SELECT worker FROM hungry WHERE crawl = ? AND at > {NOW} - ?",
             (crawl, HUNGRY),
         )
         workers = {worker, *held, *(row[0] for row in asking)}
-        enough = len(workers) * (held.get(worker, 0) + limit)  # more free slots than these change nothing
-        some = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"  # noqa: S608 - own words
-        free = self._value(f"SELECT count(*) FROM ({some})", crawl, "", enough)  # noqa: S608 - own words
+        enough = len(workers) * (
+            held.get(worker, 0) + limit
+        )  # more free slots than these change nothing
+        some = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"
+        free = self._value(f"SELECT count(*) FROM ({some})", crawl, "", enough)
         return Share(held.get(worker, 0), math.ceil((free + sum(held.values())) / len(workers)))
 
     def note_hunger(self, look: LeaseRequest) -> None:
         """It found nothing, though something waits: others have all slots."""
-        hungry = f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at"  # noqa: S608 - own words
+        hungry = (
+            f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at"
+        )
         self._change(hungry, (look.crawl, look.lessee.job))

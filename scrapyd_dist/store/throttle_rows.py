@@ -4,20 +4,43 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 
-from scrapyd_dist.store.judging import LATEST, flag, foreign, from_json, judged, line, maybe, number, whole
+from scrapyd_dist.store.judging import (
+    LATEST,
+    flag,
+    foreign,
+    from_json,
+    judged,
+    line,
+    maybe,
+    number,
+    whole,
+)
 from scrapyd_dist.store.rows import Door
 from scrapyd_dist.throttle.domain_status import DomainRules
-from scrapyd_dist.throttle.permits import ALL, SECOND, DomainState, Permit, PermitReply, PermitRequest, Rule
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    SECOND,
+    DomainState,
+    Permit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+)
 
 #: changes that are remembered, for those who ask what has changed since: more than come between two looks
 CHANGES = 1000
 _RULE = {
-    "hits": maybe(whole(1)), "window": maybe(number(1e-6, LATEST)), "scale": number(0, 1), "blocked": flag,
+    "hits": maybe(whole(1)),
+    "window": maybe(number(1e-6, LATEST)),
+    "scale": number(0, 1),
+    "blocked": flag,
     "paused": flag,
-}  # fmt: skip
+}
 
 
-def changed_since(known: int | None, version: int, changes: Collection[tuple[int, str]]) -> frozenset[str]:
+def changed_since(
+    known: int | None, version: int, changes: Collection[tuple[int, str]]
+) -> frozenset[str]:
     """Which domains have changed since the known version, up to that of now; none where no version is known.
 
     `changes` are version and domain of all changes between them that are remembered. Where a version is missing, it is
@@ -55,7 +78,9 @@ def rules_of(door: Door, rows: Iterable[tuple[str, str | bytes]]) -> dict[str, R
 
     def one(row: tuple[str, str | bytes]) -> tuple[str, Rule]:
         domain, text = row
-        return judged("a rule of the throttle", {"domain": domain}, {"domain": line()})["domain"], rule_of(text)
+        return judged("a rule of the throttle", {"domain": domain}, {"domain": line()})[
+            "domain"
+        ], rule_of(text)
 
     return dict(door.each(one, rows))
 
@@ -77,7 +102,13 @@ def answer_of(ask: PermitRequest, moments: Iterable[int], used: int) -> PermitRe
 
 
 def state_of(
-    domain: str, standing: DomainRules, now: int, *, keys: Mapping[str, int], latest: int, pages: Mapping[str, int]
+    domain: str,
+    standing: DomainRules,
+    now: int,
+    *,
+    keys: Mapping[str, int],
+    latest: int,
+    pages: Mapping[str, int],
 ) -> DomainState:
     """For display; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
     return DomainState(

@@ -21,7 +21,10 @@ class BasicStrategy(CrawlingStrategy):
         max_repeats: int | str = 0,
     ) -> None:
         self.traps = Traps.of(
-            max_depth=max_depth, max_pages=max_pages, max_variants=max_variants, max_repeats=max_repeats
+            max_depth=max_depth,
+            max_pages=max_pages,
+            max_variants=max_variants,
+            max_repeats=max_repeats,
         )
 
     def read_seeds(self, stream: Iterable[str] | None) -> None:
@@ -34,14 +37,14 @@ class BasicStrategy(CrawlingStrategy):
     def page_crawled(self, response: Response) -> None:
         response.meta["state"] = States.CRAWLED
 
-    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:  # noqa: ARG002 - for strategies below
+    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:
         return [link for link in links if self.traps.passes(link)]
 
-    def links_extracted(self, request: Request, links: list[Request]) -> None:  # noqa: ARG002 - for strategies below
+    def links_extracted(self, request: Request, links: list[Request]) -> None:
         for link in links:
             if link.meta["state"] == States.NOT_CRAWLED and self.traps.admit(self.domains, link):
                 self.schedule(link, self.score(link))
 
-    def score(self, link: Request) -> float:  # noqa: ARG002 - for strategies below
+    def score(self, link: Request) -> float:
         """Return the score of a link, from 0.0 to 1.0; `link.meta["depth"]` is 0 for a seed."""
         return 1.0

@@ -25,7 +25,11 @@ class BestFirst(BasicStrategy):
         return min(1.0, max(0.0, self.function(link)))
 
     def filter_extracted_links(self, request: Request, links: list[Request]) -> list[Request]:
-        return [link for link in super().filter_extracted_links(request, links) if self.function(link) >= 0.0]
+        return [
+            link
+            for link in super().filter_extracted_links(request, links)
+            if self.function(link) >= 0.0
+        ]
 
 
 def _named(name: str) -> Callable[[Request], float]:

@@ -26,7 +26,9 @@ class DomainMetadata:
     def __init__(self, load: LoadDomains) -> None:
         self._load = load
         self._now: dict[str, dict[str, Any]] = {}
-        self._before: dict[str, str] = {}  #: of sites that the handler has touched: what they were, as JSON
+        self._before: dict[
+            str, str
+        ] = {}  #: of sites that the handler has touched: what they were, as JSON
         self._changed: set[str] = set()
         self.used = False  #: whether the strategy has asked for any
 
@@ -55,7 +57,9 @@ class DomainMetadata:
     def keep(self, may_change: Callable[[str], bool]) -> None:
         """The handler has ended: what it changed is to be stored; raises, with all put back, what speaks against it."""
         try:
-            changed = {site for site, before in self._before.items() if _text(self._now[site]) != before}
+            changed = {
+                site for site, before in self._before.items() if _text(self._now[site]) != before
+            }
             for site in changed:
                 _check_depth(site, self._now[site])
             foreign = next((site for site in sorted(changed) if not may_change(site)), None)

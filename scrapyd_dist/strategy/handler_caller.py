@@ -64,7 +64,7 @@ class HandlerCaller:
                 call.links = list(self._strategy.filter_extracted_links(request, links))
                 call.fingerprints += map(draft.fingerprint_of, call.links)
                 draft.keep()
-            except Exception as error:  # noqa: BLE001 - of the user's code
+            except Exception as error:
                 _fail(draft, event, error)
                 return None
             if not call.links:
@@ -82,7 +82,7 @@ class HandlerCaller:
                 draft.give([request, *call.links])
                 self._tell(call)
             draft.keep()
-        except Exception as error:  # noqa: BLE001 - of the user's code
+        except Exception as error:
             _fail(draft, event, error)
             return
         draft.end_event(event, *_end_of(event))
@@ -90,7 +90,9 @@ class HandlerCaller:
     def _tell(self, call: HandlerCall) -> None:
         event, request = call.event, call.request
         if event.kind is EventKind.CRAWLED:
-            page = Response(event.url or request.url, event.status, event.body, request, event.digest)
+            page = Response(
+                event.url or request.url, event.status, event.body, request, event.digest
+            )
             self._strategy.page_crawled(page)
         elif event.kind is EventKind.ERROR:
             self._strategy.request_error(request, event.error)
@@ -109,4 +111,8 @@ def _fail(draft: RoundDraft, event: LinkEvent, error: Exception) -> None:
 
 def _end_of(event: LinkEvent) -> tuple[States, str]:
     """The state of a link after its own event, unless the strategy has another one, and the reason for the log."""
-    return (States.ERROR, event.error) if event.kind is EventKind.ERROR else (States.CRAWLED, str(event.status or ""))
+    return (
+        (States.ERROR, event.error)
+        if event.kind is EventKind.ERROR
+        else (States.CRAWLED, str(event.status or ""))
+    )

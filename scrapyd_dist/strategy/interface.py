@@ -119,7 +119,10 @@ class Request:
     @property
     def fingerprint(self) -> bytes:
         """By which the request is known; empty when it was not calculated yet."""
-        as_found = (self._value.get("url"), self._value.get("method", "GET")) == (self.url, self.method)
+        as_found = (self._value.get("url"), self._value.get("method", "GET")) == (
+            self.url,
+            self.method,
+        )
         return self._known if as_found and "body" not in vars(self) else b""
 
     @property
@@ -139,7 +142,10 @@ class Request:
         value = {**self._value, "url": self.url, "method": self.method}
         if self.method == "GET":
             del value["method"]
-        meta = {**self._hidden, **{name: item for name, item in self.meta.items() if name not in OWN_META}}
+        meta = {
+            **self._hidden,
+            **{name: item for name, item in self.meta.items() if name not in OWN_META},
+        }
         if self.meta.get(READ, PAGE) != PAGE:
             meta[LINK_META] = {READ: self.meta[READ]}
         value["meta"] = {"$dict": meta} if any(name.startswith("$") for name in meta) else meta
@@ -220,7 +226,7 @@ class CrawlingStrategy(ABC):
     context: StrategyContext  #: set by the manager
 
     @classmethod
-    def from_crawler(cls, crawler: Any, **arguments: str) -> "CrawlingStrategy":  # noqa: ARG003 - for strategies that need it
+    def from_crawler(cls, crawler: Any, **arguments: str) -> "CrawlingStrategy":
         """Make the strategy, once in each process; the arguments are those of `-a NAME=VALUE`, as text.
 
         `crawler` is the Scrapy crawler of the process, with the project's `settings`.
@@ -245,7 +251,7 @@ class CrawlingStrategy(ABC):
 
     def filter_extracted_links(
         self,
-        request: Request,  # noqa: ARG002 - for strategies that need it
+        request: Request,
         links: list[Request],
     ) -> Iterable[Request]:
         """Return the links that are worth a look-up of their states; all by default.
@@ -262,7 +268,7 @@ class CrawlingStrategy(ABC):
         Each link has its state, as of now, in `meta["state"]`, and its depth. Costs no call to the store.
         """
 
-    def request_error(self, request: Request, error: str) -> None:  # noqa: ARG002 - for strategies that need it
+    def request_error(self, request: Request, error: str) -> None:
         """Handle a request that gave no page, or whose callback raised; the state becomes ERROR by default.
 
         `error` is the name of the exception's class, such as `DNSLookupError`, or some words. Schedule the request to
@@ -279,7 +285,7 @@ class CrawlingStrategy(ABC):
         """
         return False
 
-    def close(self) -> None:  # noqa: B027 - most strategies open nothing
+    def close(self) -> None:
         """Release what the strategy has opened; called once, when its process ends and no round is under way."""
 
     # what the manager provides

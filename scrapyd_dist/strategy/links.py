@@ -60,7 +60,9 @@ class Link:
     slot: str = ""  #: the slot of its batches
     partition: int = 0
     depth: int = 0  #: links from a seed
-    request: RequestValue | None = None  #: while it waits in the queue; None when it is in a batch, or was crawled
+    request: RequestValue | None = (
+        None  #: while it waits in the queue; None when it is in a batch, or was crawled
+    )
     due: float = 0.0  #: seconds since the epoch before which it is not requested
     expires: float = 0.0  #: seconds since the epoch after which it is not requested; 0: never
     reason: str = ""  #: why it is in this state, for the log of changes
@@ -88,7 +90,9 @@ class LinkEvent:
     url: str = ""  #: of the page, after redirects
     status: int = 0
     body: str | None = None  #: where the request asked for it
-    digest: str = ""  #: hash of the page's body, in hex: the same as long as the page stays the same
+    digest: str = (
+        ""  #: hash of the page's body, in hex: the same as long as the page stays the same
+    )
     error: str = ""  #: name of the exception's class, or a reason in words
     links: Sequence[FoundLink] = ()
     fault: str = ""  #: of a dead letter: what its handler raised
@@ -110,13 +114,21 @@ class StrategyStep:
     process: str  #: has to hold all these partitions still
     partitions: Collection[int]
     handled: Collection[int] = ()  #: events, which are removed
-    dead: Mapping[int, str] = field(default_factory=dict)  #: events that become dead letters -> what was raised
-    links: Sequence[Link] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
+    dead: Mapping[int, str] = field(
+        default_factory=dict
+    )  #: events that become dead letters -> what was raised
+    links: Sequence[
+        Link
+    ] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
     #: links that get another score, and those of them that wait in the queue another place there; the rest of each
     #: stays as it is, and one that is not QUEUED any more is left alone
     moved: Mapping[bytes, LinkMove] = field(default_factory=dict)
-    events: Sequence[LinkEvent] = ()  #: to be kept behind all others, for partitions of any process; numbered anew
-    domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  #: site -> metadata; None: removed
+    events: Sequence[
+        LinkEvent
+    ] = ()  #: to be kept behind all others, for partitions of any process; numbered anew
+    domains: Mapping[str, Mapping[str, Any] | None] = field(
+        default_factory=dict
+    )  #: site -> metadata; None: removed
     #: batches of links, which are in no queue any more (their `fingerprints`), stay QUEUED, and may have been in a
     #: batch before
     new: Sequence[NewBatch] = ()
@@ -186,7 +198,9 @@ def is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
 def link_meta(value: RequestValue) -> dict[str, Any]:
     """What a request's meta says of its link; empty when that is nothing."""
     meta = value.get("meta", {})
-    told = meta.get("$dict", meta).get(LINK_META)  # the codec's form of a dict with keys that begin with $
+    told = meta.get("$dict", meta).get(
+        LINK_META
+    )  # the codec's form of a dict with keys that begin with $
     return told if isinstance(told, dict) else {}
 
 

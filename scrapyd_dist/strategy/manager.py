@@ -70,7 +70,9 @@ SEALED, REFUSED = "sealed", "refused"
 class ManagerStore(Protocol):
     """What a manager needs of the store; each verb as `store.Store` has it."""
 
-    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]: ...
+    def hold_partitions(
+        self, crawl: str, process: str, seconds: float, *, finished: bool = False
+    ) -> list[int]: ...
     def leave_partitions(self, crawl: str, process: str) -> None: ...
     def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]: ...
     def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]: ...
@@ -106,7 +108,9 @@ class StrategyManager:
     ahead: int = AHEAD
     size: int = FAIR_SIZE  #: most requests in a batch
     held_for: float = HELD
-    over: bool = field(default=False, init=False)  #: the strategy has ended, and all that was told is handled
+    over: bool = field(
+        default=False, init=False
+    )  #: the strategy has ended, and all that was told is handled
     _held: frozenset[int] = field(default=frozenset(), init=False)
     _finished: bool = field(default=False, init=False)
     _voted: bool = field(default=False, init=False)
@@ -124,9 +128,13 @@ class StrategyManager:
     def __post_init__(self) -> None:
         self._caller = HandlerCaller(self.strategy, before_each=self._live)
         entry = partial(
-            Registration, store=self.store, frontier=self.crawl, process=self.process, seconds=self.held_for,
+            Registration,
+            store=self.store,
+            frontier=self.crawl,
+            process=self.process,
+            seconds=self.held_for,
             clock=self.clock,
-        )  # fmt: skip
+        )
         self._entry, self._seeds_entry = entry(work=WORK), entry(work=seeds_work(self.source))
 
     def work(self) -> bool:
@@ -202,7 +210,9 @@ class StrategyManager:
             entry.renew()
         if self._is_due(self._life_at) or self._voted is not self._finished:
             self._voted = self._finished
-            held = self.store.hold_partitions(self.crawl, self.process, self.held_for, finished=self._voted)
+            held = self.store.hold_partitions(
+                self.crawl, self.process, self.held_for, finished=self._voted
+            )
             self._held = frozenset(held)
             self._life_at = self.clock()
 
@@ -275,7 +285,9 @@ class StrategyManager:
         step.wishes = list(wishes)
         step.keep()
         step.resolve()
-        held = self._held | {partition_of(site) for site in changes}  # those of the metadata may have gone meanwhile
+        held = self._held | {
+            partition_of(site) for site in changes
+        }  # those of the metadata may have gone meanwhile
         self.store.apply(replace(step.step(self.process), domains=changes, partitions=held))
         return len(step.links) + len(step.events)
 
@@ -293,7 +305,9 @@ class StrategyManager:
         """Cut the next batches; whether there was anything to cut."""
         now = self.clock()
         heads = (
-            self.store.queue_heads(self.crawl, self._held, ahead=self.ahead, limit=ROUND_CUT, now=now)
+            self.store.queue_heads(
+                self.crawl, self._held, ahead=self.ahead, limit=ROUND_CUT, now=now
+            )
             if self._held
             else []
         )
@@ -301,28 +315,45 @@ class StrategyManager:
             return False
         result = cut(heads, size=self.size, key=self.key, now=now)
         numbers = {
-            SEALED: sum(batch.size for batch in result.new), EXPIRED: result.expired,
+            SEALED: sum(batch.size for batch in result.new),
+            EXPIRED: result.expired,
             REFUSED: len(result.errors) - result.expired,
-        }  # fmt: skip
+        }
         step = StrategyStep(
-            crawl=self.crawl, process=self.process, partitions=self._held, links=result.errors, new=result.new, now=now,
+            crawl=self.crawl,
+            process=self.process,
+            partitions=self._held,
+            links=result.errors,
+            new=result.new,
+            now=now,
             counts={name: number for name, number in numbers.items() if number},
-        )  # fmt: skip
+        )
         self.store.apply(step)
         return True
 
     def _tell_of_dead(self, backlog: Backlog) -> bool:
         """Drop batches that are dead, and tell the processes of their links; whether there were any."""
-        if sum(slot.batches.get(BatchState.DEAD.value, 0) for slot in backlog.slots) <= len(self._unreadable):
+        if sum(slot.batches.get(BatchState.DEAD.value, 0) for slot in backlog.slots) <= len(
+            self._unreadable
+        ):
             return False
-        dead = [one for one in self.store.batches(self.crawl, {BatchState.DEAD}) if one.number not in self._unreadable]
+        dead = [
+            one
+            for one in self.store.batches(self.crawl, {BatchState.DEAD})
+            if one.number not in self._unreadable
+        ]
         events: list[LinkEvent] = []
         dropped = []
         for batch in dead[:_DEAD_BATCHES]:
             try:
                 values = decode(self.store.payload(self.crawl, batch.number).get, key=self.key)
             except PayloadError as error:
-                logger.warning("Crawl %s: the dead batch %d cannot be read: %s", self.crawl, batch.number, error)
+                logger.warning(
+                    "Crawl %s: the dead batch %d cannot be read: %s",
+                    self.crawl,
+                    batch.number,
+                    error,
+                )
                 self._unreadable.add(batch.number)
                 continue
             events += map(_died, values)
@@ -331,10 +362,14 @@ class StrategyManager:
             # Events of any partition: no process has to hold them for that. Of two that do this, one is refused.
             self.store.apply(
                 StrategyStep(
-                    crawl=self.crawl, process=self.process, partitions=(), dropped=dropped, events=events,
+                    crawl=self.crawl,
+                    process=self.process,
+                    partitions=(),
+                    dropped=dropped,
+                    events=events,
                     now=self.clock(),
                 )
-            )  # fmt: skip
+            )
         return bool(dropped)
 
     # the end
@@ -344,7 +379,9 @@ class StrategyManager:
         try:
             self._finished = bool(self.strategy.finished())
         except Exception:
-            logger.exception("Crawl %s: finished() of the strategy raised; this counts as False", self.crawl)
+            logger.exception(
+                "Crawl %s: finished() of the strategy raised; this counts as False", self.crawl
+            )
             self._finished = False
         return self._finished
 
@@ -390,12 +427,18 @@ def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
 def _died(value: RequestValue) -> LinkEvent:
     """What is told of a request whose batch is dead."""
     return LinkEvent(
-        kind=EventKind.ERROR, fingerprint=bytes.fromhex(link_meta(value).get("fingerprint", "")), request=value,
-        partition=partition_of(site_of(value["url"])), url=value["url"], error=WORKER_DIED,
-    )  # fmt: skip
+        kind=EventKind.ERROR,
+        fingerprint=bytes.fromhex(link_meta(value).get("fingerprint", "")),
+        request=value,
+        partition=partition_of(site_of(value["url"])),
+        url=value["url"],
+        error=WORKER_DIED,
+    )
 
 
 def _all_finished(strategy: StrategyBacklog) -> bool:
     """Whether all partitions are held, by processes that have finished."""
     held = {partition for process in strategy.processes for partition in process.partitions}
-    return len(held) == PARTITIONS and all(one.finished for one in strategy.processes if one.partitions)
+    return len(held) == PARTITIONS and all(
+        one.finished for one in strategy.processes if one.partitions
+    )

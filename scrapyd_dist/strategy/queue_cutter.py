@@ -41,11 +41,15 @@ def cut(heads: Sequence[Link], *, size: int, key: bytes | None, now: float) -> Q
         else:
             alive.append(link)
     slot = attrgetter("slot")
-    for _, group in groupby(sorted(alive, key=slot), key=slot):  # sorted is stable: the order of scores stays
+    for _, group in groupby(
+        sorted(alive, key=slot), key=slot
+    ):  # sorted is stable: the order of scores stays
         links = sorted(group, key=attrgetter("score"), reverse=True)
         for is_sitemap, some in groupby(links, key=_is_sitemap):
             together = list(some)
-            most = 1 if is_sitemap else size  # so that the links of no more than one are in the ack of a batch
+            most = (
+                1 if is_sitemap else size
+            )  # so that the links of no more than one are in the ack of a batch
             for start in range(0, len(together), most):
                 _pack(together[start : start + most], key, result)
     return result
@@ -59,11 +63,15 @@ def _pack(links: Sequence[Link], key: bytes | None, result: QueueCut) -> None:
     first = priority_of(links[0].score)
     try:
         found = [
-            FrontierIntake(value=_told(one), fingerprint=one.fingerprint, slot=one.slot, priority=first)
+            FrontierIntake(
+                value=_told(one), fingerprint=one.fingerprint, slot=one.slot, priority=first
+            )
             for one in links
         ]
         result.new += pack(found, size=len(links), key=key)
-    except PayloadError as error:  # of one of them: it is too large, or needs a key that there is not
+    except (
+        PayloadError
+    ) as error:  # of one of them: it is too large, or needs a key that there is not
         if len(links) == 1:
             result.errors.append(_failed(links[0], str(error)))
         for link in links if len(links) > 1 else ():
@@ -74,9 +82,13 @@ def _told(link: Link) -> RequestValue:
     """The request as the worker gets it."""
     value = link.request or {"url": link.url}
     told = {
-        READ: PAGE, **link_meta(value), "fingerprint": link.fingerprint.hex(), "depth": link.depth,
-        "score": link.score, "expires": link.expires,
-    }  # fmt: skip
+        READ: PAGE,
+        **link_meta(value),
+        "fingerprint": link.fingerprint.hex(),
+        "depth": link.depth,
+        "score": link.score,
+        "expires": link.expires,
+    }
     return {**with_link_meta(value, told), "priority": priority_of(link.score)}
 
 

@@ -94,9 +94,13 @@ class RoundDraft:
     counts: dict[str, int] = field(default_factory=dict)
     wishes: list[ScheduledRequest] = field(default_factory=list)  #: of the handler that runs
     beyond: int = 0  #: requests that this handler would have too deep
-    unresolved: list[ScheduledRequest] = field(default_factory=list)  #: whose states have to be looked up first
+    unresolved: list[ScheduledRequest] = field(
+        default_factory=list
+    )  #: whose states have to be looked up first
     known: dict[bytes, Link | None] = field(default_factory=dict)  #: what the store said
-    given: list[tuple[Request, bytes, States]] = field(default_factory=list)  #: whose states the handler was told
+    given: list[tuple[Request, bytes, States]] = field(
+        default_factory=list
+    )  #: whose states the handler was told
     own: bytes = b""  #: of the link whose own event is being handled
 
     @cached_property
@@ -164,12 +168,19 @@ class RoundDraft:
         fingerprint = request.fingerprint or self.rules.fingerprint(value)
         self.wishes.append(
             ScheduledRequest(
-                value=value, fingerprint=fingerprint, score=float(score), due=due,
-                expires=expires, depth=depth, partition=partition_of(request.site),
-                slot=check_slot_name(meta.get("slot") or ""), dont_queue=dont_queue, own=fingerprint == self.own,
+                value=value,
+                fingerprint=fingerprint,
+                score=float(score),
+                due=due,
+                expires=expires,
+                depth=depth,
+                partition=partition_of(request.site),
+                slot=check_slot_name(meta.get("slot") or ""),
+                dont_queue=dont_queue,
+                own=fingerprint == self.own,
                 state=None if meta.get("state") is None else States(meta["state"]),
             )
-        )  # fmt: skip
+        )
         if not dont_queue:
             meta["state"] = States.QUEUED
         if self.seeded:
@@ -230,9 +241,17 @@ class RoundDraft:
         before = self.known.get(wish.fingerprint)
         slot = wish.slot or (before.slot if before else "") or self.rules.slot_of(wish.value["url"])
         self.links[wish.fingerprint] = Link(
-            fingerprint=wish.fingerprint, url=wish.value["url"], state=States.QUEUED, score=wish.score, slot=slot,
-            partition=wish.partition, depth=wish.depth, request=wish.value, due=wish.due, expires=wish.expires,
-        )  # fmt: skip
+            fingerprint=wish.fingerprint,
+            url=wish.value["url"],
+            state=States.QUEUED,
+            score=wish.score,
+            slot=slot,
+            partition=wish.partition,
+            depth=wish.depth,
+            request=wish.value,
+            due=wish.due,
+            expires=wish.expires,
+        )
         self.moved.pop(wish.fingerprint, None)
         self.count(SCHEDULED)
 
@@ -251,16 +270,26 @@ class RoundDraft:
             self.links[wish.fingerprint] = replace(link, score=wish.score, request=None)
 
     def _set_state(
-        self, request: Request, fingerprint: bytes, state: States, reason: str = "set by the strategy"
+        self,
+        request: Request,
+        fingerprint: bytes,
+        state: States,
+        reason: str = "set by the strategy",
     ) -> None:
         partition = partition_of(request.site)
         if partition not in self.partitions or state is States.NOT_CRAWLED:
             return
         link = self.link(fingerprint) or Link(
-            fingerprint=fingerprint, url=request.url, state=state, slot=self.rules.slot_of(request.url),
-            partition=partition, depth=int(request.meta.get("depth", 0)),
-        )  # fmt: skip
-        self.links[fingerprint] = replace(link, state=state, request=None, due=0.0, expires=0.0, reason=reason)
+            fingerprint=fingerprint,
+            url=request.url,
+            state=state,
+            slot=self.rules.slot_of(request.url),
+            partition=partition,
+            depth=int(request.meta.get("depth", 0)),
+        )
+        self.links[fingerprint] = replace(
+            link, state=state, request=None, due=0.0, expires=0.0, reason=reason
+        )
         self.moved.pop(fingerprint, None)
 
     # events
@@ -296,39 +325,61 @@ class RoundDraft:
     def step(self, process: str) -> StrategyStep:
         """The step that keeps all of this."""
         return StrategyStep(
-            crawl=self.rules.crawl, process=process, partitions=self.partitions, handled=self.handled, dead=self.dead,
-            links=list(self.links.values()), moved=self.moved, events=self.events, domains=self.domains.changes(),
-            counts=self.counts, now=self.now(),
-        )  # fmt: skip
+            crawl=self.rules.crawl,
+            process=process,
+            partitions=self.partitions,
+            handled=self.handled,
+            dead=self.dead,
+            links=list(self.links.values()),
+            moved=self.moved,
+            events=self.events,
+            domains=self.domains.changes(),
+            counts=self.counts,
+            now=self.now(),
+        )
 
 
 def _moment(request: Request, name: str) -> float:
     """A time that a request's meta names, 0 for none."""
     moment = float(request.meta.get(name) or 0.0)
     if not math.isfinite(moment):
-        raise ValueError(f"the {name} of {request.url} is {moment}, and has to be seconds since the epoch")
+        raise ValueError(
+            f"the {name} of {request.url} is {moment}, and has to be seconds since the epoch"
+        )
     return moment
 
 
 def _check(value: RequestValue, *, has_key: bool) -> None:
     if not has_key and (hidden := hidden_by(value)):
-        raise ValueError(f"the request of {value['url']} has {hidden}, and there is no key to encrypt it with")
+        raise ValueError(
+            f"the request of {value['url']} has {hidden}, and there is no key to encrypt it with"
+        )
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the request of {value['url']} has a value that JSON cannot carry: {error}") from None
+        raise ValueError(
+            f"the request of {value['url']} has a value that JSON cannot carry: {error}"
+        ) from None
 
 
 def _handed_over(wish: ScheduledRequest) -> LinkEvent:
     """The event that tells the process of another partition of a request."""
     told = {
-        "score": wish.score, "due": wish.due, "expires": wish.expires, "slot": wish.slot, "depth": wish.depth,
-        "state": wish.state, "dont_queue": wish.dont_queue,
-    }  # fmt: skip
+        "score": wish.score,
+        "due": wish.due,
+        "expires": wish.expires,
+        "slot": wish.slot,
+        "depth": wish.depth,
+        "state": wish.state,
+        "dont_queue": wish.dont_queue,
+    }
     return LinkEvent(
-        kind=EventKind.SCHEDULED, fingerprint=wish.fingerprint, partition=wish.partition, url=wish.value["url"],
+        kind=EventKind.SCHEDULED,
+        fingerprint=wish.fingerprint,
+        partition=wish.partition,
+        url=wish.value["url"],
         request=with_link_meta(wish.value, {**link_meta(wish.value), _WISH: told}),
-    )  # fmt: skip
+    )
 
 
 def _taken_over(event: LinkEvent) -> ScheduledRequest:
@@ -337,10 +388,17 @@ def _taken_over(event: LinkEvent) -> ScheduledRequest:
     wish = told.pop(_WISH)
     state = wish["state"]
     return ScheduledRequest(
-        value=with_link_meta(event.request, told), fingerprint=event.fingerprint, score=wish["score"], due=wish["due"],
-        expires=wish["expires"], slot=wish["slot"], depth=wish["depth"], partition=event.partition,
-        dont_queue=wish["dont_queue"], state=None if state is None else States(state),
-    )  # fmt: skip
+        value=with_link_meta(event.request, told),
+        fingerprint=event.fingerprint,
+        score=wish["score"],
+        due=wish["due"],
+        expires=wish["expires"],
+        slot=wish["slot"],
+        depth=wish["depth"],
+        partition=event.partition,
+        dont_queue=wish["dont_queue"],
+        state=None if state is None else States(state),
+    )
 
 
 def found_requests(found: Sequence[FoundLink], depth: int) -> list[Request]:

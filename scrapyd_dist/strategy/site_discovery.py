@@ -13,10 +13,20 @@ from scrapyd_dist.strategy.links import States
 from scrapyd_dist.strategy.traps import number_of
 
 ROBOTS, SITEMAP, HOME, INTERESTING, OTHER = 1.0, 0.9, 0.8, 0.7, 0.5  #: scores
-FATAL, ROBOTS_SIZE = "DNSLookupError", 32_768  #: the error that ends a domain; the part of a robots.txt that is kept
+FATAL, ROBOTS_SIZE = (
+    "DNSLookupError",
+    32_768,
+)  #: the error that ends a domain; the part of a robots.txt that is kept
 FIRST = r"(?i)/(about|contact|company|team|jobs|careers|news|blog|press)\b"
 #: keys of a domain's metadata; `wait` also of a request's meta: the addresses that wait for its robots.txt
-_HOSTS, _WAIT, _RULES, _PAGES, _SITEMAPS, _GONE = "hosts", "wait", "rules", "pages", "sitemaps", "gone"
+_HOSTS, _WAIT, _RULES, _PAGES, _SITEMAPS, _GONE = (
+    "hosts",
+    "wait",
+    "rules",
+    "pages",
+    "sitemaps",
+    "gone",
+)
 #: a robots.txt -> its rules
 _rules = lru_cache(1_000)(Protego.parse)
 
@@ -29,14 +39,25 @@ class Discovery(CrawlingStrategy):
     """
 
     def __init__(
-        self, max_pages: Any = 100, max_sitemaps: Any = 100, interesting: str = FIRST, user_agent: str = "*"
+        self,
+        max_pages: Any = 100,
+        max_sitemaps: Any = 100,
+        interesting: str = FIRST,
+        user_agent: str = "*",
     ) -> None:
-        self.max_pages, self.max_sitemaps = number_of("max_pages", max_pages), number_of("max_sitemaps", max_sitemaps)
+        self.max_pages, self.max_sitemaps = (
+            number_of("max_pages", max_pages),
+            number_of("max_sitemaps", max_sitemaps),
+        )
         self.interesting, self.user_agent = re.compile(interesting), user_agent
 
     @classmethod
     def from_crawler(cls, crawler: Any, **arguments: str) -> "Discovery":
-        agent = crawler.settings.get("ROBOTSTXT_USER_AGENT") or crawler.settings.get("USER_AGENT") or "*"
+        agent = (
+            crawler.settings.get("ROBOTSTXT_USER_AGENT")
+            or crawler.settings.get("USER_AGENT")
+            or "*"
+        )
         return cls(**{"user_agent": agent, **arguments})
 
     def read_seeds(self, stream: Iterable[str] | None) -> None:
@@ -45,7 +66,9 @@ class Discovery(CrawlingStrategy):
 
     def page_crawled(self, response: Response) -> None:
         if response.body is not None:
-            self._open(response.request, response.body[:ROBOTS_SIZE] if response.status_code < 300 else "")
+            self._open(
+                response.request, response.body[:ROBOTS_SIZE] if response.status_code < 300 else ""
+            )
 
     def request_error(self, request: Request, error: str) -> None:
         super().request_error(request, error)
@@ -54,7 +77,7 @@ class Discovery(CrawlingStrategy):
         elif request.meta.get("read") == "body":
             self._open(request, "")  # without a robots.txt all is open
 
-    def links_extracted(self, request: Request, links: list[Request]) -> None:  # noqa: ARG002 - all are sorted alike
+    def links_extracted(self, request: Request, links: list[Request]) -> None:
         for link in links:
             domain, host = self.domains[link.site], urlsplit(link.url).netloc
             hosts = domain.setdefault(_HOSTS, {})
@@ -65,13 +88,18 @@ class Discovery(CrawlingStrategy):
             elif _RULES in hosts.get(host, ()):
                 self._page(link, INTERESTING if self.interesting.search(link.url) else OTHER)
             elif host in hosts:
-                hosts[host][_WAIT] = [*dict.fromkeys([*hosts[host][_WAIT], link.url])][: self.max_pages]
+                hosts[host][_WAIT] = [*dict.fromkeys([*hosts[host][_WAIT], link.url])][
+                    : self.max_pages
+                ]
             elif len(hosts) < self.max_pages:
                 hosts[host] = {_WAIT: [link.url]}
                 self._ask(link.url, [])
 
     def _ask(self, url: str, wait: list[str]) -> None:
-        self.schedule(self.create_request(urljoin(url, "/robots.txt"), meta={"read": "body", _WAIT: wait}), ROBOTS)
+        self.schedule(
+            self.create_request(urljoin(url, "/robots.txt"), meta={"read": "body", _WAIT: wait}),
+            ROBOTS,
+        )
 
     def _open(self, robots: Request, text: str) -> None:
         """The rules of a host are known: schedule its sitemaps, its home page, and what has waited for that."""
@@ -79,7 +107,9 @@ class Discovery(CrawlingStrategy):
         waited = domain.setdefault(_HOSTS, {}).get(host, {}).get(_WAIT, ())
         domain[_HOSTS][host] = {_RULES: text}
         for url in _rules(text).sitemaps:
-            self._sitemap(self.create_request(urljoin(robots.url, url), meta={"read": "sitemap"}), domain)
+            self._sitemap(
+                self.create_request(urljoin(robots.url, url), meta={"read": "sitemap"}), domain
+            )
         urls = dict.fromkeys([urljoin(robots.url, "/"), *robots.meta.get(_WAIT, ()), *waited])
         self.refresh_states(pages := list(map(self.create_request, urls)))
         for page in pages:
@@ -93,7 +123,14 @@ class Discovery(CrawlingStrategy):
 
     def _page(self, page: Request, score: float) -> None:
         domain = self.domains[page.site]
-        rules, pages = _rules(domain[_HOSTS][urlsplit(page.url).netloc][_RULES]), domain.get(_PAGES, 0)
-        if pages < self.max_pages and not domain.get(_GONE) and rules.can_fetch(page.url, self.user_agent):
+        rules, pages = (
+            _rules(domain[_HOSTS][urlsplit(page.url).netloc][_RULES]),
+            domain.get(_PAGES, 0),
+        )
+        if (
+            pages < self.max_pages
+            and not domain.get(_GONE)
+            and rules.can_fetch(page.url, self.user_agent)
+        ):
             domain[_PAGES] = pages + 1
             self.schedule(page, score)

@@ -22,7 +22,9 @@ def number_of(name: str, value: Any) -> int:
     except (TypeError, ValueError):
         number = -1
     if number < 0:
-        raise ConfigError(f"The argument {name} of the strategy is {value!r}, and has to be a whole number from 0 on.")
+        raise ConfigError(
+            f"The argument {name} of the strategy is {value!r}, and has to be a whole number from 0 on."
+        )
     return number
 
 
@@ -44,7 +46,11 @@ class Traps:
         """Whether a link's depth and path are within the limits."""
         if self.max_depth and link.meta.get("depth", 0) > self.max_depth:
             return False
-        parts = Counter(part for part in urlsplit(link.url).path.split("/") if part) if self.max_repeats else None
+        parts = (
+            Counter(part for part in urlsplit(link.url).path.split("/") if part)
+            if self.max_repeats
+            else None
+        )
         return not parts or max(parts.values()) <= self.max_repeats
 
     def admit(self, domains: DomainMapping, link: Request) -> bool:
@@ -56,7 +62,10 @@ class Traps:
             return False
         if self.max_variants and "?" in link.url:
             address = urlsplit(link.url)
-            path, variants = f"{crc32(f'{address.netloc}{address.path}'.encode()):x}", counted["variants"]
+            path, variants = (
+                f"{crc32(f'{address.netloc}{address.path}'.encode()):x}",
+                counted["variants"],
+            )
             if variants.get(path, 0) >= self.max_variants:
                 return False
             variants[path] = variants.pop(path, 0) + 1

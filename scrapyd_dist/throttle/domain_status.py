@@ -8,7 +8,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scrapyd_dist.throttle.permits import ALL, SECOND, Limit, PermitReply, PermitRequest, Rule, SiteNews, WindowTerms
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    SECOND,
+    Limit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+    SiteNews,
+    WindowTerms,
+)
 
 #: microseconds after which a slowed-down domain doubles its pace
 RECOVERY = 30 * SECOND
@@ -96,10 +105,14 @@ def heeded(old: DomainRules, news: SiteNews, now: int) -> tuple[DomainRules, boo
         target = span(news.target_gap)
         gap = min(max(target, (old.gap + target) // 2), span(news.longest_delay))
         new = replace(new, gap=gap if news.answered else max(old.gap, gap))
-    slower = new.slowed_at != old.slowed_at or new.rest_until > max(old.rest_until, now) or new.delay > old.delay
+    slower = (
+        new.slowed_at != old.slowed_at
+        or new.rest_until > max(old.rest_until, now)
+        or new.delay > old.delay
+    )
     return new, slower or (new.gap > 0 and not old.gap)
 
 
 def span(seconds: float) -> int:
     """Convert seconds to microseconds, from 0 to one day; NaN becomes 0."""
-    return round(min(max(0.0, seconds), LONGEST / SECOND) * SECOND) if seconds == seconds else 0  # noqa: PLR0124 - NaN
+    return round(min(max(0.0, seconds), LONGEST / SECOND) * SECOND) if seconds == seconds else 0

@@ -14,7 +14,9 @@ class Limit:
 
     hits: int
     window: float  #: seconds
-    moderated: bool = True  #: spread evenly over the window, instead of all at once followed by a pause
+    moderated: bool = (
+        True  #: spread evenly over the window, instead of all at once followed by a pause
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,9 @@ class Rule:
 
     hits: int | None = None
     window: float | None = None  #: seconds; set if and only if `hits` is
-    scale: float = 1.0  #: fraction of the hits that may be used, rounded down; zero hits pause the domain
+    scale: float = (
+        1.0  #: fraction of the hits that may be used, rounded down; zero hits pause the domain
+    )
     blocked: bool = False
     paused: bool = False
 
@@ -43,9 +47,13 @@ class PermitRequest:
     key: str  #: the key whose grants are limited: `[spider|][address|]domain`
     domain: str
     count: int = 1  #: permits requested; each is granted with its own time
-    limit: Limit | None = None  #: the limit in the worker's settings, for a domain without a rule; None: no limit
+    limit: Limit | None = (
+        None  #: the limit in the worker's settings, for a domain without a rule; None: no limit
+    )
     moderated: bool = True  #: whether a rule's hits are spread evenly, if there is no `limit`
-    pages: int | None = None  #: the domain's page budget within `budget`, one page per permit; None: unlimited
+    pages: int | None = (
+        None  #: the domain's page budget within `budget`, one page per permit; None: unlimited
+    )
     budget: str = ""  #: the name under which pages are counted together, such as a crawl
 
 
@@ -62,9 +70,15 @@ class Permit:
 class PermitReply:
     """The answer to one `PermitRequest`."""
 
-    permits: tuple[Permit, ...] = ()  #: in order of time; fewer than requested only if the page budget is used up
-    free: bool = False  #: the domain has no limit; no permit is needed until the rules' version changes
-    held: bool = False  #: blocked, paused or scaled to zero; ask again when the rules' version changes
+    permits: tuple[
+        Permit, ...
+    ] = ()  #: in order of time; fewer than requested only if the page budget is used up
+    free: bool = (
+        False  #: the domain has no limit; no permit is needed until the rules' version changes
+    )
+    held: bool = (
+        False  #: blocked, paused or scaled to zero; ask again when the rules' version changes
+    )
     used_up: bool = False  #: the page budget is used up; a returned page makes room again
 
 
@@ -98,7 +112,9 @@ class SiteNews:
     crawl_delay: float | None = None  #: seconds between two requests, by robots.txt
     #: seconds between two requests with which its latency gives the target concurrency over the whole fleet
     target_gap: float | None = None
-    answered: bool = True  #: whether that is of responses with status 200; others never make the domain faster
+    answered: bool = (
+        True  #: whether that is of responses with status 200; others never make the domain faster
+    )
     longest_delay: float = 60.0  #: maximum gap in seconds for the target concurrency
 
 
@@ -108,7 +124,9 @@ class DomainState:
 
     domain: str
     now: float = 0.0  #: the store's clock when this was read
-    keys: Mapping[str, int] = field(default_factory=dict)  #: number of grants within the last window, by key
+    keys: Mapping[str, int] = field(
+        default_factory=dict
+    )  #: number of grants within the last window, by key
     next_at: float = 0.0  #: the latest granted time, by the store's clock; 0 without a grant
     rest_until: float = 0.0  #: no request before this time, by the site's Retry-After
     pace: float = 1.0  #: fraction of the limit in use after refusals; recovers by itself
@@ -152,7 +170,9 @@ class WindowTerms:
         return max(self.window, self.gap) if self.hits else self.gap
 
 
-def moments(count: int, start: int, own: Iterable[int], terms: WindowTerms, others: Sequence[int] = ()) -> list[int]:
+def moments(
+    count: int, start: int, own: Iterable[int], terms: WindowTerms, others: Sequence[int] = ()
+) -> list[int]:
     """Return the earliest times for `count` more grants from `start` on, in order.
 
     A grant may come before others that were given earlier: what was returned is free for any worker at once. `own` are

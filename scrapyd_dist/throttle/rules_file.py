@@ -41,7 +41,9 @@ def domain_of(text: str) -> str:
             f"{text} is what domains end in: each one below it, such as example.{host}, has a limit of its own."
         )
     if site != host:
-        raise ConfigError(f"{text} belongs to {site}, whose hosts all share one limit: name {site}.")
+        raise ConfigError(
+            f"{text} belongs to {site}, whose hosts all share one limit: name {site}."
+        )
     return host
 
 
@@ -53,9 +55,13 @@ def _encoded(text: str) -> str:
             return str(ipaddress.IPv6Address(bare))
         except ValueError:
             name = text.rpartition(":")[0]
-            raise ConfigError(f"{text!r} is no domain; a limit is for all ports of a host: name {name}.") from None
+            raise ConfigError(
+                f"{text!r} is no domain; a limit is for all ports of a host: name {name}."
+            ) from None
     if text.startswith("*."):
-        raise ConfigError(f"{text} has a star too many: a limit is for all hosts of a domain: name {text[2:]}.")
+        raise ConfigError(
+            f"{text} has a star too many: a limit is for all hosts of a domain: name {text[2:]}."
+        )
     try:
         host = text.strip().lower().rstrip(".").encode("idna").decode("ascii")
     except UnicodeError:
@@ -70,7 +76,9 @@ def check_hits(hits: object) -> int:
     if isinstance(hits, bool) or not isinstance(hits, int):
         raise ConfigError(f"hits is {_shown(hits)}, and must be a whole number.")
     if not 1 <= hits <= MOST_HITS:
-        raise ConfigError(f"hits is {hits}, and must be from 1 to {MOST_HITS:,}; a scale of 0 lets a domain rest.")
+        raise ConfigError(
+            f"hits is {hits}, and must be from 1 to {MOST_HITS:,}; a scale of 0 lets a domain rest."
+        )
     return hits
 
 
@@ -78,7 +86,9 @@ def check_window(window: object) -> float:
     """Return the length of a window in seconds, from `SHORTEST_WINDOW` to `LONGEST_WINDOW`, else `ConfigError`."""
     seconds = _number("window", window, "seconds")
     if not SHORTEST_WINDOW <= seconds <= LONGEST_WINDOW:
-        raise ConfigError(f"window is {seconds:g} s, and must be from {SHORTEST_WINDOW:g} s to 31 days.")
+        raise ConfigError(
+            f"window is {seconds:g} s, and must be from {SHORTEST_WINDOW:g} s to 31 days."
+        )
     return seconds
 
 
@@ -86,7 +96,9 @@ def check_scale(scale: object) -> float:
     """Return the fraction of the hits that may be used, from 0 to 1, else `ConfigError`."""
     part = _number("scale", scale, "a number")
     if not 0 <= part <= 1:
-        raise ConfigError(f"scale is {part:g}, and must be from 0 (the domain rests) to 1 (all of its hits).")
+        raise ConfigError(
+            f"scale is {part:g}, and must be from 0 (the domain rests) to 1 (all of its hits)."
+        )
     return part
 
 
@@ -102,7 +114,11 @@ def _shown(value: object) -> str:
 
 _TOP = ("domains", "blacklist")
 #: the fields of a limit, each with its check; the scale may be left out
-_LIMIT: Mapping[str, Callable[[object], Any]] = {"hits": check_hits, "window": check_window, "scale": check_scale}
+_LIMIT: Mapping[str, Callable[[object], Any]] = {
+    "hits": check_hits,
+    "window": check_window,
+    "scale": check_scale,
+}
 #: maximum number of mistakes reported per file
 _TOLD = 20
 _STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
@@ -148,7 +164,10 @@ def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]
     A domain whose rule is removed has `Rule()`.
     """
     rules = {**dict.fromkeys(now, Rule()), **said}
-    return {domain: replace(rule, paused=domain in now and now[domain].paused) for domain, rule in rules.items()}
+    return {
+        domain: replace(rule, paused=domain in now and now[domain].paused)
+        for domain, rule in rules.items()
+    }
 
 
 def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
@@ -211,7 +230,9 @@ class _RulesReader:
 
     def _domains(self, node: Any) -> None:
         lines: dict[str, int] = {}
-        for key, value in self._entries(node, yaml.MappingNode, "a domain and its limit under `domains:`"):
+        for key, value in self._entries(
+            node, yaml.MappingNode, "a domain and its limit under `domains:`"
+        ):
             domain = self._domain(key, lines)
             where = f"{key.value}: " if isinstance(key, yaml.ScalarNode) else ""
             limit = self._limit(value, where)
@@ -223,7 +244,10 @@ class _RulesReader:
         for entry in self._entries(node, yaml.SequenceNode, "a list of domains under `blacklist:`"):
             domain = self._domain(entry, lines)
             if domain == ALL:
-                self.wrong(entry, "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.")
+                self.wrong(
+                    entry,
+                    "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.",
+                )
             elif domain:
                 self.rules.setdefault(domain, {})["blocked"] = True
 
@@ -246,7 +270,9 @@ class _RulesReader:
     def _limit(self, node: Any, where: str) -> dict[str, Any]:
         """Return the checked fields of a rule."""
         if not isinstance(node, yaml.MappingNode):
-            self.wrong(node, f"{where}expected hits and window (in seconds), and found {_kind(node)}.")
+            self.wrong(
+                node, f"{where}expected hits and window (in seconds), and found {_kind(node)}."
+            )
             return {}
         parts, fields = self._parts(node, _LIMIT, where), {}
         for name, check in _LIMIT.items():

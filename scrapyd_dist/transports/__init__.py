@@ -67,7 +67,9 @@ def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
     pool.shutdown()
 
 
-def sweep(whom: Sequence[A], ask: Callable[[A], T], *, threads: int = MAX_THREADS) -> Iterator[NodeAnswer[A, T]]:
+def sweep(
+    whom: Sequence[A], ask: Callable[[A], T], *, threads: int = MAX_THREADS
+) -> Iterator[NodeAnswer[A, T]]:
     """Call `ask` for all arguments, such as nodes or jobs, concurrently, and yield each answer when it arrives.
 
     `ask` returns a value or raises NodeError; any other exception is raised from the generator. Calls that have not

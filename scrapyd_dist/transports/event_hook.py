@@ -47,7 +47,9 @@ class EventHook:
     def check(self) -> None:
         """Raise `ConfigError` if it can be neither a command nor an address."""
         if self.target and not self.target.strip():
-            raise ConfigError(f"{self.option} has only spaces in it: give it a command or an address, or leave it out.")
+            raise ConfigError(
+                f"{self.option} has only spaces in it: give it a command or an address, or leave it out."
+            )
         scheme, sign, _ = self.target.strip().partition("://")
         if sign and scheme.isalnum() and not self.is_address:
             raise ConfigError(
@@ -82,8 +84,12 @@ class EventHook:
             return ""
         data = json.dumps(document).encode()
         try:
-            return self._post(data, patience) if self.is_address else self._run(data, variables, patience)
-        except Exception as error:  # noqa: BLE001 - what is told of has happened, and nothing may go wrong with it
+            return (
+                self._post(data, patience)
+                if self.is_address
+                else self._run(data, variables, patience)
+            )
+        except Exception as error:
             return f"Nothing was told of {self.event} ({self.option}): {type(error).__name__}."
 
     def _run(self, data: bytes, variables: Mapping[str, str], patience: float) -> str:
@@ -92,9 +98,13 @@ class EventHook:
             given.write(data)
             given.seek(0)
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _RUN], stdin=given, stdout=output, stderr=subprocess.STDOUT,
-                env={**os.environ, **variables, _TEXT: self.target}, start_new_session=True,
-            )  # fmt: skip
+                ["/bin/sh", "-c", _RUN],
+                stdin=given,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **variables, _TEXT: self.target},
+                start_new_session=True,
+            )
             try:
                 code = process.wait(patience)
             except BaseException as error:  # also a Ctrl-C, of which its session hears nothing
@@ -107,24 +117,36 @@ class EventHook:
             if not code:
                 return ""
             output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * WORDS))
-            lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            lines = [
+                line.strip()
+                for line in output.read().decode("utf-8", "replace").splitlines()
+                if line.strip()
+            ]
             last_words = f": {lines[-1][:WORDS].rstrip('.')}" if lines else ""
             return f"{what} ended with code {code}{last_words}."
 
     def _post(self, data: bytes, patience: float) -> str:
-        import requests  # noqa: PLC0415 - slow to import
+        import requests
 
-        from scrapyd_dist.transports.requests import TimedAdapter  # noqa: PLC0415 - only where a hook is given
+        from scrapyd_dist.transports.requests import TimedAdapter
 
         headers = {"Content-Type": "application/json", "User-Agent": f"scrapyd-dist/{__version__}"}
         where = f"{self._shown} could not be told of {self.event} ({self.option})"
         try:
             with _unlogged(), requests.Session() as session:
-                for scheme in ("http://", "https://"):  # a timeout alone holds for each read of the answer's head
+                for scheme in (
+                    "http://",
+                    "https://",
+                ):  # a timeout alone holds for each read of the answer's head
                     session.mount(scheme, TimedAdapter(patience))
                 timeout = (min(CONNECT, patience), patience)
                 with session.post(
-                    self.target.strip(), data=data, headers=headers, timeout=timeout, allow_redirects=False, stream=True
+                    self.target.strip(),
+                    data=data,
+                    headers=headers,
+                    timeout=timeout,
+                    allow_redirects=False,
+                    stream=True,
                 ) as answer:
                     # What it says is not read: its code tells all, and a body might never end.
                     good = answer.ok and not answer.is_redirect

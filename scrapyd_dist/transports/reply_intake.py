@@ -69,7 +69,10 @@ def _unpacker(head: Reply) -> Unpacker | None:
     if way in {"", "identity"} or head.path.endswith((".gz", ".bz2")):
         return None
     if way not in {"gzip", "x-gzip", "deflate"} or head.status == 206:
-        raise head.error(NotJson, f"a proxy compresses it ({way[:20]}), though it was asked not to: switch that off")
+        raise head.error(
+            NotJson,
+            f"a proxy compresses it ({way[:20]}), though it was asked not to: switch that off",
+        )
     return zlib.decompressobj(_ANY_HEADER)
 
 
@@ -79,7 +82,9 @@ class ReplyIntake(Generic[T]):
     The bytes of a raw file go to the call's sink, if it has one; any other body is kept for the call to check.
     """
 
-    def __init__(self, node: Node, call: Call[T], status: int, headers: Iterable[tuple[str, str]]) -> None:
+    def __init__(
+        self, node: Node, call: Call[T], status: int, headers: Iterable[tuple[str, str]]
+    ) -> None:
         self._call = call
         self._head = Reply(
             where=str(node),
@@ -109,7 +114,9 @@ class ReplyIntake(Generic[T]):
     def full(self) -> bool:
         """Whether all requested bytes are here, so that the rest can be dropped."""
         # Without Content-Length, or with that of a compressed file, the size is only known at its end.
-        total_told = (self._head.length is not None and self._unpack is None) or self._head.status != 200
+        total_told = (
+            self._head.length is not None and self._unpack is None
+        ) or self._head.status != 200
         return self._left == 0 and (total_told or self._call.sink is not None)
 
     def feed(self, piece: bytes) -> None:
@@ -160,5 +167,7 @@ class ReplyIntake(Generic[T]):
         known = self._head.length is not None and self._unpack is None
         if self._head.status != 200 or known or self.full:
             return self._head.headers
-        told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
+        told = {
+            name: value for name, value in self._head.headers.items() if name != "transfer-encoding"
+        }
         return {**told, "content-length": str(self._received)}

@@ -31,7 +31,13 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
-from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, broken, no_reply, request_headers
+from scrapyd_dist.transports.reply_intake import (
+    PIECE,
+    ReplyIntake,
+    broken,
+    no_reply,
+    request_headers,
+)
 
 T = TypeVar("T")
 #: Maximum concurrent calls per node, for asyncio.
@@ -84,7 +90,9 @@ class _TimedResponse(HTTPResponse):
         self.fp = BufferedReader(_TimedReader(sock, self.fp.detach(), deadline))
 
 
-def _timed(kind: type[urllib3.HTTPConnectionPool], deadline: _Deadline, *args: Any, **kwargs: Any) -> Any:
+def _timed(
+    kind: type[urllib3.HTTPConnectionPool], deadline: _Deadline, *args: Any, **kwargs: Any
+) -> Any:
     """Return a pool of this kind, whose replies must be complete at the deadline."""
 
     class Pool(kind):  # type: ignore[misc, valid-type]  # a class like any other
@@ -118,9 +126,14 @@ class TimedAdapter(requests.adapters.HTTPAdapter):
         self.deadline = _Deadline(seconds)
         super().__init__()
 
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
+    ) -> None:
         super().init_poolmanager(connections, maxsize, block, **kwargs)
-        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": urllib3.HTTPConnectionPool, "https": self._https}
+        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {
+            "http": urllib3.HTTPConnectionPool,
+            "https": self._https,
+        }
         timed = {scheme: partial(_timed, kind, self.deadline) for scheme, kind in kinds.items()}
         self.poolmanager.pool_classes_by_scheme = timed
 
@@ -134,7 +147,9 @@ class _NodeAdapter(TimedAdapter):
             self._https = _UncheckedPool
         super().__init__(seconds)
 
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
+    ) -> None:
         name = self._node.tls_name
         if name is not None and self._node.url.startswith("https:"):
             kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
@@ -149,7 +164,10 @@ class RequestsTransport:
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         seconds = call.timeout if timeout is None else timeout
-        with closing(_NodeAdapter(node, seconds)) as adapter, self._head(adapter, node, call, seconds) as response:
+        with (
+            closing(_NodeAdapter(node, seconds)) as adapter,
+            self._head(adapter, node, call, seconds) as response,
+        ):
             intake = ReplyIntake(node, call, response.status_code, response.headers.items())
             while not intake.full:
                 try:  # an exception of the sink is not the node's fault
@@ -165,7 +183,9 @@ class RequestsTransport:
                     adapter.deadline.renew()
             return intake.done()
 
-    def _head(self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float) -> requests.Response:
+    def _head(
+        self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float
+    ) -> requests.Response:
         """Send the request and wait for the head of the reply."""
         content_type, body = call.body()
         headers = {**request_headers(node, call, content_type), "Connection": "close"}
@@ -174,9 +194,16 @@ class RequestsTransport:
         timeout = urllib3.Timeout(connect=connect, read=seconds, total=seconds)
         verify = (node.ca or True) if node.verify else False
         try:
-            request = requests.Request(call.method, node.url_of(call.target), headers=headers, data=body).prepare()
+            request = requests.Request(
+                call.method, node.url_of(call.target), headers=headers, data=body
+            ).prepare()
             return adapter.send(request, stream=True, timeout=timeout, verify=verify)  # type: ignore[arg-type]  # the stubs lag
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as e:
+        except (
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+            UnicodeError,
+        ) as e:
             raise _head_error(e, node, call, connect, seconds) from e
 
 
@@ -193,7 +220,9 @@ class ThreadTransport:
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         if node.url not in self._pools:
-            self._pools[node.url] = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="sdist-send")
+            self._pools[node.url] = ThreadPoolExecutor(
+                max_workers=THREADS, thread_name_prefix="sdist-send"
+            )
         work = partial(self._sender.send, node, call, timeout=timeout)
         return await asyncio.get_running_loop().run_in_executor(self._pools[node.url], work)
 
@@ -203,7 +232,9 @@ class ThreadTransport:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _head_error(error: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
+def _head_error(
+    error: Exception, node: Node, call: Call[T], connect: float, seconds: float
+) -> NodeError:
     """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
     where, causes = str(node), list(_causes(error))
     if isinstance(error, requests.ConnectTimeout):
@@ -227,8 +258,14 @@ def _connection_error(causes: list[BaseException], where: str, path: str) -> Nod
     if has(socket.gaierror, requests.exceptions.InvalidURL, UnicodeError):
         return HostNotFound.at(where)
     if has(urllib3.exceptions.NewConnectionError):
-        others = (one for one in causes if isinstance(one, OSError) and not isinstance(one, ConnectionRefusedError))
-        return ConnectionRefused.at(where, next((one.strerror for one in others if one.strerror), ""))
+        others = (
+            one
+            for one in causes
+            if isinstance(one, OSError) and not isinstance(one, ConnectionRefusedError)
+        )
+        return ConnectionRefused.at(
+            where, next((one.strerror for one in others if one.strerror), "")
+        )
     if has(HTTPException) and not has(RemoteDisconnected):
         return NotJson.at(where, f"{path}: the server does not speak HTTP")
     return ConnectionLost.at(where, path)

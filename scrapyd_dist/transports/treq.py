@@ -18,7 +18,9 @@ import treq
 from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
 from twisted.internet import error
-from twisted.internet._resolver import GAIResolver  # the one that reactors start with; it has no public name
+from twisted.internet._resolver import (
+    GAIResolver,
+)  # the one that reactors start with; it has no public name
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
@@ -48,7 +50,13 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import CONNECT_TIMEOUT
-from scrapyd_dist.transports.reply_intake import AS_SENT, ReplyIntake, broken, no_reply, request_headers
+from scrapyd_dist.transports.reply_intake import (
+    AS_SENT,
+    ReplyIntake,
+    broken,
+    no_reply,
+    request_headers,
+)
 
 T = TypeVar("T")
 
@@ -63,7 +71,7 @@ class TreqTransport:
     """An `AsyncSender` over treq on the asyncio reactor; the sink of a call is called in the reactor's thread."""
 
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
-        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+        from twisted.internet import reactor
 
         self._reactor: Any = reactor
         self._policies: dict[tuple[object, ...], _TlsPolicy] = {}
@@ -91,17 +99,28 @@ class TreqTransport:
     async def _head(self, node: Node, call: Call[T], seconds: float) -> Any:
         """Send the request and wait for the head of the reply."""
         content_type, body = call.body()
-        headers = Headers({name: [value] for name, value in request_headers(node, call, content_type).items()})
-        endpoints = _NodeEndpoints(_SystemNames(self._reactor), self._policy_for(node), self._connect_timeout)
+        headers = Headers(
+            {name: [value] for name, value in request_headers(node, call, content_type).items()}
+        )
+        endpoints = _NodeEndpoints(
+            _SystemNames(self._reactor), self._policy_for(node), self._connect_timeout
+        )
         pool = HTTPConnectionPool(self._reactor, persistent=False)
         agent: Any = _NodeAgent(
-            Agent.usingEndpointFactory(self._reactor, endpoints, pool=pool), node.url_of(call.target)
+            Agent.usingEndpointFactory(self._reactor, endpoints, pool=pool),
+            node.url_of(call.target),
         )
         try:
             sent = treq.request(
-                call.method, _STAND_IN, headers=headers, data=body, agent=agent, allow_redirects=False,
-                unbuffered=True, reactor=self._reactor,
-            )  # fmt: skip
+                call.method,
+                _STAND_IN,
+                headers=headers,
+                data=body,
+                agent=agent,
+                allow_redirects=False,
+                unbuffered=True,
+                reactor=self._reactor,
+            )
             sent.addTimeout(seconds, self._reactor, onTimeoutCancel=lambda failure, _: failure)
             response = await sent
         except Exception as e:
@@ -126,8 +145,10 @@ class _NodeEndpoints:
         self._reactor, self._policy, self._connect_timeout = reactor, policy, connect_timeout
         self.head_left = float(HEAD_BYTES)  #: bytes that may still come before the head is over
 
-    def endpointForURI(self, uri: Any) -> Any:  # noqa: N802 - Twisted's
-        endpoint: Any = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=self._connect_timeout)
+    def endpointForURI(self, uri: Any) -> Any:
+        endpoint: Any = HostnameEndpoint(
+            self._reactor, uri.host, uri.port, timeout=self._connect_timeout
+        )
         if uri.scheme == b"https":
             endpoint = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
         return _CountedEndpoint(endpoint, self)
@@ -142,7 +163,7 @@ class _CountedEndpoint:
         owner = self._owner
 
         class Counted(ProtocolWrapper):
-            def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
+            def dataReceived(self, data: bytes) -> None:
                 owner.head_left -= len(data)
                 if owner.head_left < 0:
                     self.abortConnection()
@@ -170,9 +191,9 @@ class _NodeAgent:
     def request(
         self,
         method: bytes,
-        uri: bytes,  # noqa: ARG002 - the stand-in
+        uri: bytes,
         headers: Headers | None = None,
-        bodyProducer: Any = None,  # noqa: N803 - IAgent's
+        bodyProducer: Any = None,
     ) -> Deferred[Any]:
         headers = headers.copy() if headers is not None else Headers()
         headers.setRawHeaders(b"Accept-Encoding", [b"identity"])
@@ -196,7 +217,14 @@ class _Body(Protocol):
     """
 
     def __init__(
-        self, clock: Any, intake: ReplyIntake[Any], seconds: float, *, renewed: bool, late: NodeError, cut: NodeError
+        self,
+        clock: Any,
+        intake: ReplyIntake[Any],
+        seconds: float,
+        *,
+        renewed: bool,
+        late: NodeError,
+        cut: NodeError,
     ) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
         self._intake = intake
@@ -205,20 +233,20 @@ class _Body(Protocol):
         self._cut = cut
         self._timer = clock.callLater(seconds, self._end, Failure(late))
 
-    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
+    def dataReceived(self, data: bytes) -> None:
         if self.finished.called:
             return
         if self._renewed:
             self._timer.reset(self._seconds)
         try:
             self._intake.feed(data)
-        except Exception:  # noqa: BLE001 - raised where the body is awaited
+        except Exception:
             self._end(Failure())
         else:
             if self._intake.full:
                 self._end(None)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - Twisted's
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         whole = reason.check(ResponseDone, PotentialDataLoss)
         self._end(None if whole else Failure(self._cut))
 
@@ -246,7 +274,11 @@ def _headers(response: Any) -> list[tuple[str, str]]:
         for name, values in response.headers.getAllRawHeaders()
         for value in values
     ]
-    return pairs if response.length is UNKNOWN_LENGTH else [*pairs, ("Content-Length", str(response.length))]
+    return (
+        pairs
+        if response.length is UNKNOWN_LENGTH
+        else [*pairs, ("Content-Length", str(response.length))]
+    )
 
 
 @implementer(IReactorPluggableNameResolver)
@@ -269,9 +301,13 @@ class _TlsPolicy:
         self._name = None if node.tls_name is None else node.tls_name.encode("ascii")
         self._checked = BrowserLikePolicyForHTTPS(_roots(node)) if node.verify else None
 
-    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: N802 - Twisted's
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:
         name = hostname if self._name is None else self._name
-        return _Unchecked(name) if self._checked is None else self._checked.creatorForNetloc(name, port)
+        return (
+            _Unchecked(name)
+            if self._checked is None
+            else self._checked.creatorForNetloc(name, port)
+        )
 
 
 def _roots(node: Node) -> Any:
@@ -294,13 +330,15 @@ class _Unchecked:
     def __init__(self, hostname: bytes) -> None:
         self._hostname = hostname
 
-    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002, N802, N803 - Twisted's
+    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
         connection = SSL.Connection(CertificateOptions(verify=False).getContext(), None)
         connection.set_tlsext_host_name(self._hostname)
         return connection
 
 
-def _head_error(failed: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
+def _head_error(
+    failed: Exception, node: Node, call: Call[T], connect: float, seconds: float
+) -> NodeError:
     """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
     where, causes = str(node), list(_causes(failed))
     if any(isinstance(cause, error.ConnectingCancelledError) for cause in causes):
@@ -312,17 +350,23 @@ def _head_error(failed: Exception, node: Node, call: Call[T], connect: float, se
     return _connection_error(failed, causes, where, call.path)
 
 
-def _connection_error(failed: Exception, causes: list[BaseException], where: str, path: str) -> NodeError:
+def _connection_error(
+    failed: Exception, causes: list[BaseException], where: str, path: str
+) -> NodeError:
     if isinstance(failed, (error.DNSLookupError, UnicodeError)):
         return HostNotFound.at(where)
     if isinstance(failed, error.ConnectError):
         refused = isinstance(failed, error.ConnectionRefusedError)
-        return ConnectionRefused.at(where, "" if refused else str(getattr(failed, "string", None) or failed)[:200])
+        return ConnectionRefused.at(
+            where, "" if refused else str(getattr(failed, "string", None) or failed)[:200]
+        )
     for cause in causes:
         is_tls = isinstance(cause, (SSL.Error, VerificationError, CertificateError))
         if is_tls and "unexpected eof" not in str(cause):
             return TlsRefused.at(where, _tls_words(cause))
-    if isinstance(causes[-1], (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted, SSL.Error)):
+    if isinstance(
+        causes[-1], (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted, SSL.Error)
+    ):
         return ConnectionLost.at(where, path)
     return NotJson.at(where, f"{path}: the server does not speak HTTP")
 

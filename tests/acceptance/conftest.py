@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, MakeScene, Scene
-from rig.consumers import bench, consumer_nodes  # noqa: F401 - fixtures
+from rig.consumers import bench, consumer_nodes
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.pullers import frontier  # noqa: F401 - a fixture
+from rig.pullers import frontier
 from rig.sites import SiteProcess
-from rig.strategy_bench import engine, strategy_bench, strategy_nodes  # noqa: F401 - fixtures
+from rig.strategy_bench import engine, strategy_bench, strategy_nodes
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,11 @@ def scene(
     """`scene(300, "--latency=0.2", per_page=100, nodes=fleet(2), LOG_LEVEL="INFO", …)`: else on the module's pair."""
 
     def make(
-        items: int, *options: str, per_page: int = 30, nodes: list[ScrapydNode] | None = None, **settings: Any
+        items: int,
+        *options: str,
+        per_page: int = 30,
+        nodes: list[ScrapydNode] | None = None,
+        **settings: Any,
     ) -> Scene:
         there, pages = nodes or pair, site(items, *options, per_page=per_page)
         it = project(nodes=there, settings={**IMPATIENT, "START_URL": pages.start_url, **settings})

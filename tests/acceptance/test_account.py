@@ -19,10 +19,18 @@ PLAIN = {**QUICK, "ADDONS": ADDON, "RETRY_TIMES": 1, "DOWNLOAD_TIMEOUT": 2}
 
 
 @pytest.fixture
-def crawl(project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode]) -> Callable[..., Project]:
+def crawl(
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode]
+) -> Callable[..., Project]:
     """`crawl(site, "easy", source="", code=0, DISTRIBUTED_BATCH_SIZE=8)`: the project after it."""
 
-    def run(the_site: SiteProcess, spider: str = "easy", source: str = "", code: int = 0, **settings: Any) -> Project:
+    def run(
+        the_site: SiteProcess,
+        spider: str = "easy",
+        source: str = "",
+        code: int = 0,
+        **settings: Any,
+    ) -> Project:
         it = project(nodes=pair, settings={**PLAIN, "START_URL": the_site.start_url, **settings})
         if source:
             it.spider(spider, source)
@@ -33,12 +41,16 @@ def crawl(project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode])
 
 
 @pytest.mark.promise("The counts add up")
-def test_offsite_and_duplicates_are_filtered_once_and_counted(crawl: Callable[..., Project], site: StartSite) -> None:
+def test_offsite_and_duplicates_are_filtered_once_and_counted(
+    crawl: Callable[..., Project], site: StartSite
+) -> None:
     there = site(90, offsite=2, duplicates=3)  # on each of three index pages
     it = crawl(there)
     assert_each_page_once(there, it.items("items.jl"))
     summary = last_crawl(it).summary
-    account = {name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")}
+    account = {
+        name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")
+    }
     assert account == {"offsite": 6, "duplicate": 9, "refused": 0, "local": 0, "sealed": 90}
     assert (summary["urls_found"], summary["urls_distinct"]) == (105, 90)
     assert summary["requests"] == {"total": 90, "sent": 90, "done": 90, "succeeded": 90}
@@ -52,7 +64,10 @@ def test_where_a_login_is_missing_the_crawl_says_how_workers_log_in(
     there.behave({there.site.detail_path(number): "status:403" for number in range(10)})
     summary = last_crawl(crawl(there, code=3)).summary
     assert summary["gone_urls"] == 10
-    assert any("10 pages were denied" in text and "DISTRIBUTED_LOGIN" in text for text in summary["warnings"])
+    assert any(
+        "10 pages were denied" in text and "DISTRIBUTED_LOGIN" in text
+        for text in summary["warnings"]
+    )
 
 
 WITH_AGENT = """
@@ -86,7 +101,9 @@ def test_a_page_that_fails_behind_a_target_page_is_told_and_both_are_made_again(
 ) -> None:
     there = site(20)
     mended = tmp_path / "mended"
-    it = crawl(there, "agents", WITH_AGENT.format(mended=str(mended)), code=3, DISTRIBUTED_MODE=mode)
+    it = crawl(
+        there, "agents", WITH_AGENT.format(mended=str(mended)), code=3, DISTRIBUTED_MODE=mode
+    )
     (miss,) = misses(it)
     assert (miss["kind"], miss["url"]) == ("failed", there.detail(7))
     assert "to which it led, failed: ValueError in the callback: who is that" in miss["reason"]
@@ -94,7 +111,9 @@ def test_a_page_that_fails_behind_a_target_page_is_told_and_both_are_made_again(
     mended.touch()
     name = last_crawl(it).id
     again = run_cli(it, "crawls", "retry", name, "--failed-urls", code=0)
-    assert "Scrapy crawls each page once" not in again.out + again.err, "what was replaced is no repeat"
+    assert "Scrapy crawls each page once" not in again.out + again.err, (
+        "what was replaced is no repeat"
+    )
     items = list(it.items(f"items-{name}.jl"))
     assert there.differences(item for item in items if "number" in item) == {}
     assert sorted(int(item["agent_of"]) for item in items if "agent_of" in item) == list(range(20))
@@ -137,7 +156,9 @@ BAD_PAGES = {
 
 @pytest.mark.promise("Each URL without a result is listed with the reason")
 @pytest.mark.black_box
-def test_of_each_page_without_an_item_it_is_known_why(crawl: Callable[..., Project], site: StartSite) -> None:
+def test_of_each_page_without_an_item_it_is_known_why(
+    crawl: Callable[..., Project], site: StartSite
+) -> None:
     there = site(60)
     path, offsite = there.site.detail_path, there.url.replace("127.0.0.1", "localhost")
     redirects = {1: path(2), 20: offsite + path(21), 22: path(22) + "?again"}
@@ -183,7 +204,10 @@ def test_pages_that_the_producer_crawls_itself_are_in_the_account(
     summary = last_crawl(it).summary
     assert (summary["local"], summary["sealed"], summary["batches"]["total"]) == (60, 0, 0)
     assert (summary["gone_urls"], summary["failed_urls"], summary["items"]) == (1, 1, 58)
-    assert {row["url"]: row["kind"] for row in misses(it)} == {there.detail(2): "gone", there.detail(3): "failed"}
+    assert {row["url"]: row["kind"] for row in misses(it)} == {
+        there.detail(2): "gone",
+        there.detail(3): "failed",
+    }
 
 
 KILLER = """

@@ -32,14 +32,18 @@ pytestmark = pytest.mark.black_box
 def begun(project: MakeProject, start_scrapy: StartCommand, start_cli: StartCommand) -> BeginCrawl:
     """`begun(nodes, site, …)`: a crawl that runs, and its project."""
 
-    def start(nodes: list[ScrapydNode], pages: SiteProcess, **settings: Any) -> tuple[Project, Command]:
+    def start(
+        nodes: list[ScrapydNode], pages: SiteProcess, **settings: Any
+    ) -> tuple[Project, Command]:
         it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, **settings})
         return it, begin("scrapy", it, pages, scrapy=start_scrapy, cli=start_cli)
 
     return start
 
 
-def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[int, ...] = ()) -> None:
+def assert_whole(
+    done: Result, project: Project, site: SiteProcess, gone: tuple[int, ...] = ()
+) -> None:
     """The crawl ended well and complete, and its account says the same as the site."""
     assert done.code == 0, done.err
     assert_exact(project, site, without=gone)
@@ -47,21 +51,27 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert (summary["state"], summary["sealed"]) == ("finished", described.items)
     assert summary["duplicate"] == described.pages * described.duplicates
     assert summary["offsite"] == described.pages * described.offsite
-    assert summary["urls_found"] == described.items + described.pages * (described.duplicates + described.offsite)
+    assert summary["urls_found"] == described.items + described.pages * (
+        described.duplicates + described.offsite
+    )
     assert (summary["items"], summary["gone_urls"]) == (described.items - len(gone), len(gone))
     assert (summary["failed_urls"], summary["dead_urls"], summary["index_failed"]) == (0, 0, 0)
     assert summary["batches"]["dead"] == 0
 
 
 @pytest.mark.promise("A node is down, dies or hangs")
-def test_one_node_away_one_killed_one_worker_killed(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
+def test_one_node_away_one_killed_one_worker_killed(
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl
+) -> None:
     nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
     pages.behave({pages.site.detail_path(555): "gone"})
     nodes[0].kill()
     it, command = begun(nodes, pages)
     wait_accepted(it, node="node2")
     nodes[1].kill()
-    victim, job = wait_for(lambda: list(busy_workers(nodes[2]).items()), 60, "a busy worker on node3")[0]
+    victim, job = wait_for(
+        lambda: list(busy_workers(nodes[2]).items()), 60, "a busy worker on node3"
+    )[0]
     os.kill(victim, signal.SIGKILL)
     done = command.wait(180)
     assert_whole(done, it, pages, gone=(555,))
@@ -90,20 +100,30 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
         nodes[0].go_on()
         # Each is cancelled once, and once more where it runs. A stopped process gets the signal when it goes on.
         least = len(attempts(it, AttemptState.FAILED, node="node1")) + len(held)
-        wait_for(lambda: nodes[0].log.count("POST /cancel.json") >= least, 60, "its old jobs cancelled")
+        wait_for(
+            lambda: nodes[0].log.count("POST /cancel.json") >= least, 60, "its old jobs cancelled"
+        )
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
         wait_for(
-            lambda: all("SIGINT" in nodes[0].job_log(job) for job in held.values()), 60, "the signal in their logs"
+            lambda: all("SIGINT" in nodes[0].job_log(job) for job in held.values()),
+            60,
+            "the signal in their logs",
         )
     wait_for(lambda: not held.keys() & nodes[0].job_pids().keys(), 60, "the end of its old jobs")
     with pages.paused():
-        wait_for(lambda: attempts(it, node="node1")[-1].sent_at > given_up, 60, "more work for it after it came back")
+        wait_for(
+            lambda: attempts(it, node="node1")[-1].sent_at > given_up,
+            60,
+            "more work for it after it came back",
+        )
     assert_whole(command.wait(180), it, pages)
     assert not {a.job for a in attempts(it, AttemptState.ACCEPTED)} & set(held.values())
 
 
-def test_a_node_is_restarted_while_its_jobs_run(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
+def test_a_node_is_restarted_while_its_jobs_run(
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl
+) -> None:
     nodes, pages = fleet(1), site(200, "--latency=0.3", per_page=100)
     it, command = begun(nodes, pages, DISTRIBUTED_NODE_TIMEOUT=30)
     orphans = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker")
@@ -136,13 +156,22 @@ def failed_jobs(project: Project) -> set[str]:
 
 def state_of(project: Project, node: str) -> str:
     """What the crawl's summary calls the node now; nothing when it does not know it."""
-    return next((row["state"] for row in last_crawl(project).summary.get("nodes", ()) if row["name"] == node), "")
+    return next(
+        (
+            row["state"]
+            for row in last_crawl(project).summary.get("nodes", ())
+            if row["name"] == node
+        ),
+        "",
+    )
 
 
 def assert_done(done: Result, project: Project, site: SiteProcess) -> None:
     assert done.code == 0, done.err
     assert_exact(project, site)
-    assert {attempt.state.value for attempt in attempts(project)} == {"accepted"}, "an attempt was cut off"
+    assert {attempt.state.value for attempt in attempts(project)} == {"accepted"}, (
+        "an attempt was cut off"
+    )
     assert site.item_hits().total() == site.site.items, "a page was fetched twice"
 
 
@@ -152,7 +181,11 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
     first, second = fleet(1)[0], fleet(1, username="me", password="hush/42:@")[0]
     pages = site(240, "--latency=0.2", per_page=60)
     it, command = begun([first], pages, DISTRIBUTED_BATCH_SIZE=20)
-    wait_for(lambda: attempts(it, AttemptState.RUNNING, node=first.name), 90, "a job at work on the first node")
+    wait_for(
+        lambda: attempts(it, AttemptState.RUNNING, node=first.name),
+        90,
+        "a job at work on the first node",
+    )
     it.targets([first, second])
     wait_accepted(it, node=second.name)
     drained = run_cli(it, "nodes", "drain", first.name, "--no-wait")
@@ -199,7 +232,11 @@ def test_nodes_of_a_file_join_leave_and_come_back(
     listed = tmp_path / "nodes.txt"
     listed.write_text(f"{one.url} name=one\n")
     it, command = begun([], pages, DISTRIBUTED_BATCH_SIZE=25, DISTRIBUTED_NODES=[f"file:{listed}"])
-    wait_for(lambda: attempts(it, AttemptState.RUNNING, node="one"), 90, "a job at work on the first node")
+    wait_for(
+        lambda: attempts(it, AttemptState.RUNNING, node="one"),
+        90,
+        "a job at work on the first node",
+    )
     listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
     wait_accepted(it, node="two")
     listed.write_text(f"{two.url} name=two slots=1\n")
@@ -273,7 +310,9 @@ def test_a_job_that_was_taken_is_not_sent_again_and_one_that_was_not_is(
 
 
 @pytest.mark.full
-def test_many_exchanges_of_every_kind_are_spoilt(scene: Callable[..., Scene], start_scrapy: StartCommand) -> None:
+def test_many_exchanges_of_every_kind_are_spoilt(
+    scene: Callable[..., Scene], start_scrapy: StartCommand
+) -> None:
     here = scene(400, 0.15)
     command = start_scrapy(here.project, "crawl", "easy", "-o", "items.jl")
     for round_, mishap in enumerate((proxy.CUT, proxy.FAILED_AFTER, proxy.PAGE_AFTER)):

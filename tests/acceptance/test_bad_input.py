@@ -85,12 +85,22 @@ CASES = {
     "rule that does not exist": Case(
         ("no rule 7", "rule 1: callback parse_item"), {"DISTRIBUTED_TARGET_RULE": 7}, quick=True
     ),
-    "no target": Case(("--callback parse_", "DISTRIBUTED_TARGET_CALLBACKS"), spider="two", source=TWO, quick=True),
+    "no target": Case(
+        ("--callback parse_", "DISTRIBUTED_TARGET_CALLBACKS"), spider="two", source=TWO, quick=True
+    ),
     "reserved argument of Scrapyd": Case(("'jobid'",), args=("-a", "jobid=x"), quick=True),
-    "index without its pages": Case(("--pages",), {"DISTRIBUTED_INDEX": "http://127.0.0.1:1/index_%05d.html"}),
-    "feed URL that cannot be read": Case(("%2F",), {"DISTRIBUTED_TARGET_FEED_URL": "ftp://me:hu/sh@127.0.0.1/x.jl"}),
-    "node that is no target": Case(("No target is called 'nowhere'",), {"DISTRIBUTED_NODES": ["nowhere"]}, code=4),
-    "add-on hidden by the spider": Case(("custom_settings", "ADDONS"), spider="hiding", source=HIDING),
+    "index without its pages": Case(
+        ("--pages",), {"DISTRIBUTED_INDEX": "http://127.0.0.1:1/index_%05d.html"}
+    ),
+    "feed URL that cannot be read": Case(
+        ("%2F",), {"DISTRIBUTED_TARGET_FEED_URL": "ftp://me:hu/sh@127.0.0.1/x.jl"}
+    ),
+    "node that is no target": Case(
+        ("No target is called 'nowhere'",), {"DISTRIBUTED_NODES": ["nowhere"]}, code=4
+    ),
+    "add-on hidden by the spider": Case(
+        ("custom_settings", "ADDONS"), spider="hiding", source=HIDING
+    ),
     "scheduler that keeps requests elsewhere": Case(
         ("Take SCHEDULER out", "scrapy_redis.scheduler.Scheduler"),
         {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": "redis://127.0.0.1:1/0"},
@@ -99,21 +109,31 @@ CASES = {
         ("OUTPUTS is {", "must be a list"), {"DISTRIBUTED_OUTPUTS": {"path": "x.jl"}}
     ),
     "login that the spider lacks": Case(
-        ("LOGIN names 'nope'", "no method"), {"DISTRIBUTED_LOGIN": "nope", "DISTRIBUTED_MODE": "pull"}
+        ("LOGIN names 'nope'", "no method"),
+        {"DISTRIBUTED_LOGIN": "nope", "DISTRIBUTED_MODE": "pull"},
     ),
     "switch that is neither": Case(("must be True or False",), {"DISTRIBUTED_ENABLED": "perhaps"}),
     "list of nodes that names none": Case(("name no node",), {"DISTRIBUTED_NODES": ["cmd:true"]}),
-    "spider that nodes cannot import": Case(("No module named 'typer'", "on the node"), spider="far", source=FAR),
+    "spider that nodes cannot import": Case(
+        ("No module named 'typer'", "on the node"), spider="far", source=FAR
+    ),
 }
 if not hasattr(scrapy.Spider, "start_requests"):  # before Scrapy 2.16 such a spider runs
-    CASES["legacy spider"] = Case(("start_requests()", "async def start"), spider="legacy", source=LEGACY)
+    CASES["legacy spider"] = Case(
+        ("start_requests()", "async def start"), spider="legacy", source=LEGACY
+    )
 
 
 def ways() -> Iterator[ParameterSet]:
     """The programs take turns, since both come to the same producer; `make test` has the quick ones, as `sdist`."""
     for number, (name, case) in enumerate(CASES.items()):
         program = "sdist" if case.quick or number % 2 else "scrapy"
-        yield pytest.param(case, program, id=f"{name} ({program})", marks=() if case.quick else pytest.mark.black_box)
+        yield pytest.param(
+            case,
+            program,
+            id=f"{name} ({program})",
+            marks=() if case.quick else pytest.mark.black_box,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +146,9 @@ def node(module_fleet: StartFleet) -> ScrapydNode:
 @pytest.fixture
 def web() -> Iterator[BadPeer]:
     """A server that is no Scrapyd."""
-    with closing(BadPeer(lambda connection, _: connection.answer(200, b"<html><h1>It works!</h1></html>"))) as server:
+    with closing(
+        BadPeer(lambda connection, _: connection.answer(200, b"<html><h1>It works!</h1></html>"))
+    ) as server:
         yield server
 
 
@@ -165,7 +187,8 @@ def test_bad_configuration(
 
 
 @pytest.mark.parametrize(
-    "line", ["crawl easy", "plan easy", "strategy run scrapyd_dist.strategy:BreadthFirst --spider easy"]
+    "line",
+    ["crawl easy", "plan easy", "strategy run scrapyd_dist.strategy:BreadthFirst --spider easy"],
 )
 def test_a_node_that_is_not_there(line: str, project: MakeProject, run_cli: RunCommand) -> None:
     it = project(settings=FAST)
@@ -173,7 +196,10 @@ def test_a_node_that_is_not_there(line: str, project: MakeProject, run_cli: RunC
     for named in ({"SDIST_NODES": "web2"}, {}):
         done = run_cli(it, *line.split(), *([] if named else ["--node", "web2"]), env=named, code=4)
         assert_one_paragraph(done.err)
-        assert "No target is called 'web2'. Did you mean web1? The targets are: web1. An address will do" in done.err
+        assert (
+            "No target is called 'web2'. Did you mean web1? The targets are: web1. An address will do"
+            in done.err
+        )
 
 
 @pytest.mark.black_box
@@ -191,7 +217,10 @@ def test_nodes_that_cannot_be_used(
     it.targets([], f"[deploy:gone]\nurl = http://{gone}/\nproject = properties\n")
     told = refused(it, program, "easy", code=5)
     assert (gone in told, "connection refused" in told) == (True, True)
-    it.targets([], f"[deploy:one]\nurl = {node.url}\nproject = properties\nusername = me\npassword = not-this\n")
+    it.targets(
+        [],
+        f"[deploy:one]\nurl = {node.url}\nproject = properties\nusername = me\npassword = not-this\n",
+    )
     told = refused(it, program, "easy", code=6)
     assert ("password" in told, "not-this" in told) == (True, False)
     it.targets([], f"[deploy:web]\nurl = http://127.0.0.1:{web.port}/\nproject = properties\n")
@@ -210,8 +239,16 @@ def test_no_project_here(project: MakeProject, run_cli: RunCommand) -> None:
 
 
 @pytest.mark.black_box
-def test_settings_without_scrapy_cfg(project: MakeProject, run_scrapy: RunCommand, node: ScrapydNode) -> None:
-    it = project(settings={**FAST, "ADDONS": ADDON, "DISTRIBUTED_TARGET_HOSTS": [f"me:hush@127.0.0.1:{node.port}"]})
+def test_settings_without_scrapy_cfg(
+    project: MakeProject, run_scrapy: RunCommand, node: ScrapydNode
+) -> None:
+    it = project(
+        settings={
+            **FAST,
+            "ADDONS": ADDON,
+            "DISTRIBUTED_TARGET_HOSTS": [f"me:hush@127.0.0.1:{node.port}"],
+        }
+    )
     (it.path / "scrapy.cfg").unlink()
     env = {"SCRAPY_SETTINGS_MODULE": "properties.settings", "PYTHONPATH": str(it.path)}
     done = run_scrapy(it, "crawl", "easy", env=env, code=2)
@@ -226,9 +263,16 @@ def test_settings_without_scrapy_cfg(project: MakeProject, run_scrapy: RunComman
         ("crawl", "eazy", "", 4, "easy, plain"),
         pytest.param("plan", "eazy", "", 4, "easy, plain", marks=pytest.mark.black_box),
         pytest.param(
-            "crawl", "easy", "import no_such_module_here", 2, "no_such_module_here", marks=pytest.mark.black_box
+            "crawl",
+            "easy",
+            "import no_such_module_here",
+            2,
+            "no_such_module_here",
+            marks=pytest.mark.black_box,
         ),
-        pytest.param("plan", "easy", "def broken(:\n    pass", 2, "broken.py", marks=pytest.mark.black_box),
+        pytest.param(
+            "plan", "easy", "def broken(:\n    pass", 2, "broken.py", marks=pytest.mark.black_box
+        ),
         pytest.param("crawl", "easy", "1 / 0", 2, "broken.py", marks=pytest.mark.black_box),
     ],
 )
@@ -254,7 +298,8 @@ def test_a_spider_that_cannot_be_made_is_told_and_its_traceback_is_in_the_log(
     assert_one_paragraph(done.err)
     log = it.path / ".sdist" / "crawls" / "c" / "producer.log"
     assert (
-        f"cannot be started: ValueError: no category. Nothing was started. The whole traceback is in {log}" in done.err
+        f"cannot be started: ValueError: no category. Nothing was started. The whole traceback is in {log}"
+        in done.err
     )
     assert "Traceback" in log.read_text()
     for more, shown in ((), False), (("--debug",), True):
@@ -262,8 +307,13 @@ def test_a_spider_that_cannot_be_made_is_told_and_its_traceback_is_in_the_log(
         assert ("ValueError: no category (" in planned, "Traceback" in planned) == (True, shown)
 
 
-def test_a_name_that_the_terminal_cannot_show_is_shown_by_its_code(project: MakeProject, run_cli: RunCommand) -> None:
-    it, poor = project(settings=FAST, extra="[deploy:café]\nurl = http://127.0.0.1:1/\n"), {"PYTHONIOENCODING": "ascii"}
+def test_a_name_that_the_terminal_cannot_show_is_shown_by_its_code(
+    project: MakeProject, run_cli: RunCommand
+) -> None:
+    it, poor = (
+        project(settings=FAST, extra="[deploy:café]\nurl = http://127.0.0.1:1/\n"),
+        {"PYTHONIOENCODING": "ascii"},
+    )
     assert "caf\\xe9" in run_cli(it, "config", env=poor, code=0).out
     named = run_cli(it, "config", "--json", env=poor, code=0)
     assert "[deploy:café]" in {row["section"] for row in named.json()["options"]}
@@ -304,7 +354,10 @@ def test_an_address_that_cannot_be_used_is_one_clear_line(
     command: tuple[str, ...], target: str
 ) -> None:  # fmt: skip
     section, said, code = TARGETS[target]
-    extra = section.format(url=node.url, tls=self_signed, html=web.port) + "[deploy]\nproject = properties\n"
+    extra = (
+        section.format(url=node.url, tls=self_signed, html=web.port)
+        + "[deploy]\nproject = properties\n"
+    )
     done = run_sdist_here(project(settings=QUICK, extra=extra), *command)
     told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
     assert (done.code, len(told)) == (code, 1), done.out + done.err
@@ -319,17 +372,35 @@ def test_addresses_of_every_kind_from_end_to_end(
 ) -> None:
     login = {"username": "me", "password": "hush"}
     six, based, bare, spaced = nodes = [*fleet(1, bind_address="::1", **login), *fleet(3, **login)]
-    with closing(Front(based, base="/api/scrapyd")) as front, closing(Front(bare, base="/api")) as other:
-        urls = {"six": six.url, "based": front.url, "no-slash": other.url.rstrip("/"), "my own node": spaced.url}
+    with (
+        closing(Front(based, base="/api/scrapyd")) as front,
+        closing(Front(bare, base="/api")) as other,
+    ):
+        urls = {
+            "six": six.url,
+            "based": front.url,
+            "no-slash": other.url.rstrip("/"),
+            "my own node": spaced.url,
+        }
         sections = "".join(f"[deploy:{name}]\nurl = {url}\n{LOGIN}" for name, url in urls.items())
         pages = site(30)
-        made = project(settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 5}, extra=sections)
+        made = project(
+            settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 5},
+            extra=sections,
+        )
         assert run_cli(made, "deploy", *urls).code == 0
         crawl = run_cli(made, "crawl", "easy", "-o", "items.jl", "--json", code=0)
         assert pages.differences(made.items("items.jl")) == {}
         assert {row["name"] for row in crawl.json()["nodes"] if row["jobs"]} == urls.keys()
         rows = run_cli(
-            made, "jobs", "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json"
+            made,
+            "jobs",
+            "schedule",
+            "easy",
+            "--all-nodes",
+            "-s",
+            "CLOSESPIDER_ITEMCOUNT=3",
+            "--json",
         ).json()["jobs"]
         for real in nodes:
             real.wait_idle()
@@ -340,7 +411,9 @@ def test_addresses_of_every_kind_from_end_to_end(
             lines = run_cli(made, "logs", row["job"], "-n", "2").out.splitlines()
             assert all(line.startswith(row["node"]) for line in lines)
             assert "Spider closed" in lines[-1]
-        assert {row["name"] for row in run_cli(made, "nodes", "--json").json()["nodes"]} == urls.keys()
+        assert {
+            row["name"] for row in run_cli(made, "nodes", "--json").json()["nodes"]
+        } == urls.keys()
 
 
 #: what a node says that it should not
@@ -348,7 +421,13 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b"
 SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b"
 JOB = f"job{ESCAPES}"
 LOG = f"2026-11-20 20:00:00 [shop] ERROR: \x1b[31mred\x1b[0m {ESCAPES}\n".encode()
-ROW = {"id": JOB, "project": "properties", "spider": f"easy{ESCAPES}", "start_time": "2026-11-20 20:00:00", "pid": 1}
+ROW = {
+    "id": JOB,
+    "project": "properties",
+    "spider": f"easy{ESCAPES}",
+    "start_time": "2026-11-20 20:00:00",
+    "pid": 1,
+}
 ANSWERS: dict[str, dict[str, Any]] = {
     "daemonstatus.json": {"pending": 0, "running": 1, "finished": 0, "node_name": ESCAPES},
     "listjobs.json": {"pending": [], "running": [ROW], "finished": []},
@@ -383,7 +462,9 @@ def on(project: MakeProject) -> Iterator[MakeProject]:
 
         def make(play: Callable[[Connection, bytes], None]) -> Project:
             peer = stack.enter_context(closing(BadPeer(play)))
-            return project(extra=f"[deploy:bad]\nurl = http://127.0.0.1:{peer.port}/\nproject = properties\n")
+            return project(
+                extra=f"[deploy:bad]\nurl = http://127.0.0.1:{peer.port}/\nproject = properties\n"
+            )
 
         yield make
 
@@ -395,7 +476,9 @@ def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> No
         said = done.out + done.err
         assert not set(said) & set("\x1b\x07\x9b\u202e"), (name, said)
         assert "no words for" not in said, (name, said)
-        if not name.startswith(("jobs stats", "nodes", "watch")):  # those show no name of a job, or none of the node's
+        if not name.startswith(
+            ("jobs stats", "nodes", "watch")
+        ):  # those show no name of a job, or none of the node's
             assert SHOWN in said, (name, said)
         assert "red" in said or not name.startswith(("logs", "jobs grep"))
     assert run_cli(it, "jobs", "--json").json()["jobs"][0]["job"] == JOB

@@ -36,7 +36,9 @@ def table_of(text: str) -> list[list[str]]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ways", [["plain", "bound"], ["sdist2", "sdist2-fast"], ["sdist2-redis", "scrapy-redis2"]])
+@pytest.mark.parametrize(
+    "ways", [["plain", "bound"], ["sdist2", "sdist2-fast"], ["sdist2-redis", "scrapy-redis2"]]
+)
 def test_the_short_benchmark_measures_and_checks_every_way(ways: list[str], tmp_path: Path) -> None:
     """Every way brings exactly the site's items home."""
     if "scrapy-redis2" in ways:
@@ -48,7 +50,9 @@ def test_the_short_benchmark_measures_and_checks_every_way(ways: list[str], tmp_
         assert run["wall_s"] > 0
         # 300 pages cost more than this even on a fast machine: less would mean that a process was not counted.
         assert run["cpu_s"] > 0.5
-        assert run["site_cpu_s"] < run["cpu_s"] / 5, "the site is to be far faster than the crawlers"
+        assert run["site_cpu_s"] < run["cpu_s"] / 5, (
+            "the site is to be far faster than the crawlers"
+        )
 
 
 def test_a_run_that_lost_an_item_is_no_measurement(tmp_path: Path) -> None:
@@ -82,7 +86,9 @@ adopt_orphans()
 command = ["setsid", "sh", "-c", {burn + " & exit 0"!r}]
 print(run_all([command], cwd=Path("."), output=Path("."), timeout=20).cpu)
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
     assert 0.45 < float(done.stdout) < 5
 
 
@@ -119,7 +125,9 @@ def test_workers_keep_to_the_limit_and_use_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leases_do_not(tmp_path: Path) -> None:
+def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leases_do_not(
+    tmp_path: Path,
+) -> None:
     """B7: on a real node, counted at the site; nothing there is short of processor time."""
     rows = figures_of(tmp_path, "broad.py")["rows"]
     assert [(row["way"], row["nodes"]) for row in rows] == [("round-robin", 1), ("spread", 1)]
@@ -138,7 +146,9 @@ def test_a_broad_crawl_asks_for_many_domains_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_most_60_bytes(tmp_path: Path) -> None:
+def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_most_60_bytes(
+    tmp_path: Path,
+) -> None:
     """What a remembered URL costs, measured beside scrapy-redis' way."""
     rows = table_of(output_of(tmp_path, "fingerprints.py", "--urls", 100_000))
     cost = {row[0]: float(row[2]) for row in rows}
@@ -151,14 +161,18 @@ def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_mo
 
 
 @pytest.mark.full
-def test_a_request_takes_a_fifth_of_scrapy_redis_memory_and_the_cost_does_not_grow(tmp_path: Path) -> None:
+def test_a_request_takes_a_fifth_of_scrapy_redis_memory_and_the_cost_does_not_grow(
+    tmp_path: Path,
+) -> None:
     """What a frontier costs in the store."""
     sizes, times = map(table_of, output_of(tmp_path, "frontier_store.py", "--short").split("\n\n"))
     cost = {row[0]: float(row[4]) for row in sizes}
     rate = {row[0]: float(row[2].replace(",", "")) for row in sizes}
     theirs = "scrapy-redis, Redis, in memory alone"
     assert len(cost) == 5
-    assert max(cost["SQLite store"], cost["scrapyd-dist, Redis, in memory alone"]) < cost[theirs] / 5
+    assert (
+        max(cost["SQLite store"], cost["scrapyd-dist, Redis, in memory alone"]) < cost[theirs] / 5
+    )
     assert (
         rate["scrapyd-dist, Redis, in memory alone"] > 2 * rate[theirs]
     )  # more on an idle machine: docs/explanation/store.md

@@ -25,7 +25,9 @@ BY_CALLBACK = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
 def make(project: MakeProject, site_now: SiteProcess) -> Callable[..., Project]:
     """A project that crawls this module's site: `make(nodes, ADDONS=…)`."""
 
-    def made(nodes: list[ScrapydNode], spiders: dict[str, str] | None = None, **settings: Any) -> Project:
+    def made(
+        nodes: list[ScrapydNode], spiders: dict[str, str] | None = None, **settings: Any
+    ) -> Project:
         it = project(nodes=nodes, settings={"START_URL": site_now.start_url, **QUICK, **settings})
         for module, source in (spiders or {}).items():
             it.spider(module, source)
@@ -54,7 +56,11 @@ def _installed_copy(folder: Path) -> Path:
 
 @pytest.mark.black_box
 def test_deployed_by_hand_with_the_package_installed_on_the_node(
-    make: MakeProject, run_scrapy: RunCommand, fleet: StartFleet, site_now: SiteProcess, tmp_path: Path
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    fleet: StartFleet,
+    site_now: SiteProcess,
+    tmp_path: Path,
 ) -> None:
     nodes = fleet(1, env={"PYTHONPATH": str(_installed_copy(tmp_path / "installed"))})
     it = make(nodes, **MIDDLEWARE, DISTRIBUTED_DEPLOY="never")
@@ -62,7 +68,9 @@ def test_deployed_by_hand_with_the_package_installed_on_the_node(
     run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
     assert site_now.differences(it.items("items.jl")) == {}
     assert last_crawl(it).version == "r1"
-    assert nodes[0].api("listversions.json", project=it.name)["versions"] == ["r1"], "nothing was uploaded"
+    assert nodes[0].api("listversions.json", project=it.name)["versions"] == ["r1"], (
+        "nothing was uploaded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,13 +83,19 @@ def test_deployed_by_hand_with_the_package_installed_on_the_node(
     ],
 )
 def test_a_batch_typed_by_hand(
-    spider: str, settings: dict[str, Any], make: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess
+    spider: str,
+    settings: dict[str, Any],
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    site_now: SiteProcess,
 ) -> None:
     it = make([], **settings)
     batch = json.dumps([site_now.detail(number) for number in (3, 4)])
     run_scrapy(it, "crawl", spider, "-s", f"DISTRIBUTED_START_URLS={batch}", "-o", "two.jl", code=0)
     assert sorted(item["number"] for item in it.items("two.jl")) == ["3", "4"]
-    assert site_now.hits() == {site_now.site.detail_path(number): 1 for number in (3, 4)}, "and no index page"
+    assert site_now.hits() == {site_now.site.detail_path(number): 1 for number in (3, 4)}, (
+        "and no index page"
+    )
     assert crawls(it) == []
 
 
@@ -106,7 +120,8 @@ MARKED = """
 
 @pytest.mark.black_box
 @pytest.mark.parametrize(
-    ("spider", "settings"), [("plain", BY_CALLBACK), ("marked", {"DISTRIBUTED_TARGET_BY_META": True})]
+    ("spider", "settings"),
+    [("plain", BY_CALLBACK), ("marked", {"DISTRIBUTED_TARGET_BY_META": True})],
 )
 def test_any_spider_by_the_name_of_a_callback_or_by_request_meta(
     spider: str, settings: dict[str, Any],
@@ -169,7 +184,11 @@ STOCK = """
 
 @pytest.mark.black_box
 def test_the_stock_template_is_taken_and_its_workers_follow_links(
-    make: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
+    pair: list[ScrapydNode],
+    site_now: SiteProcess,
 ) -> None:
     it = make(pair, {"stock": STOCK}, ADDONS=ADDON, DISTRIBUTED_MODE="auto")
     run_scrapy(it, "crawl", "stock", "-s", "DISTRIBUTED_ENABLED=0", "-O", "plain.jl", code=0)
@@ -178,9 +197,13 @@ def test_the_stock_template_is_taken_and_its_workers_follow_links(
     site_now.reset()
     done = run_scrapy(it, "crawl", "stock", "-O", "items.jl", code=0)
     assert "no target is named, so to the nodes go all requests of the rules of stock" in done.err
-    plain, items = (sorted(item["url"] for item in it.items(name)) for name in ("plain.jl", "items.jl"))
+    plain, items = (
+        sorted(item["url"] for item in it.items(name)) for name in ("plain.jl", "items.jl")
+    )
     assert items == plain
-    assert {path: n for path, n in site_now.hits().items() if path.startswith("/properties/")} == pages
+    assert {
+        path: n for path, n in site_now.hits().items() if path.startswith("/properties/")
+    } == pages
     assert "stock-TIME.jl" in run_cli(it, "plan", "stock", code=0).out
     assert "Items: standard output" in run_cli(it, "plan", "stock", "-o", "-", code=0).out
     refused = run_cli(it, "plan", "stock", "--push", code=2)

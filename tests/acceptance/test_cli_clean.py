@@ -19,7 +19,12 @@ DAY = 86400.0
 
 def keep(it: Project, name: str, **fields: Any) -> None:
     """A crawl as one that ended a moment ago has left it."""
-    values: dict[str, Any] = {"state": CrawlState.FINISHED, "created": time.time(), "ended": time.time(), **fields}
+    values: dict[str, Any] = {
+        "state": CrawlState.FINISHED,
+        "created": time.time(),
+        "ended": time.time(),
+        **fields,
+    }
     with closing(store_of(it)) as store:
         store.add_crawl(Crawl(id=name, project="p", spider="easy", **values))
         store.seal(name, NewBatch(payload={"A": "1"}, size=1), [b"1"], {"sealed": 1})
@@ -56,21 +61,40 @@ def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
         assert store.domain_states()[0].pages == {homes[1]: 1}
 
 
-def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: MakeProject, run_cli: RunCommand) -> None:
+def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
+    project: MakeProject, run_cli: RunCommand
+) -> None:
     it = project()
     run_cli(it, "crawls", "clean", "a", "--yes").expect(4, "no crawls")
     keep(it, "a")
     keep(it, "old", created=time.time() - 40 * DAY, ended=time.time() - 31 * DAY)
-    keep(it, "died", created=time.time() - 40 * DAY, state=CrawlState.WORKING, ended=None, pid=1, beat=1.0)
-    runs: dict[str, Any] = {"state": CrawlState.WORKING, "ended": None, "pid": os.getpid(), "beat": time.time()}
+    keep(
+        it,
+        "died",
+        created=time.time() - 40 * DAY,
+        state=CrawlState.WORKING,
+        ended=None,
+        pid=1,
+        beat=1.0,
+    )
+    runs: dict[str, Any] = {
+        "state": CrawlState.WORKING,
+        "ended": None,
+        "pid": os.getpid(),
+        "beat": time.time(),
+    }
     keep(it, "runs", created=time.time() - 40 * DAY, **runs)
     everything = (["a", "died", "old", "runs"],) * 2
     with closing(store_of(it)) as store:
         for name in ("new.com", "old.com"):
-            store.take_permits([PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0))])
+            store.take_permits(
+                [PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0))]
+            )
     with closing(sqlite3.connect(it.path / ".sdist" / "store.db")) as database, database:
         long_ago = (time.time() - 100 * DAY) * 1e6
-        database.execute("UPDATE throttle_domains SET asked = ? WHERE domain = 'old.com'", (long_ago,))
+        database.execute(
+            "UPDATE throttle_domains SET asked = ? WHERE domain = 'old.com'", (long_ago,)
+        )
         database.execute("DELETE FROM grants")
 
     assert run_cli(it, "crawls", "clean", "--yes").code == 2
@@ -79,11 +103,17 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
     run_cli(it, "crawls", "clean", "a", "runs", "--yes").expect(2, "sdist watch runs")
     run_cli(it, "crawls", "clean", "a").expect(2, "--yes")
     dry = run_cli(it, "crawls", "clean", "--older-than", "30d", "--check", "--json", code=10)
-    assert {line["crawl"]: line["state"] for line in dry.json()["removed"]} == {"old": "finished", "died": "working"}
+    assert {line["crawl"]: line["state"] for line in dry.json()["removed"]} == {
+        "old": "finished",
+        "died": "working",
+    }
     assert (left(it), limited(it)) == (everything, ["new.com", "old.com"])
 
     cleaned = run_cli(it, "crawls", "clean", "--older-than", "30d", "--yes", "--json", code=0)
-    assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
+    assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {
+        "old": 3000,
+        "died": 3000,
+    }
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
     nothing = "Nothing to remove: no crawl ended more than 30d ago."
     run_cli(it, "crawls", "clean", "--older-than", "30d", "--dry-run").expect(0, nothing)

@@ -60,9 +60,14 @@ def test_all_nodes_get_one_version_and_the_second_time_nothing(
     assert states(second) == dict.fromkeys(everywhere, "present")
     for node in clean:
         assert node.api("listversions.json", project="properties")["versions"] == [version]
-        assert sorted(node.api("listspiders.json", project="properties")["spiders"]) == ["easy", "plain"]
+        assert sorted(node.api("listspiders.json", project="properties")["spiders"]) == [
+            "easy",
+            "plain",
+        ]
     renamed = run_cli(made, "deploy", "--all", "-p", "renamed", code=0)
-    assert [tuple(line.split()[:2]) for line in renamed.out.splitlines()[1:]] == [*states(first).items()]
+    assert [tuple(line.split()[:2]) for line in renamed.out.splitlines()[1:]] == [
+        *states(first).items()
+    ]
     assert all("renamed" in node.api("listprojects.json")["projects"] for node in clean)
     assert "hush" not in first.out + first.err
 
@@ -72,7 +77,9 @@ def test_the_project_is_called_by_its_bot_name_where_nothing_else_is_said(
     run_cli: RunCommand, project: MakeProject, clean: list[ScrapydNode]
 ) -> None:
     login = "username = me\npassword = hush\n"
-    made = project(settings={"BOT_NAME": "botname"}, extra=f"[deploy:only]\nurl = {clean[0].url}\n{login}")
+    made = project(
+        settings={"BOT_NAME": "botname"}, extra=f"[deploy:only]\nurl = {clean[0].url}\n{login}"
+    )
     done = run_cli(made, "deploy", "--all", "--json")
     assert (done.code, done.json()["project"]) == (0, "botname"), done.err
 
@@ -88,14 +95,23 @@ def test_deploy_goes_to_the_named_nodes_and_to_no_other(
     run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
 ) -> None:
     assert run_cli(small, "deploy").expect(2, "sdist deploy --all").out == ""
-    run_cli(small, "deploy", "node1", "web*").expect(4, "'web*'. The targets are: node1, node2, node3")
+    run_cli(small, "deploy", "node1", "web*").expect(
+        4, "'web*'. The targets are: node1, node2, node3"
+    )
     assert [node.versions("small") for node in clean] == [[], [], []]
     done = run_cli(small, "deploy", "node1", "*3", "--json")
     assert (done.code, states(done)) == (0, {"node1": "uploaded", "node3": "uploaded"}), done.err
     assert "2 of 2: node" in done.err
-    assert [node.versions("small") for node in clean] == [[done.json()["version"]], [], [done.json()["version"]]]
+    assert [node.versions("small") for node in clean] == [
+        [done.json()["version"]],
+        [],
+        [done.json()["version"]],
+    ]
     some = run_cli(small, "deploy", "--all", "--check", "--json")
-    assert (some.code, states(some)) == (10, {"node1": "present", "node2": "missing", "node3": "present"}), some.err
+    assert (some.code, states(some)) == (
+        10,
+        {"node1": "present", "node2": "missing", "node3": "present"},
+    ), some.err
     assert clean[1].versions("small") == []
     assert run_cli(small, "deploy", "node1", "--dry-run").code == 0
     assert "hush" not in done.out + done.err
@@ -114,7 +130,9 @@ def test_two_projects_of_one_folder_go_to_one_node(
     target = f"[deploy:other]\nurl = {node.url}\nproject = second\n{login}"
     small.targets([node], target)
     text = (small.path / "scrapy.cfg").read_text("utf-8")
-    (small.path / "scrapy.cfg").write_text(text.replace("[settings]", "[settings]\nsecond = second.settings"), "utf-8")
+    (small.path / "scrapy.cfg").write_text(
+        text.replace("[settings]", "[settings]\nsecond = second.settings"), "utf-8"
+    )
     found = {"small": ["one"], "second": ["two"]}
     assert states(run_cli(small, "deploy", "other", "--json", code=0)) == {"other": "uploaded"}
     assert node.api("listspiders.json", project="second")["spiders"] == ["two"]
@@ -123,14 +141,25 @@ def test_two_projects_of_one_folder_go_to_one_node(
     assert {name: node.api("listspiders.json", project=name)["spiders"] for name in found} == found
     assert run_cli(small, "code", "spiders", "--json").json()["spiders"][0]["spider"] == "one"
     assert run_cli(small, "code", "versions", "--check").code == 0
-    job = run_cli(small, "jobs", "schedule", "two", "-p", "second", "--json", code=0).json()["jobs"][0]
+    job = run_cli(small, "jobs", "schedule", "two", "-p", "second", "--json", code=0).json()[
+        "jobs"
+    ][0]
     assert job["project"] == "second"
 
 
 def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
     first = run_cli(small, "deploy", "--all", "--json").json()["version"]
     same = run_cli(small, "code", "versions", "--check", code=0)
-    assert same.out.split() == ["VERSION", "NODE1", "NODE2", "NODE3", first, "default", "default", "default"]
+    assert same.out.split() == [
+        "VERSION",
+        "NODE1",
+        "NODE2",
+        "NODE3",
+        first,
+        "default",
+        "default",
+        "default",
+    ]
     change(small, "two")
     second = run_cli(small, "deploy", "node2", "--json").json()["version"]
     drift = run_cli(small, "code", "versions", "--check", "--json", code=10)
@@ -146,14 +175,18 @@ def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[Scr
         {"spider": "one", "nodes": ["node1", "node3"], "missing": ["node2"]},
         {"spider": "two", "nodes": ["node2"], "missing": ["node1", "node3"]},
     ]
-    assert run_cli(small, "code", "spiders", "--version", first, "--node", "node2").out.split()[-3:] == [
+    assert run_cli(small, "code", "spiders", "--version", first, "--node", "node2").out.split()[
+        -3:
+    ] == [
         "one",
         "1",
         "-",
     ]
 
 
-def test_rollback_and_back_again(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
+def test_rollback_and_back_again(
+    run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
+) -> None:
     assert run_cli(small, "code", "rollback").code == 4
     old = run_cli(small, "deploy", "--all", "--json").json()["version"]
     change(small, "two")
@@ -168,33 +201,51 @@ def test_rollback_and_back_again(run_cli: RunCommand, small: Project, clean: lis
         assert node.api("listspiders.json", project="small")["spiders"] == ["one"]
     assert run_cli(small, "code", "versions", "--check").code == 0
     nothing = run_cli(small, "code", "rollback", old, "--json")
-    assert (nothing.code, states(nothing)) == (0, dict.fromkeys(("node1", "node2", "node3"), "present"))
+    assert (nothing.code, states(nothing)) == (
+        0,
+        dict.fromkeys(("node1", "node2", "node3"), "present"),
+    )
     assert len(clean[0].versions("small")) == 3
     assert "Would send" in run_cli(small, "code", "rollback", new, "--check").expect(10).err
     assert run_cli(small, "code", "rollback").code == 0
     assert clean[0].api("listspiders.json", project="small")["spiders"] == ["two"]
-    assert run_cli(small, "code", "rollback", "1.0").expect(4, "Scrapyd gives no egg back").err.count("\n") == 1
+    assert (
+        run_cli(small, "code", "rollback", "1.0")
+        .expect(4, "Scrapyd gives no egg back")
+        .err.count("\n")
+        == 1
+    )
 
 
 @pytest.mark.black_box
-def test_prune_asks_and_keeps_what_is_in_use(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
+def test_prune_asks_and_keeps_what_is_in_use(
+    run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
+) -> None:
     names = []
     for number in range(3):
         small.spider("one", f"{LONG}# {number}\n")
         names.append(run_cli(small, "deploy", "--all", "--json").json()["version"])
     assert run_cli(small, "code", "prune").code == 2
-    run_cli(small, "code", "prune", "--keep", "1").expect(2, "6 versions from 3 nodes would be deleted")
+    run_cli(small, "code", "prune", "--keep", "1").expect(
+        2, "6 versions from 3 nodes would be deleted"
+    )
     assert clean[0].versions("small") == names
     dry = run_cli(small, "code", "prune", "--keep", "2", "--check", "--json")
     assert (dry.code, [row["deleted"] for row in dry.json()["nodes"]]) == (10, [names[:1]] * 3)
     # Of a job that `sdist jobs schedule` has started it is known which version it runs …
-    started = run_cli(small, "jobs", "schedule", "long", "--on", "node1", "--version", names[1], "--json").json()[
-        "jobs"
-    ]
+    started = run_cli(
+        small, "jobs", "schedule", "long", "--on", "node1", "--version", names[1], "--json"
+    ).json()["jobs"]
     job = started[0]["job"]
     wait_for(clean[0].job_pids, 30, f"the start of {job}")
-    (row,) = run_cli(small, "code", "prune", "--keep", "1", "--node", "node1", "--yes", "--json").json()["nodes"]
-    assert (row["deleted"], row["in_use"], row["jobs_of_unknown_version"]) == (names[:1], {names[1]: [job]}, [])
+    (row,) = run_cli(
+        small, "code", "prune", "--keep", "1", "--node", "node1", "--yes", "--json"
+    ).json()["nodes"]
+    assert (row["deleted"], row["in_use"], row["jobs_of_unknown_version"]) == (
+        names[:1],
+        {names[1]: [job]},
+        [],
+    )
     clean[0].kill_jobs()
     clean[0].wait_idle()
     # … and of any other job Scrapyd does not tell.
@@ -216,7 +267,9 @@ def test_a_dead_node_is_named_and_only_missing_finishes_it(
 ) -> None:
     clean[1].kill()
     try:
-        first = run_cli(small, "deploy", "--all", "--json").expect(3, "node2 (", "The others have it")
+        first = run_cli(small, "deploy", "--all", "--json").expect(
+            3, "node2 (", "The others have it"
+        )
     finally:
         clean[1].restart()
     assert states(first) == {"node1": "uploaded", "node2": "failed", "node3": "uploaded"}
@@ -224,7 +277,10 @@ def test_a_dead_node_is_named_and_only_missing_finishes_it(
     # The work tree has gone on since.
     change(small, "two")
     second = run_cli(small, "deploy", "--all", "--only-missing", "--json")
-    assert (second.code, states(second)) == (0, {"node1": "present", "node2": "uploaded", "node3": "present"})
+    assert (second.code, states(second)) == (
+        0,
+        {"node1": "present", "node2": "uploaded", "node3": "present"},
+    )
     assert [node.versions("small") for node in clean] == [[first.json()["version"]]] * 3
     assert clean[1].api("listspiders.json", project="small")["spiders"] == ["one"]
     # Nothing was ever sent for another project.
@@ -236,7 +292,12 @@ def test_a_dead_node_is_named_and_only_missing_finishes_it(
 def test_all_or_none(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
     small.targets(clean, DOWN)
     done = run_cli(small, "deploy", "--all", "--atomic", "--retries", "0", "--json", code=5)
-    assert states(done) == {"node1": "undone", "node2": "undone", "node3": "undone", "down": "failed"}
+    assert states(done) == {
+        "node1": "undone",
+        "node2": "undone",
+        "node3": "undone",
+        "down": "failed",
+    }
     assert "Undone, since not every node could have it: node1, node2, node3." in done.err
     assert [node.versions("small") for node in clean] == [[], [], []]
 
@@ -248,11 +309,18 @@ def test_all_or_none(run_cli: RunCommand, small: Project, clean: list[ScrapydNod
     [("1.9", "1.10", "1_9"), ("r9-main", "r10-main", "r9-main")],
 )
 def test_names_that_scrapyd_sorts_wrongly(
-    run_cli: RunCommand, small: Project, clean: list[ScrapydNode], older: str, newer: str, behind: str
+    run_cli: RunCommand,
+    small: Project,
+    clean: list[ScrapydNode],
+    older: str,
+    newer: str,
+    behind: str,
 ) -> None:
     assert run_cli(small, "deploy", "--all", "--version", older).code == 0
     change(small, "two")
-    run_cli(small, "deploy", "--all", "--version", newer).expect(0, f"Scrapyd sorts {behind} behind this version")
+    run_cli(small, "deploy", "--all", "--version", newer).expect(
+        0, f"Scrapyd sorts {behind} behind this version"
+    )
     # What `sdist crawl` and `sdist jobs schedule` pin is the code that is here.
     pinned = run_cli(small, "deploy", "--all", "--json").json()["version"]
     for node in clean:
@@ -262,16 +330,22 @@ def test_names_that_scrapyd_sorts_wrongly(
 
 
 @pytest.mark.black_box
-def test_a_requirement_travels(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
+def test_a_requirement_travels(
+    run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
+) -> None:
     small.write("requirements.txt", f"scrapy\n{wheel(small.path / 'wheels', 'tinydep')}\n")
-    small.spider("one", "import scrapy, tinydep\nclass One(scrapy.Spider):\n    name = tinydep.WORD\n")
+    small.spider(
+        "one", "import scrapy, tinydep\nclass One(scrapy.Spider):\n    name = tinydep.WORD\n"
+    )
     run_cli(small, "deploy", "node1").expect(1, "No module named 'tinydep'")
     run_cli(small, "deploy", "node1", "--include-dependencies", env={"PIP_NO_INDEX": "1"}, code=0)
     assert clean[0].api("listspiders.json", project="small")["spiders"] == ["tiny"]
 
 
 @pytest.mark.black_box
-def test_a_setup_py_of_its_own(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
+def test_a_setup_py_of_its_own(
+    run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
+) -> None:
     small.write(
         "setup.py",
         """\
@@ -289,7 +363,10 @@ def test_a_setup_py_of_its_own(run_cli: RunCommand, small: Project, clean: list[
 def test_prune_on_a_node_with_a_space_in_its_name(
     run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
 ) -> None:
-    small.targets([], f"[deploy:my node]\nurl = {clean[0].url}\nusername = me\npassword = hush\nproject = small\n")
+    small.targets(
+        [],
+        f"[deploy:my node]\nurl = {clean[0].url}\nusername = me\npassword = hush\nproject = small\n",
+    )
     assert run_cli(small, "deploy", "my node").code == 0
     assert run_cli(small, "deploy", "my*", "--dry-run").code == 0
     done = run_cli(small, "code", "prune", "--keep", "1", "--node", "my node")
@@ -327,7 +404,11 @@ def stopped(command: Command) -> str:
 
 @pytest.mark.black_box
 def test_what_is_known_of_each_node(
-    start_cli: StartCommand, run_cli: RunCommand, behind: Project, clean: list[ScrapydNode], held: Proxy
+    start_cli: StartCommand,
+    run_cli: RunCommand,
+    behind: Project,
+    clean: list[ScrapydNode],
+    held: Proxy,
 ) -> None:
     held.spoil("addversion.json", Mishap(forward=False, hold=60))
     command = start_cli(behind, "deploy", "--all")
@@ -346,7 +427,15 @@ def test_what_is_known_of_each_node(
 @pytest.mark.black_box
 @pytest.mark.parametrize(
     "command",
-    ["code versions", "code spiders", "code prune --keep 1", "jobs", "nodes", "code rollback", "deploy --all"],
+    [
+        "code versions",
+        "code spiders",
+        "code prune --keep 1",
+        "jobs",
+        "nodes",
+        "code rollback",
+        "deploy --all",
+    ],
 )
 def test_a_node_that_does_not_answer_does_not_hold_it(
     start_cli: StartCommand, behind: Project, held: Proxy, command: str
@@ -361,7 +450,9 @@ def test_a_node_that_does_not_answer_does_not_hold_it(
 def test_a_node_that_is_not_there_does_not_hold_it_either(
     start_cli: StartCommand, small: Project, clean: list[ScrapydNode]
 ) -> None:
-    small.targets(clean[:1], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = small\n")
+    small.targets(
+        clean[:1], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = small\n"
+    )
     command = start_cli(small, "deploy", "--all", "--retries", "20")
     command.wait_text("1 of 2: node1 uploaded")
     assert "gone" in stopped(command)

@@ -26,7 +26,9 @@ def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
 
 
 @pytest.fixture(scope="module")
-def module_shop(tmp_path_factory: pytest.TempPathFactory, pair: list[ScrapydNode]) -> Iterator[Shop]:
+def module_shop(
+    tmp_path_factory: pytest.TempPathFactory, pair: list[ScrapydNode]
+) -> Iterator[Shop]:
     with closing(Shop(tmp_path_factory.mktemp("shop"), pair)) as made:
         yield made
 
@@ -44,22 +46,33 @@ def findings(done: Result) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["node"], row["topic"]): row for row in rows if row["severity"] != "note"}
 
 
-def test_a_drained_node_ends_its_jobs_and_gets_no_other(shop: Shop, pair: list[ScrapydNode]) -> None:
+def test_a_drained_node_ends_its_jobs_and_gets_no_other(
+    shop: Shop, pair: list[ScrapydNode]
+) -> None:
     (slow,) = shop.scheduled("slow", "--on", "node1")
     wait_for(lambda: pair[0].jobs("running"), 60, "the slow job")
     draining = shop.start("nodes", "drain", "node1", "--json")
     draining.wait_text("node1: 1 running")
     rows = shop.scheduled("good", "good", "good", "good")
     assert {row["node"] for row in rows} == {"node2"}
-    shop.run("jobs", "schedule", "good", "-p", "nosuch").expect(4, "The project 'nosuch' is not on node2.")
-    assert shop.run("jobs", "schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1").out == ""
+    shop.run("jobs", "schedule", "good", "-p", "nosuch").expect(
+        4, "The project 'nosuch' is not on node2."
+    )
+    assert (
+        shop.run("jobs", "schedule", "good", "--on", "node1")
+        .expect(2, "sdist nodes resume node1")
+        .out
+        == ""
+    )
     shop.run("nodes", "drain").expect(2, "--all")
     shop.run("nodes", "drain", "noed1").expect(4, "Did you mean node1?")
     assert shop.node_states() == {"node1": "draining", "node2": "up"}
     assert draining.running()
     pair[0].api("cancel.json", project="shop", job=slow["job"])
     done = draining.wait(code=0)
-    assert [(row["state"], row["running"], row["pending"]) for row in done.json()["nodes"]] == [("drained", 0, 0)]
+    assert [(row["state"], row["running"], row["pending"]) for row in done.json()["nodes"]] == [
+        ("drained", 0, 0)
+    ]
     assert shop.run("nodes", "resume", "node1").code == 0
     assert shop.scheduled("good", "--on", "node1")[0]["node"] == "node1"
 
@@ -70,9 +83,9 @@ def test_doctor_names_what_is_wrong_and_what_to_do(shop: Shop, pair: list[Scrapy
         node.wait_idle()
     well = shop.run("doctor", "--json", code=0)
     assert findings(well) == {}
-    assert [(row["state"], row["logs"], row["ranges"], row["items_dir"]) for row in well.json()["nodes"]] == [
-        ("up", True, True, False)
-    ] * 2
+    assert [
+        (row["state"], row["logs"], row["ranges"], row["items_dir"]) for row in well.json()["nodes"]
+    ] == [("up", True, True, False)] * 2
     port = pair[0].port
     wrong = f"""\
         [deploy:locked]
@@ -107,7 +120,10 @@ def test_the_drain_stays_when_the_waiting_ends(shop: Shop, pair: list[ScrapydNod
         shop.run("jobs", "schedule", "good").expect(2, "sdist nodes resume node1 node2")
         shop.run("nodes", "drain", "--all", "--timeout", "1").expect(124, "The time is up")
         at_once = shop.run("nodes", "drain", "--all", "--no-wait", "--json")
-        assert (at_once.code, [row["state"] for row in at_once.json()["nodes"]]) == (0, ["drained", "draining"])
+        assert (at_once.code, [row["state"] for row in at_once.json()["nodes"]]) == (
+            0,
+            ["drained", "draining"],
+        )
     finally:
         pair[1].api("cancel.json", project="shop", job=slow["job"])
         back = shop.run("nodes", "resume", "--all")
@@ -126,7 +142,9 @@ def test_the_drain_stays_when_the_waiting_ends(shop: Shop, pair: list[ScrapydNod
 
 
 @pytest.mark.black_box
-def test_a_node_that_cannot_be_asked_is_drained_all_the_same(shop: Shop, pair: list[ScrapydNode]) -> None:
+def test_a_node_that_cannot_be_asked_is_drained_all_the_same(
+    shop: Shop, pair: list[ScrapydNode]
+) -> None:
     shop.project.targets(pair, "[deploy:gone]\nurl = http://127.0.0.1:1/\nproject = shop\n")
     shop.run("nodes", "drain", "gone").expect(5, "in force all the same")
     # it is passed over, so that it is down matters no more
@@ -141,7 +159,9 @@ def test_nodes_are_added_and_removed(shop: Shop, pair: list[ScrapydNode]) -> Non
     address = f"127.0.0.1:{pair[1].port}"
     secret = shop.run("nodes", "add", f"http://me:hush@{address}/")
     assert (secret.code, "netrc" in secret.err, "hush" in secret.err) == (2, True, False)
-    shop.run("nodes", "add", address, "--name", "spare").expect(6, "added all the same", "remove spare")
+    shop.run("nodes", "add", address, "--name", "spare").expect(
+        6, "added all the same", "remove spare"
+    )
     netrc = shop.project.home / ".netrc"
     netrc.write_text("machine 127.0.0.1 login me password hush\n", "utf-8")
     netrc.chmod(0o600)  # Python takes no other one
@@ -172,7 +192,9 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
         closing(Front(pair[1], authority.context())) as strange,
         closing(Front(pair[1], base="/one/two")) as below,
     ):
-        shop.project.targets(pair[:1], "\n".join([front.section("shop", "safe"), below.section("shop", "below")]))
+        shop.project.targets(
+            pair[:1], "\n".join([front.section("shop", "safe"), below.section("shop", "below")])
+        )
         assert shop.node_states() == {"node1": "up", "safe": "up", "below": "up"}
         assert shop.run("nodes", "drain", "safe").code == 0
         assert shop.node_states()["safe"] == "draining"
@@ -181,7 +203,11 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
         assert shop.scheduled("good", "--on", "safe")[0]["state"] == "scheduled"
         found = findings(shop.run("doctor", "safe", "below", "--json"))
         # the authority's certificates live for a day; what earlier tests left on these nodes is another matter
-        told = {node: row["text"] for (node, topic), row in found.items() if topic not in {"jobs_to_keep", "logs"}}
+        told = {
+            node: row["text"]
+            for (node, topic), row in found.items()
+            if topic not in {"jobs_to_keep", "logs"}
+        }
         assert list(told) == ["safe"]
         assert "ends in" in told["safe"]
         plain = f"[deploy:plain]\nurl = http{front.url.removeprefix('https')}\n"
@@ -204,7 +230,9 @@ def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
     node.api("schedule.json", project="shop", spider="good", jobid="no/such/folder")
     for _ in range(2):
         node.api("schedule.json", project="shop", spider="good")
-    wait_for(lambda: len(node.jobs("pending")) == 2 and not node.jobs("running"), 60, "the lost slot")
+    wait_for(
+        lambda: len(node.jobs("pending")) == 2 and not node.jobs("running"), 60, "the lost slot"
+    )
     done = shop.run("doctor", "--json", code=1)
     assert "slots are lost" in findings(done)[node.name, "slots"]["text"]
     assert shop.run("nodes", "--json").json()["nodes"][0]["state"] == "up"  # one look tells nothing
@@ -212,7 +240,11 @@ def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
         now = time.time()
         store.update_node(node.name, idle_looks=(now - 20, now - 10))
     seen = shop.run("nodes", "--json")
-    assert (seen.code, seen.json()["nodes"][0]["state"], seen.json()["nodes"][0]["wedged"]) == (3, "wedged", True)
+    assert (seen.code, seen.json()["nodes"][0]["state"], seen.json()["nodes"][0]["wedged"]) == (
+        3,
+        "wedged",
+        True,
+    )
     shop.run("nodes", "drain", node.name).expect(1, "restart its Scrapyd")
     assert shop.run("nodes", "resume", node.name).code == 0
     node.restart()
@@ -221,8 +253,13 @@ def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
 
 
 @pytest.mark.black_box
-def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(shop: Shop, nodes: Nodes) -> None:
-    pruned, mute = *nodes.fleet(1, jobs_to_keep="2", items_dir="items"), *nodes.fleet(1, logs_dir="")
+def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(
+    shop: Shop, nodes: Nodes
+) -> None:
+    pruned, mute = (
+        *nodes.fleet(1, jobs_to_keep="2", items_dir="items"),
+        *nodes.fleet(1, logs_dir=""),
+    )
     shop.project.targets([pruned, mute])
     shop.run("deploy", "--all", code=0)
     for _ in range(5):
@@ -243,18 +280,24 @@ def test_two_hundred_nodes_are_drawn_as_they_answer(shop: Shop) -> None:
     with closing(ManyNodes()) as many, closing(BlackHole()) as hole:
         dead = [hole.node(f"hole{n}") for n in range(50)]
         nodes = dead + [many.node(f"web{n}") for n in range(150)]
-        shop.project.targets([], "".join(f"[deploy:{node.name}]\nurl = {node.url}\n" for node in nodes))
+        shop.project.targets(
+            [], "".join(f"[deploy:{node.name}]\nurl = {node.url}\n" for node in nodes)
+        )
         program = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
         line = [sys.executable, "-c", program, *SDIST, "nodes", "--connect-timeout", "5"]
         env = {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
         made = shop.project
-        with closing(Command(line, cwd=made.path, folder=made.output, home=made.home, env=env)) as command:
+        with closing(
+            Command(line, cwd=made.path, folder=made.output, home=made.home, env=env)
+        ) as command:
             command.wait_text("150 of 200 nodes answered")
             assert "NAME" not in command.out  # the dead are still waited for
             assert "web1" in command.out
             done = command.wait(60, code=3)
     table = done.out[done.out.index("NAME") :]
-    assert all(name in table for name in ("hole0 ", "hole39 "))  # one screen, those in trouble first
+    assert all(
+        name in table for name in ("hole0 ", "hole39 ")
+    )  # one screen, those in trouble first
     assert "and 160 more nodes: 10 down, 150 up" in table
     assert "and 45 nodes more" in table
     assert "200 nodes: 50 down, 150 up" in table
@@ -268,9 +311,9 @@ def test_all_up(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNod
     done = run_cli(made, "nodes", "--json", code=0)
     document = done.json()
     assert (document["schema"], done.err) == (1, "")
-    assert [(row["name"], row["state"], row["running"], row["pending"]) for row in document["nodes"]] == [
-        (node.name, "up", 0, 0) for node in pair
-    ]
+    assert [
+        (row["name"], row["state"], row["running"], row["pending"]) for row in document["nodes"]
+    ] == [(node.name, "up", 0, 0) for node in pair]
     assert all(row["latency_ms"] > 0 for row in document["nodes"])
     table = run_cli(made, "nodes", code=0)
     assert table.out.splitlines()[0].startswith("NAME")
@@ -290,19 +333,33 @@ def test_one_that_hangs_does_not_keep_the_others_from_answering(
     assert "time-out" in done.json()["nodes"][0]["reason"]
 
 
-def test_local_nodes_come_are_listed_and_go(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
+def test_local_nodes_come_are_listed_and_go(
+    run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]
+) -> None:
     made = project()
     up = run_cli(made, "nodes", "up", "1", "--max-proc", "2", "--json")
     try:
         up.expect(0)
         assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]
-        assert run_cli(made, "nodes", "up", "1", "--json").json() == up.json()  # it is there already
+        assert (
+            run_cli(made, "nodes", "up", "1", "--json").json() == up.json()
+        )  # it is there already
         assert [row["state"] for row in run_cli(made, "nodes", "--json").json()["nodes"]] == ["up"]
-        gone = run_cli(made, "nodes", "add", "127.0.0.1:1", "--name", "gone").expect(5, "Nothing was added")
+        gone = run_cli(made, "nodes", "add", "127.0.0.1:1", "--name", "gone").expect(
+            5, "Nothing was added"
+        )
         assert "local1" in gone.err
-        for command in (("nodes", "add", pair[0].url, "--name", "far"), ("nodes",), ("nodes", "up", "1")):
+        for command in (
+            ("nodes", "add", pair[0].url, "--name", "far"),
+            ("nodes",),
+            ("nodes", "up", "1"),
+        ):
             said = run_cli(made, *command).err
-            for word in ("local nodes run that get no work (local1)", "[deploy:local1]", "nodes remove far"):
+            for word in (
+                "local nodes run that get no work (local1)",
+                "[deploy:local1]",
+                "nodes remove far",
+            ):
                 assert word in said, (command, said)
         run_cli(made, "nodes", "remove", "far")
         assert "no work" not in run_cli(made, "nodes").err

@@ -20,11 +20,16 @@ def pages(*numbers: int) -> list[str]:
 
 def left(it: Project, run_cli: RunCommand, *slots: str) -> list[str]:
     """The addresses that wait in these slots, in order."""
-    lines = [run_cli(it, "frontier", "dump", "shop", slot, "--num-requests", 10_000).out for slot in slots]
+    lines = [
+        run_cli(it, "frontier", "dump", "shop", slot, "--num-requests", 10_000).out
+        for slot in slots
+    ]
     return sorted(json.loads(line)["url"] for text in lines for line in text.splitlines())
 
 
-def test_a_list_is_added_counted_moved_and_deleted(project: MakeProject, run_cli: RunCommand) -> None:
+def test_a_list_is_added_counted_moved_and_deleted(
+    project: MakeProject, run_cli: RunCommand
+) -> None:
     it = project()
     it.write("urls.txt", "\n".join(["# pages", *pages(*range(250)), "", "nonsense"]))
     added = run_cli(it, "frontier", "add", "shop", "urls.txt", "--prefix", "p", "--slots", "2")
@@ -40,7 +45,9 @@ def test_a_list_is_added_counted_moved_and_deleted(project: MakeProject, run_cli
 
 
 @pytest.mark.black_box
-def test_every_kind_of_list(project: MakeProject, run_cli: RunCommand, start_command: StartCommand) -> None:
+def test_every_kind_of_list(
+    project: MakeProject, run_cli: RunCommand, start_command: StartCommand
+) -> None:
     it = project(settings={"DISTRIBUTED_SLOTS": 1, "DISTRIBUTED_SLOT_PREFIX": "of-settings-"})
     it.write("rows.jl", "\n".join(map(json.dumps, [
         {"url": "http://a/1", "method": "POST", "body": "q=ü", "headers": {"X-Who": "me"}, "callback": "parse_article",
@@ -50,10 +57,14 @@ def test_every_kind_of_list(project: MakeProject, run_cli: RunCommand, start_com
         {"address": "http://a/4"},
     ])))  # fmt: skip
     it.write("table.csv", "name;link\none;http://b/1\ntwo;http://b/2\nthree;\n")
-    rows = run_cli(it, "frontier", "add", "shop", "rows.jl", "--spider-callback", "parse_item", "--json")
+    rows = run_cli(
+        it, "frontier", "add", "shop", "rows.jl", "--spider-callback", "parse_item", "--json"
+    )
     told = rows.json()
     assert (rows.code, told["added"], [bad["line"] for bad in told["bad_rows"]]) == (3, 2, [3, 4])
-    first, second = map(json.loads, run_cli(it, "frontier", "dump", "shop", "of-settings-0").out.splitlines())
+    first, second = map(
+        json.loads, run_cli(it, "frontier", "dump", "shop", "of-settings-0").out.splitlines()
+    )
     assert (first["url"], first["method"], first["callback"], first["cb_kwargs"], first["priority"]) == (
         "http://a/1", "POST", "parse_article", {"n": 1}, 7,
     )  # fmt: skip
@@ -64,7 +75,11 @@ def test_every_kind_of_list(project: MakeProject, run_cli: RunCommand, start_com
     assert run_cli(it, "frontier", "add", "shop", "no.txt").code == 4
     again = run_cli(it, "frontier", "add", "shop", "table.csv", "--column", "2", "--json").json()
     assert (again["added"], again["duplicate"]) == (0, 2)
-    shell = ("sh", "-c", 'printf "http://c/1\\nhttp://c/2\\n" | "$0" -m scrapyd_dist frontier add shop --prefix s')
+    shell = (
+        "sh",
+        "-c",
+        'printf "http://c/1\\nhttp://c/2\\n" | "$0" -m scrapyd_dist frontier add shop --prefix s',
+    )
     start_command(it, (*shell, sys.executable)).wait().expect(0, "2 requests added")
     assert Frontier(it).waiting() == {"of-settings-0": 4, "s0": 2}
     assert Frontier(it).backlog().producers == ()
@@ -79,7 +94,10 @@ def test_a_move_that_is_killed_loses_and_doubles_nothing(
     frontier = Frontier(it)
     frontier.fill(pages(*range(6000)), slots=2, size=10)
     command = start_cli(it, "frontier", "move", "shop", "p", "q", 4)
-    wait_for(lambda: any(slot.startswith("q") for slot in frontier.waiting()), what="the first batch that moved")
+    wait_for(
+        lambda: any(slot.startswith("q") for slot in frontier.waiting()),
+        what="the first batch that moved",
+    )
     begun = time.monotonic()
     wait_for(lambda: time.monotonic() - begun >= moment)
     with suppress(ProcessLookupError):  # on a fast machine the move may be whole before the kill

@@ -22,11 +22,18 @@ MakeBench = Callable[..., ConsumerBench]
 
 def test_workers_take_everything_and_the_items_come_home(bench: MakeBench, tmp_path: Path) -> None:
     it, hook = bench(), f"cat > {tmp_path / 'told.json'}"
-    done = it.consume("-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9", "--on-finish", hook, code=0)
+    done = it.consume(
+        "-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9", "--on-finish", hook, code=0
+    )
     assert json.loads((tmp_path / "told.json").read_text()) == done.json()
     assert "Did you mean DISTRIBUTED_LEASE?" in done.err
     told = done.json()
-    assert (told["state"], told["items"], told["requests"]["done"], told["batches"]["dead"]) == ("finished", 60, 60, 0)
+    assert (told["state"], told["items"], told["requests"]["done"], told["batches"]["dead"]) == (
+        "finished",
+        60,
+        60,
+        0,
+    )
     it.assert_all_home()
     assert it.frontier.counts() == {"done": 60}
     assert {slot: len(workers) for slot, workers in it.workers_of().items()} == {"p0": 1, "p1": 1}
@@ -35,7 +42,9 @@ def test_workers_take_everything_and_the_items_come_home(bench: MakeBench, tmp_p
 
 
 @pytest.mark.black_box
-def test_without_a_file_the_items_go_where_those_of_a_crawl_go_and_a_dash_is_standard_output(bench: MakeBench) -> None:
+def test_without_a_file_the_items_go_where_those_of_a_crawl_go_and_a_dash_is_standard_output(
+    bench: MakeBench,
+) -> None:
     it = bench(items=20)
     told = it.consume("--json", code=0).json()
     assert told["output"] == [str(it.it.path / f"{it.name}.jl")]
@@ -64,7 +73,9 @@ def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_thr
     it.consume("-O", "items.jl").expect(2, "1 of the 2 parts")
     away.rename(part)
     (tmp_path / "urls.txt").write_text(f"{it.site.detail(0)}\n", "utf-8")
-    assert it.run("frontier", "add", it.name, tmp_path / "urls.txt").code == 0  # takes the place of the lost one
+    assert (
+        it.run("frontier", "add", it.name, tmp_path / "urls.txt").code == 0
+    )  # takes the place of the lost one
     assert it.consume("--json").json()["state"] == "finished"
     assert it.run("frontier", "add", it.name, tmp_path / "urls.txt", "--standing").code == 0
     assert it.frontier.row().standing
@@ -144,12 +155,20 @@ def test_workers_that_always_fail_end_it_and_are_named(bench: MakeBench) -> None
 
 @pytest.mark.black_box
 @pytest.mark.full
-def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(bench: MakeBench) -> None:
+def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(
+    bench: MakeBench,
+) -> None:
     it = bench(items=40, slots=1, DISTRIBUTED_MAX_ATTEMPTS=1)
     it.it.spider("odd", ODD)
-    it.frontier.fill([f"{it.site.detail(number)}?dies" for number in range(8)], slot="p9", callback="parse_deadly")
+    it.frontier.fill(
+        [f"{it.site.detail(number)}?dies" for number in range(8)],
+        slot="p9",
+        callback="parse_deadly",
+    )
     done = it.consume("-o", "items.jl", spider="deadly")
-    assert (done.code, "The slot 'p9' gets no more workers" in done.out) == (1, True), done.out + done.err
+    assert (done.code, "The slot 'p9' gets no more workers" in done.out) == (1, True), (
+        done.out + done.err
+    )
     assert "'p0'" not in done.out
     assert it.frontier.waiting().keys() == {"p9"}
     assert len(it.workers_of()["p9"]) == 5, "as many as one batch may kill, and four more"
@@ -163,7 +182,13 @@ def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(
     bench: MakeBench, number: int, ftp_server: Callable[..., FtpServer]
 ) -> None:
     ftp = ftp_server("someone", "s3cret")
-    it = bench(items=120, size=10, latency=0.3, CONCURRENT_REQUESTS=4, DISTRIBUTED_DELIVER=f"{ftp.url}/items")
+    it = bench(
+        items=120,
+        size=10,
+        latency=0.3,
+        CONCURRENT_REQUESTS=4,
+        DISTRIBUTED_DELIVER=f"{ftp.url}/items",
+    )
     command = it.start()
     wait_for(lambda: it.done() >= 10, 60, "the first batch")
     it.consume().expect(2, f"Process {command.pid}")
@@ -221,7 +246,9 @@ def test_slots_are_split_while_workers_take_from_them(bench: MakeBench) -> None:
 
 
 @pytest.mark.black_box
-def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_each_job(bench: MakeBench) -> None:
+def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_each_job(
+    bench: MakeBench,
+) -> None:
     it = bench(items=10, slots=1)
     it.it.spider("odd", ODD)
     it.frontier.fill(["http://127.0.0.1:9/never"], slot="other")
@@ -229,12 +256,17 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
     done = it.consume("--prefix", "p", *given, spider="labelled", code=0)
     assert it.frontier.waiting() == {"other": 1}
     assert "Nothing is left in the slots p*" in done.out
-    rows = [it.run("frontier", "list", "--label", word, "--json").json()["frontiers"] for word in ("nightly", "no")]
+    rows = [
+        it.run("frontier", "list", "--label", word, "--json").json()["frontiers"]
+        for word in ("nightly", "no")
+    ]
     assert [[row["labels"] for row in some] for some in rows] == [[["nightly", "two words"]], []]
     jobs = it.run("jobs", "--label", "two words", "--json").json()["jobs"]
     assert {(job["crawl"], job["state"]) for job in jobs} == {(it.name, "finished")}
     it.run("items", "merge", it.name, "-o", "items.jl", code=0)
-    assert list(it.it.items("items.jl")) == [{"told": ["red", "dark", ["nightly", "two words"]]}] * 10
+    assert (
+        list(it.it.items("items.jl")) == [{"told": ["red", "dark", ["nightly", "two words"]]}] * 10
+    )
 
 
 #: two spiders without a parse()
@@ -265,7 +297,9 @@ def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path
     it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
     it.consume("--prefix", "p", "--fair", "spread").expect(2, "Leave out one of the two")
     it.it.spider("mute", MUTE)
-    it.consume(spider="mute").expect(2, "has no callback for what waits", "read_page", "no page was fetched")
+    it.consume(spider="mute").expect(
+        2, "has no callback for what waits", "read_page", "no page was fetched"
+    )
     it.it.settings(DISTRIBUTED_LOGIN="log_in")
     it.consume("--node", "127.0.0.1:9").expect(2, "'log_in'")
     # A spider's own settings count for its consumer as for each job.
@@ -316,15 +350,29 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
     it.it.spider("noting", NOTING)
     rows = ["first,1", "second,2", "third,6", "never,3", ",4", "first,1", "last,5"]
     (tmp_path / "words.csv").write_text("\n".join(["word,number", *rows]), "utf-8")
-    added = it.run("frontier", "add", "words", tmp_path / "words.csv", "--as", "arguments", "--json")
+    added = it.run(
+        "frontier", "add", "words", tmp_path / "words.csv", "--as", "arguments", "--json"
+    )
     assert (added.json()["added"], added.json()["duplicate"], added.code) == (6, 1, 0), added.err
 
-    options = ("-a", "colour=red", "--max-running", 2, "-o", "items.jl", "--deliver", tmp_path / "out", "--json")
+    options = (
+        "-a",
+        "colour=red",
+        "--max-running",
+        2,
+        "-o",
+        "items.jl",
+        "--deliver",
+        tmp_path / "out",
+        "--json",
+    )
     done = it.consume(*options, spider="noting", name="words")
     assert (done.code, done.json()["state"]) == (3, "finished"), done.err
     items = list(it.it.items("items.jl"))
     words = {"first": "1", "second": "2", "third": "6", "last": "5"}
-    assert sorted((item["word"], item["number"]) for item in items) == sorted([*words.items(), *words.items()])
+    assert sorted((item["word"], item["number"]) for item in items) == sorted(
+        [*words.items(), *words.items()]
+    )
     assert {item["all"] for item in items} == {"red"}
     assert sorted(map(str, delivered(files_of(tmp_path / "out")))) == sorted(map(str, items))
     assert manifest_in(files_of(tmp_path / "out"))["complete"]
@@ -338,8 +386,12 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
     (tmp_path / "bad.csv").write_text("word,number\nnever,1\nwaits,2\n", "utf-8")
     assert it.run("frontier", "add", "bad", tmp_path / "bad.csv", "--as", "arguments").code == 0
     failed = it.consume("--stall-timeout", "2s", "--json", spider="noting", name="bad")
-    assert (failed.code, failed.json()["batches"]["dead"], failed.json()["items"]) == (1, 2, 0), failed.err
-    reasons = [miss["reason"] for miss in it.run("crawls", "misses", "bad", "--json").json()["misses"]]
+    assert (failed.code, failed.json()["batches"]["dead"], failed.json()["items"]) == (1, 2, 0), (
+        failed.err
+    )
+    reasons = [
+        miss["reason"] for miss in it.run("crawls", "misses", "bad", "--json").json()["misses"]
+    ]
     assert any("the worker ended early (stalled)" in reason for reason in reasons), reasons
 
 
@@ -349,4 +401,6 @@ def at_once(items: Iterable[Mapping[str, Any]]) -> int:
     for item in items:
         start, end = spans.get(item["pid"], (item["from"], item["to"]))
         spans[item["pid"]] = start, max(end, item["to"])
-    return max(sum(start <= moment <= end for start, end in spans.values()) for moment, _ in spans.values())
+    return max(
+        sum(start <= moment <= end for start, end in spans.values()) for moment, _ in spans.values()
+    )

@@ -86,7 +86,9 @@ def test_jobs_are_started_by_load_and_told_apart_by_what_they_did(shop: Shop, sp
     assert "hush" not in done.out + done.err
     rows = {row["job"]: row for row in done.json()["jobs"]}
     told = rows[good["job"]]
-    assert (told["state"], told["pages"], told["items"], told["errors"]) == ("finished", 3, 3, 0), told
+    assert (told["state"], told["pages"], told["items"], told["errors"]) == ("finished", 3, 3, 0), (
+        told
+    )
     assert told["ended"] >= told["started"]
     told = rows[broken["job"]]
     assert (told["state"], told["errors"]) == ("failed", 3)
@@ -103,9 +105,14 @@ def test_logs_of_two_nodes_are_one_and_can_be_searched(shop: Shop, everywhere: l
     assert (done.code, len(lines)) == (0, 10), done.err
     assert {line.split()[0] for line in lines} == {"node1", "node2"}
     assert sum("Spider closed (finished)" in line for line in lines) == 2
-    heads = [line.partition(" | ")[2][:19] for line in lines if line.partition(" | ")[2][:2] == "20"]
+    heads = [
+        line.partition(" | ")[2][:19] for line in lines if line.partition(" | ")[2][:2] == "20"
+    ]
     assert heads == sorted(heads)
-    assert "DEBUG: " not in shop.run("logs", *everywhere, "-n", 500, "--level", "info", "--since", "10m").out
+    assert (
+        "DEBUG: "
+        not in shop.run("logs", *everywhere, "-n", 500, "--level", "info", "--since", "10m").out
+    )
     found = shop.start("jobs", "grep", "category is h.ts", *everywhere, "-C", 1).wait()
     assert (found.code, found.out.count(" | "), found.out.count(" - 20")) == (0, 2, 4)
     assert shop.run("jobs", "grep", "no such text anywhere", "--json").code == 4
@@ -128,7 +135,10 @@ def test_a_job_is_cancelled_and_waited_for(shop: Shop) -> None:
     assert shop.scheduled("slow", "--unless-running")[0]["state"] == "skipped"
     assert shop.job(job)["state"] == "running"
     shop.run("jobs", "cancel", job).expect(2, "--yes")
-    assert shop.run("jobs", "cancel", job, "--yes", "--json", code=0).json()["jobs"][0]["state"] == "gone"
+    assert (
+        shop.run("jobs", "cancel", job, "--yes", "--json", code=0).json()["jobs"][0]["state"]
+        == "gone"
+    )
     assert job not in [row["id"] for row in shop.nodes[1].jobs("running")]
     assert shop.job(job)["state"] == "cancelled"
     shop.run("jobs", "cancel", job, "--yes").expect(4, "over already")
@@ -142,13 +152,17 @@ def test_killed_is_what_we_killed_and_died_is_what_died(shop: Shop) -> None:
     assert shop.run("jobs", "cancel", ours, "--kill", "-y").code == 0
     shop.wait_idle()
     assert (shop.job(ours)["state"], shop.job(other)["state"]) == ("killed", "died")
-    counted = shop.run("jobs", "stats", other, "--json").json()["stats"]  # without a dump, from the log as a whole
+    counted = shop.run("jobs", "stats", other, "--json").json()[
+        "stats"
+    ]  # without a dump, from the log as a whole
     assert counted["log_count/INFO"]["sum"] > 5
 
 
 @pytest.mark.black_box
 def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop) -> None:
-    jobs = shop.scheduled("slow", "--job-timeout", "3s") + shop.scheduled("waits", "--stall-timeout", "1s")
+    jobs = shop.scheduled("slow", "--job-timeout", "3s") + shop.scheduled(
+        "waits", "--stall-timeout", "1s"
+    )
     file = shop.project.path / "scrapy.cfg"
     before = file.read_text()
     try:
@@ -159,7 +173,9 @@ def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop)
             2, f"DISTRIBUTED_STALL_TIMEOUT {wrong}"
         )
         file.write_text(f"{before}\n[sdist]\nstall_timeout = 5x\n")
-        shop.run("jobs", "schedule", "waits").expect(2, f"stall_timeout in [sdist] of scrapy.cfg {wrong}")
+        shop.run("jobs", "schedule", "waits").expect(
+            2, f"stall_timeout in [sdist] of scrapy.cfg {wrong}"
+        )
     finally:
         file.write_text(before)
     shop.wait_idle()
@@ -227,7 +243,9 @@ def test_a_job_that_is_cancelled_twice_ends_in_good_order(shop: Shop) -> None:
     wait_for(lambda: log.exists() and "Spider opened" in log.read_text(), 30, "the spider is open")
     shop.run("jobs", "cancel", job, "--yes", "--wait", "0.1").expect(124, "INT was sent")
     again = shop.run("jobs", "cancel", job, "--yes", code=0)
-    assert f"no second INT is sent, which would end it at once (--force does that): {job}" in again.err
+    assert (
+        f"no second INT is sent, which would end it at once (--force does that): {job}" in again.err
+    )
     assert "twice" not in log.read_text()
     assert shop.job(job)["state"] == "cancelled"
     shop.run("jobs", "cancel", job, "--yes").expect(4, "over already")
@@ -247,7 +265,10 @@ def test_jobs_that_scrapyd_would_not_cancel_are_named_with_what_to_do(shop: Shop
         remedy = f"kill -INT $(pgrep -f {orphan})"
         shop.run("jobs", "cancel", orphan, "--yes").expect(124, remedy)
         told = shop.run("jobs", "cancel", "--all", "--yes", "--wait", "2", code=124).err
-        assert ("node1 has the project shop no more" in " ".join(told.split()), remedy in told) == (True, True)
+        assert ("node1 has the project shop no more" in " ".join(told.split()), remedy in told) == (
+            True,
+            True,
+        )
         shop.run("deploy", "node1", code=0)
         shop.run("jobs", "cancel", gone, "--yes", code=0)
         assert shop.job(gone)["state"] == "cancelled"
@@ -258,7 +279,10 @@ def test_jobs_that_scrapyd_would_not_cancel_are_named_with_what_to_do(shop: Shop
 @pytest.mark.black_box
 def test_jobs_of_a_file(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
-    file.write_text('spider,node,priority,category,s:CLOSESPIDER_ITEMCOUNT\ngood,node1,2,"a, b",\ngood,,,,1\n', "utf-8")
+    file.write_text(
+        'spider,node,priority,category,s:CLOSESPIDER_ITEMCOUNT\ngood,node1,2,"a, b",\ngood,,,,1\n',
+        "utf-8",
+    )
     first, second = shop.scheduled("--from", file)
     assert first["node"] == "node1"
     shop.wait_idle()
@@ -279,7 +303,9 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
         shop.nodes[0].go_on()
     rows = listed.expect(3, "node1").json()["jobs"]
     assert {row["node"] for row in rows if not row["remembered"]} <= {"node2"}
-    assert all(row["remembered"] for row in rows if row["node"] == "node1"), "what the store knows of its jobs"
+    assert all(row["remembered"] for row in rows if row["node"] == "node1"), (
+        "what the store knows of its jobs"
+    )
     assert row["node"] == "node2"
     assert everywhere.code == 3
     assert careful.code != 0
@@ -301,10 +327,21 @@ def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
         assert shop.run("jobs", "cancel", row["job"], "-y", "--timeout", "3", code=0).err == ""
         shop.run("jobs", "--timeout", "3", code=3)
         shop.run("nodes", "drain", "node1", "--no-wait", code=0)
-        words = "Passed over, since drained and without an answer: node1. What is there is not known."
-        for command in ("jobs", "jobs stats --since 1h", "nodes", "code versions", "code projects", "status --fleet"):
+        words = (
+            "Passed over, since drained and without an answer: node1. What is there is not known."
+        )
+        for command in (
+            "jobs",
+            "jobs stats --since 1h",
+            "nodes",
+            "code versions",
+            "code projects",
+            "status --fleet",
+        ):
             said = shop.run(*command.split(), code=0).err
-            assert ("connection refused" in said) == (command == "nodes"), "the list of nodes says how each is"
+            assert ("connection refused" in said) == (command == "nodes"), (
+                "the list of nodes says how each is"
+            )
             assert said.count(words) <= 1, command
         assert words in shop.run("jobs").err
         (started,) = shop.scheduled("good", "--unless-running", "--timeout", "3")
@@ -349,7 +386,9 @@ def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
         ("api node1 status job", 2, "NAME=VALUE"),
     ],
 )
-def test_bad_input_is_one_paragraph(shop: Shop, run_sdist_here: RunCommand, line: str, code: int, said: str) -> None:
+def test_bad_input_is_one_paragraph(
+    shop: Shop, run_sdist_here: RunCommand, line: str, code: int, said: str
+) -> None:
     done = run_sdist_here(shop.project, *line.split()).expect(code, said)
     assert (done.out, done.err.startswith("sdist: "), done.err.count("\n")) == ("", True, 1)
 
@@ -381,15 +420,30 @@ def test_later_crawls_change_no_word_on_the_jobs_of_earlier_ones(
 ) -> None:
     pages = site(60)
     made = project(nodes=shop.nodes, settings={"START_URL": pages.start_url})
-    options = ("--index", pages.template, "--pages", 2, "--batch-size", 10, "--pull", "-o", "items.jl", "--json")
+    options = (
+        "--index",
+        pages.template,
+        "--pages",
+        2,
+        "--batch-size",
+        10,
+        "--pull",
+        "-o",
+        "items.jl",
+        "--json",
+    )
 
     def crawl(name: str) -> dict[str, Any]:
-        summary: dict[str, Any] = run_cli(made, "crawl", "easy", *options, "--name", name, code=0).json()
+        summary: dict[str, Any] = run_cli(
+            made, "crawl", "easy", *options, "--name", name, code=0
+        ).json()
         return summary
 
     def jobs_of_six() -> dict[tuple[str, ...], dict[str, Any]]:
         rows = run_cli(made, "jobs", "--json").json()["jobs"]
-        return {(row["node"], row["job"], row["started"]): row for row in rows if row["crawl"] == "six"}
+        return {
+            (row["node"], row["job"], row["started"]): row for row in rows if row["crawl"] == "six"
+        }
 
     done = crawl("six")
     crawl("seven")
@@ -420,20 +474,37 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     assert "hush" not in fleet.out
     done = shop.run("crawls", "wait", "one", "--json")
     assert (done.code, done.err) == (1, f"sdist: {done.json()['crawls'][0]['message']}\n")
-    assert done.json()["crawls"][0]["message"].startswith("The crawl has 3 items, and at least 4 were asked for")
-    wait_for(lambda: "ended with code 4" in str(last_crawl(shop.project).summary["warnings"]), 30, "the warning")
+    assert done.json()["crawls"][0]["message"].startswith(
+        "The crawl has 3 items, and at least 4 were asked for"
+    )
+    wait_for(
+        lambda: "ended with code 4" in str(last_crawl(shop.project).summary["warnings"]),
+        30,
+        "the warning",
+    )
     document = json.loads(told.read_text())
-    assert (document["crawl"], document["state"], document["exit_code"], document["items"]) == ("one", "finished", 1, 3)
+    assert (document["crawl"], document["state"], document["exit_code"], document["items"]) == (
+        "one",
+        "finished",
+        1,
+        3,
+    )
     assert (shop.project.path / "who.txt").read_text() == "one finished 3\n"
     summed = shop.run("status", "one").out
     assert "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 4." in summed
     assert shop.run("crawls", "wait", "one").code == 1
     (row,) = shop.run("crawls", "--label", "night=1", "--label", "big", "--json").json()["crawls"]
-    assert (row["crawl"], row["labels"], document["labels"]) == ("one", ["night=1", "big"], ["night=1", "big"])
+    assert (row["crawl"], row["labels"], document["labels"]) == (
+        "one",
+        ["night=1", "big"],
+        ["night=1", "big"],
+    )
     assert "no crawl with that label" in shop.run("crawls", "--label", "night=2", code=0).err
     jobs = shop.run("jobs", "--label", "night", "--json").json()["jobs"]
     assert {(job["crawl"], *job["labels"]) for job in jobs} == {("one", "night=1", "big")}
-    summed = shop.run("jobs", "stats", "--since", "1h", "--label", "night", "--json", code=0).json()["stats"]
+    summed = shop.run(
+        "jobs", "stats", "--since", "1h", "--label", "night", "--json", code=0
+    ).json()["stats"]
     assert (summed["item_scraped_count"]["sum"], summed["response_received_count"]["sum"]) == (3, 3)
     shop.run(*CRAWL, "--label", "a,b").expect(2, "has a comma")
 
@@ -444,11 +515,15 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     hook = f"cat > {told}; echo $SDIST_EXIT_CODE $SDIST_ITEMS >> {told}"
     shop.run("jobs", "schedule", "good", "broken", "--on-finish", hook).expect(3, "The job broken")
     document, _, variables = told.read_text().rpartition("}")
-    ends = {row["spider"]: (row["state"], row["items"]) for row in json.loads(document + "}")["jobs"]}
+    ends = {
+        row["spider"]: (row["state"], row["items"]) for row in json.loads(document + "}")["jobs"]
+    }
     assert ends == {"good": ("finished", 3), "broken": ("failed", 0)}
     assert variables.strip() == "3 3"
     good = [row["job"] for row in shop.scheduled("good", "--all-nodes")]
-    done = shop.run("crawls", "wait", *(word for job in good for word in ("--job", job)), "--json", code=0)
+    done = shop.run(
+        "crawls", "wait", *(word for job in good for word in ("--job", job)), "--json", code=0
+    )
     assert done.err == ""
     assert [(row["state"], row["items"]) for row in done.json()["jobs"]] == [("finished", 3)] * 2
     slow = shop.scheduled("slow", "--on", "node2")[0]["job"]
@@ -457,13 +532,19 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     def fleet_with_its_log() -> dict[str, Any]:
         document: dict[str, Any] = shop.run("status", "--fleet", "--json", code=0).json()
         jobs = [row for node in document["nodes"] for row in node["jobs"]]
-        return document if any(row["job"] == slow and row["silent_s"] is not None for row in jobs) else {}
+        return (
+            document
+            if any(row["job"] == slow and row["silent_s"] is not None for row in jobs)
+            else {}
+        )
 
     fleet = wait_for(fleet_with_its_log, 60, f"{slow} in the fleet, with a log")
     assert {node["name"]: node["running"] for node in fleet["nodes"]} == {"node1": 0, "node2": 1}
     (job,) = fleet["nodes"][1]["jobs"]
     assert (job["spider"], job["state"]) == ("slow", "running")
-    assert job["per_min"] == {"pages": None, "items": None, "errors": None}, "only our workers report it"
+    assert job["per_min"] == {"pages": None, "items": None, "errors": None}, (
+        "only our workers report it"
+    )
     assert job["silent_s"] is not None
     assert "hush" not in json.dumps(fleet)
     waiting = shop.start("crawls", "wait", "--job", slow, "--job", good[0])
@@ -472,7 +553,9 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
 
 
 @pytest.mark.black_box
-def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_well(shop: Shop) -> None:
+def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_well(
+    shop: Shop,
+) -> None:
     told = shop.project.path / "troubles.jl"
     hook = f"cat >> {told}; echo >> {told}"
 
@@ -480,7 +563,9 @@ def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_wel
         rows = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
         return [(row["event"], row["kind"], row["subject"]) for row in rows]
 
-    spiders = SPIDERS.replace('raise ZeroDivisionError("a needle in the log")', "self.settings['WELL'] or 1 / 0")
+    spiders = SPIDERS.replace(
+        'raise ZeroDivisionError("a needle in the log")', "self.settings['WELL'] or 1 / 0"
+    )
     shop.project.spider("all", spiders + MORE)
     shop.run("deploy", "--all", "--json", code=0)
     command = shop.start("watch", "--fleet", "--quiet", "--on-trouble", hook)
@@ -495,7 +580,10 @@ def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_wel
     wait_for(lambda: len(events()) > 1, 60, "all is well")
     command.signal(signal.SIGINT)
     command.wait(code=130)
-    assert events() == [("trouble", "job-failed", "shop/broken"), ("well", "job-failed", "shop/broken")]
+    assert events() == [
+        ("trouble", "job-failed", "shop/broken"),
+        ("well", "job-failed", "shop/broken"),
+    ]
     shop.project.spider("all", SPIDERS + MORE)
     shop.run("deploy", "--all", "--json", code=0)
     shop.run("watch", "--on-trouble", "true").expect(2, "add --fleet")
@@ -503,7 +591,9 @@ def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_wel
 
 
 @pytest.mark.black_box
-def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs(shop: Shop) -> None:
+def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs(
+    shop: Shop,
+) -> None:
     with closing(BadPeer(lambda connection, _: connection.answer(500, b""))) as peer:
         hook = f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET"
         line = ("crawl", "shop", "-a", "pages=4", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse")
@@ -513,10 +603,17 @@ def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs
     assert (json.loads(body)["state"], json.loads(body)["items"]) == ("finished", 4)
     row = last_crawl(shop.project)
     (said,) = row.summary["warnings"]
-    assert said.startswith(f"http://127.0.0.1:{peer.port}/… could not be told of the end of the crawl (--on-finish")
+    assert said.startswith(
+        f"http://127.0.0.1:{peer.port}/… could not be told of the end of the crawl (--on-finish"
+    )
     assert said.endswith("it answered 500.")
     assert row.exit_code == 0
-    shown = done.out + done.err + json.dumps(dict(row.summary)) + shop.run("status", row.id, "--json").out
+    shown = (
+        done.out
+        + done.err
+        + json.dumps(dict(row.summary))
+        + shop.run("status", row.id, "--json").out
+    )
     assert "SECRET" not in shown
     assert "hush" not in shown
 
@@ -540,7 +637,11 @@ def test_a_crawl_with_unusually_few_items_is_warned_about(shop: Shop) -> None:
 
 @pytest.mark.black_box
 def test_a_refused_crawl_is_told_of_as_well(shop: Shop) -> None:
-    for line in (("crawl", "nosuch"), (*CRAWL, "-s", "DISTRIBUTED_SHARDS=x"), (*CRAWL, "--shards", "3")):
+    for line in (
+        ("crawl", "nosuch"),
+        (*CRAWL, "-s", "DISTRIBUTED_SHARDS=x"),
+        (*CRAWL, "--shards", "3"),
+    ):
         told = shop.project.path / "refused.json"
         done = shop.run(*line, "--on-finish", f"cat > {told}")
         assert done.code in {2, 4}, done
@@ -560,7 +661,11 @@ def test_several_crawls_are_waited_for_and_a_dead_one_is_named(shop: Shop, site:
     waiting = shop.start("crawls", "wait", "killed", "left")
 
     def pid_of_the_killed() -> int:
-        rows = [row for row in crawls(shop.project) if row.id == "killed" and row.state is CrawlState.WORKING]
+        rows = [
+            row
+            for row in crawls(shop.project)
+            if row.id == "killed" and row.state is CrawlState.WORKING
+        ]
         return rows[0].pid or 0 if rows else 0
 
     pid = wait_for(pid_of_the_killed, 60, "the producer")

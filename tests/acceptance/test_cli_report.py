@@ -50,7 +50,9 @@ CUT_OFF = f"""
 
 @pytest.fixture(scope="module")
 def crawled(
-    module_fleet: Callable[..., Any], module_site: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    module_fleet: Callable[..., Any],
+    module_site: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Project:
     """A demo project with two nodes, one of them behind a password, and its site; nothing is crawled yet."""
     nodes = [*module_fleet(1), *module_fleet(1, username="u", password=PASSWORD)]
@@ -105,7 +107,11 @@ def test_a_crawl_as_a_page(crawled: Project, run_cli: RunCommand, opened: Browse
     assert "On the nodes now" in opened.run("document.body.innerText")
     assert PASSWORD not in path.read_text("utf-8")
     series = run_cli(crawled, "report", "first", "--json").json()
-    assert (series["schema"], series["state"], series["burn_up"]["done"][-1]) == (1, "finished", 300)
+    assert (series["schema"], series["state"], series["burn_up"]["done"][-1]) == (
+        1,
+        "finished",
+        300,
+    )
     assert sum(series["heat"]["pages"]) == 300
     assert {bar["outcome"] for bar in series["jobs"]["bars"]} == {"done"}
     assert sum(one["codes"]["200"] for one in series["statuses"]) == 300
@@ -157,7 +163,14 @@ def test_a_crawl_that_was_refused_has_a_page_too(
     with closing(store_of(made)) as store:
         message = "No node answers at http://u:page-secret@web1:6800/. <script>alert(1)</script>"
         store.add_crawl(
-            Crawl(id="no", project="p", spider="easy", created=1.7e9, state=CrawlState.REFUSED, message=message)
+            Crawl(
+                id="no",
+                project="p",
+                spider="easy",
+                created=1.7e9,
+                state=CrawlState.REFUSED,
+                message=message,
+            )
         )
     assert run_cli(made, "report", "no").code == 0
     check(opened, made.path / "no.html")

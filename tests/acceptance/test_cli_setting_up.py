@@ -31,7 +31,11 @@ class ConfiguredNode:
         (folder / "scrapyd.conf").write_text(text, "utf-8")
         self.port, self._home = free_port(), folder / "home"
         self._home.mkdir()
-        login = {"SCRAPYD_USERNAME": "crawler", "SCRAPYD_PASSWORD": SECRET, "SCRAPYD_HTTP_PORT": str(self.port)}
+        login = {
+            "SCRAPYD_USERNAME": "crawler",
+            "SCRAPYD_PASSWORD": SECRET,
+            "SCRAPYD_HTTP_PORT": str(self.port),
+        }
         with (folder / "scrapyd.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env=private_environment(self._home, login),
@@ -64,18 +68,29 @@ def test_from_zero_to_nodes_that_answer(
     before = (made.path / "scrapy.cfg").read_bytes()
     assert configured_node.status(auth=("crawler", SECRET)) == 200
     env = {"SDIST_NODE1_PASSWORD": SECRET}
-    nodes = ["--node", f"http://crawler@127.0.0.1:{configured_node.port}", "--node", f"127.0.0.1:{free_port()}"]
+    nodes = [
+        "--node",
+        f"http://crawler@127.0.0.1:{configured_node.port}",
+        "--node",
+        f"127.0.0.1:{free_port()}",
+    ]
 
-    dry = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--check", env=env, code=10)
+    dry = run_cli(
+        made, "init", *nodes, "--name", "node1", "--name", "closed", "--check", env=env, code=10
+    )
     assert "[deploy:closed]" in dry.out
     assert (made.path / "scrapy.cfg").read_bytes() == before
 
-    done = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--json", env=env, code=0)
+    done = run_cli(
+        made, "init", *nodes, "--name", "node1", "--name", "closed", "--json", env=env, code=0
+    )
     states = {row["name"]: row["state"] for row in done.json()["nodes"]}
     assert states == {"node1": "up", "closed": "connection refused"}
     after = (made.path / "scrapy.cfg").read_text("utf-8")
     assert after.startswith(before.decode())
-    assert after.removeprefix(before.decode()).startswith("\n[deploy:node1]\nurl = http://127.0.0.1:")
+    assert after.removeprefix(before.decode()).startswith(
+        "\n[deploy:node1]\nurl = http://127.0.0.1:"
+    )
     assert after.count("project = properties") == 2
 
     again = run_cli(made, "init", *nodes, env=env, code=0)
@@ -84,13 +99,18 @@ def test_from_zero_to_nodes_that_answer(
     listed = run_cli(made, "nodes", "--json", env=env)
     assert {row["name"]: row["state"] for row in listed.json()["nodes"]}["node1"] == "up"
     shown = run_cli(made, "config", "--json", env=env)
-    origins = {(row["section"], row["name"]): (row["value"], row["origin"]) for row in shown.json()["options"]}
+    origins = {
+        (row["section"], row["name"]): (row["value"], row["origin"])
+        for row in shown.json()["options"]
+    }
     password = origins["[deploy:node1]", "password"]
     assert password == ("***", "scrapy.cfg [deploy:node1], environment SDIST_NODE1_PASSWORD")
     assert all(SECRET not in text for one in (dry, done, again, listed, shown) for text in one[1:])
 
 
-def test_what_is_in_force_is_told_with_its_origin(run_cli: RunCommand, project: MakeProject, tmp_path: Path) -> None:
+def test_what_is_in_force_is_told_with_its_origin(
+    run_cli: RunCommand, project: MakeProject, tmp_path: Path
+) -> None:
     made = project(
         settings={
             "DISTRIBUTED_PAGE": 3,
@@ -119,8 +139,14 @@ def test_what_is_in_force_is_told_with_its_origin(run_cli: RunCommand, project: 
     assert told["[deploy:two]", "password"] == ["***", str(netrc)]
     assert told["settings", "DISTRIBUTED_SHARDS"] == ["4", "settings module"]
     assert told["settings", "DISTRIBUTED_TARGET_FEED_URL"] == ["ftp://me:***@h/", "settings module"]
-    assert told["settings", "DISTRIBUTED_STORE"] == ["redis://:***@127.0.0.1:1/0", "environment SDIST_STORE"]
-    assert "DISTRIBUTED_PAGE is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_PAGES?" in done.err
+    assert told["settings", "DISTRIBUTED_STORE"] == [
+        "redis://:***@127.0.0.1:1/0",
+        "environment SDIST_STORE",
+    ]
+    assert (
+        "DISTRIBUTED_PAGE is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_PAGES?"
+        in done.err
+    )
     assert "'pasword' means nothing here. Did you mean password?" in done.err
     assert SECRET not in done.out + done.err
     assert run_cli(made, "config", "--check", env=env).code == 10
@@ -148,7 +174,12 @@ def test_on_a_terminal_it_asks(project: MakeProject) -> None:
     ) as process:  # fmt: skip
         os.close(theirs)
         closed = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-        os.write(ours, "\n".join(["http://me:x@127.0.0.1", closed[0], "big one", closed[1], "big", "", ""]).encode())
+        os.write(
+            ours,
+            "\n".join(
+                ["http://me:x@127.0.0.1", closed[0], "big one", closed[1], "big", "", ""]
+            ).encode(),
+        )
         said = b""
         with suppress(OSError):  # the other end is closed
             while piece := os.read(ours, 65536):
@@ -157,20 +188,28 @@ def test_on_a_terminal_it_asks(project: MakeProject) -> None:
     os.close(ours)
     assert b"Leave the password out" in said
     assert b"cannot name a target" in said
-    assert re.findall(r"^\[deploy:(.*)\]$", (made.path / "scrapy.cfg").read_text("utf-8"), re.MULTILINE) == ["big"]
+    assert re.findall(
+        r"^\[deploy:(.*)\]$", (made.path / "scrapy.cfg").read_text("utf-8"), re.MULTILINE
+    ) == ["big"]
 
 
 def in_shell(made: Project, *command: str) -> str:
-    env = private_environment(made.home, {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
+    env = private_environment(
+        made.home, {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    )
     made.home.mkdir(exist_ok=True)
-    done = subprocess.run(command, cwd=made.path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=made.path, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes(project: MakeProject) -> None:
-    made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web2]\nurl = http://127.0.0.1:2/\n")
+    made = project(
+        extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web2]\nurl = http://127.0.0.1:2/\n"
+    )
     script = """
         eval "$(sdist completion bash)"
         try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sdist_completion sdist; echo "${COMPREPLY[*]}"; }
@@ -192,13 +231,17 @@ def test_fish_completes(project: MakeProject) -> None:
     assert [line.split("\t")[0] for line in lines] == ["web1", "web1"]
 
 
-def test_the_demo_works_and_leaves_nothing_running(start_command: StartCommand, project: MakeProject) -> None:
+def test_the_demo_works_and_leaves_nothing_running(
+    start_command: StartCommand, project: MakeProject
+) -> None:
     made = project()
     # A checkout has a folder of this name, which `python -m` takes for the package where it is the working folder.
     for name in ("__init__.py", "examples/__init__.py", "examples/site.py"):
         made.write(f"scrapyd_dist/{name}", "raise SystemExit('not the package that is installed')")
     script = (str(Path(sys.executable).with_name("sdist")),)
-    done = start_command(made, script, "demo", "--items", "90", "--nodes", "1", "--dir", "shown").wait(120, code=0)
+    done = start_command(
+        made, script, "demo", "--items", "90", "--nodes", "1", "--dir", "shown"
+    ).wait(120, code=0)
     assert "The demo worked: 90 items" in done.out
     for command in ("sdist nodes up 1", "sdist deploy --all", "sdist crawl easy"):
         assert f"shown$ {command}" in done.err
@@ -212,14 +255,29 @@ def test_a_crawl_without_nodes_starts_some_and_says_so(
 ) -> None:
     made = project()
     try:
-        done = run_cli(made, "crawl", "easy", "-a", f"start={site(20).index(0)}", "-O", "x.jl", "-q", "--json", code=0)
-        assert done.json()["warnings"] == ["started 2 nodes on this machine; `sdist nodes down` stops them"]
+        done = run_cli(
+            made,
+            "crawl",
+            "easy",
+            "-a",
+            f"start={site(20).index(0)}",
+            "-O",
+            "x.jl",
+            "-q",
+            "--json",
+            code=0,
+        )
+        assert done.json()["warnings"] == [
+            "started 2 nodes on this machine; `sdist nodes down` stops them"
+        ]
     finally:
         assert run_cli(made, "nodes", "down").err == "Stopped local1, local2.\n"
 
 
 @pytest.mark.black_box
-def test_ctrl_c_in_the_middle_stops_everything(start_cli: StartCommand, project: MakeProject) -> None:
+def test_ctrl_c_in_the_middle_stops_everything(
+    start_cli: StartCommand, project: MakeProject
+) -> None:
     made = project()
     command = start_cli(made, "demo", "--items", "3000", "--nodes", "1", "--dir", "shown")
     command.wait_text(": finding", 60)

@@ -45,13 +45,19 @@ def outside(empty: Path) -> Outside:
 @pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"], ["jobs", "list"], ["status"]])
 def test_help_imports_no_network_library(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help", options=("-X", "importtime")).expect(0)
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.err.splitlines() if "|" in line}
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0]
+        for line in done.err.splitlines()
+        if "|" in line
+    }
     assert "scrapyd_dist" in imported
     heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio"}
     assert not imported & heavy
 
 
-@pytest.mark.parametrize("command", [["crawl"], ["nodes", "up"], ["items", "pull"], ["deploy"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["crawl"], ["nodes", "up"], ["items", "pull"], ["deploy"]], ids=" ".join
+)
 def test_a_command_explains_itself_with_an_example(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help").expect(0)
     assert f"Example: sdist {' '.join(command)}" in done.out
@@ -99,8 +105,15 @@ def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], s
      ["items", "pull", "x"], ["items", "merge", "x", "-o", "x.jl"], ["items", "tail"]],
     ids=" ".join,
 )  # fmt: skip
-def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path, arguments: list[str]) -> None:
-    assert run_here(arguments, cwd=empty, home=tmp_path / "home").expect(2, "There is no scrapy.cfg in").out == ""
+def test_outside_of_a_project_every_command_says_so(
+    empty: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    assert (
+        run_here(arguments, cwd=empty, home=tmp_path / "home")
+        .expect(2, "There is no scrapy.cfg in")
+        .out
+        == ""
+    )
     assert list(empty.iterdir()) == []
 
 
@@ -138,7 +151,9 @@ def test_what_cannot_be_done_is_one_paragraph(
 
 
 @pytest.mark.real_start
-def test_debug_shows_the_traceback_and_keeps_the_exit_code(run_cli: RunCommand, project: MakeProject) -> None:
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(
+    run_cli: RunCommand, project: MakeProject
+) -> None:
     for arguments in (["--debug", "status"], ["status", "--debug"]):
         run_cli(project(), *arguments).expect(4, "Traceback")
 

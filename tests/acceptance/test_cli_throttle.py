@@ -28,7 +28,10 @@ def test_outside_of_a_project_the_environment_names_the_store(
         assert sdist("set", "127.0.0.1", "--hits", "3", "--window", "0.5", env=env).code == 0
         assert sdist("pause", env=env).code == 0
         shown = sdist("show", "--json", env=env).json()
-    assert [(row["domain"], row["state"]) for row in shown["domains"]] == [("*", "paused"), ("127.0.0.1", "paused")]
+    assert [(row["domain"], row["state"]) for row in shown["domains"]] == [
+        ("*", "paused"),
+        ("127.0.0.1", "paused"),
+    ]
     assert not (it.path / ".sdist").exists()
 
 

@@ -78,7 +78,9 @@ def made(project: MakeProject) -> Project:
 @pytest.fixture
 def producer(made: Project) -> Iterator[subprocess.Popen[str]]:
     path = made.path / ".sdist" / "store.db"
-    process = subprocess.Popen([sys.executable, "-c", PRODUCER, path], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, path], stdout=subprocess.PIPE, text=True
+    )
     with process, closing(store_of(made)) as store:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -123,7 +125,9 @@ def test_ctrl_c_leaves_the_crawl_running(
     assert producer.poll() is None
 
 
-def test_yes_stops_the_crawl_in_good_order(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
+def test_yes_stops_the_crawl_in_good_order(
+    terminal: Terminal, producer: subprocess.Popen[str]
+) -> None:
     for text in ("Press Ctrl-C again", "Stop the crawl c? [y/N]"):
         terminal.interrupt()
         terminal.wait_text(text)
@@ -144,7 +148,9 @@ def test_without_a_terminal_ctrl_c_leaves_at_once(
     assert producer.poll() is None
 
 
-def test_a_watch_with_a_time_limit(run_cli: RunCommand, made: Project, producer: subprocess.Popen[str]) -> None:
+def test_a_watch_with_a_time_limit(
+    run_cli: RunCommand, made: Project, producer: subprocess.Popen[str]
+) -> None:
     done = run_cli(made, "watch", "c", "--timeout", "0.2", "-q", code=124)
     assert (done.out, done.err.startswith("sdist: The crawl c still runs")) == ("", True)
     assert producer.poll() is None

@@ -68,7 +68,9 @@ SETTINGS = {
 
 @pytest.mark.black_box
 @pytest.mark.promise("A spider closes itself")
-@pytest.mark.parametrize(("mode", "where"), [("auto", "callback"), ("push", "pipeline"), ("pull", "callback")])
+@pytest.mark.parametrize(
+    ("mode", "where"), [("auto", "callback"), ("push", "pipeline"), ("pull", "callback")]
+)
 def test_the_whole_crawl_ends_with_its_reason_and_goes_on_when_it_is_resumed(
     mode: str,
     where: str,
@@ -86,7 +88,9 @@ def test_the_whole_crawl_ends_with_its_reason_and_goes_on_when_it_is_resumed(
         in_callback=IN_CALLBACK if where == "callback" else "pass",
         in_pipeline=IN_PIPELINE if where == "pipeline" else "pass",
     )
-    it = project(nodes=pair, spiders={"quota": spider}, settings={**SETTINGS, "DISTRIBUTED_MODE": mode})
+    it = project(
+        nodes=pair, spiders={"quota": spider}, settings={**SETTINGS, "DISTRIBUTED_MODE": mode}
+    )
     done = run_cli(it, "crawl", "quota", "--callback", "parse_page", "-O", "items.jl", code=3)
     said = " ".join(f"{done.out} {done.err}".split())
     crawl = crawls(it)[0]
@@ -97,7 +101,9 @@ def test_the_whole_crawl_ends_with_its_reason_and_goes_on_when_it_is_resumed(
     assert home[pages.detail(4)] == 1
     assert set(home.values()) == {1}
     # one that was given back is to be tried again
-    waiting = [batch.size for batch in batches(it) if batch.state in {BatchState.SEALED, BatchState.FAILED}]
+    waiting = [
+        batch.size for batch in batches(it) if batch.state in {BatchState.SEALED, BatchState.FAILED}
+    ]
     assert sum(waiting) == PAGES - len(home) > 0
 
     run_cli(it, "resume", crawl.id, code=0)

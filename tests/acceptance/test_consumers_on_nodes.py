@@ -20,7 +20,9 @@ MakeBench = Callable[..., ConsumerBench]
 
 
 @pytest.mark.black_box
-def test_a_worker_ends_after_exactly_its_batches_and_within_the_batch_of_its_last_request(bench: MakeBench) -> None:
+def test_a_worker_ends_after_exactly_its_batches_and_within_the_batch_of_its_last_request(
+    bench: MakeBench,
+) -> None:
     """H15, H16: small batches are leased many at a time, and no more than are allowed."""
     it = bench(items=360, fill=False)
     single, large = Frontier(it.it, "single"), Frontier(it.it, "large")
@@ -34,7 +36,9 @@ def test_a_worker_ends_after_exactly_its_batches_and_within_the_batch_of_its_las
     assert large.waiting() == {"p0": 100}
     hits = it.site.item_hits()
     assert sum(1 for number in hits if number < 60) == 50
-    assert sum(1 for number in hits if number >= 60) == 200, "to the end of the batch that reaches the limit"
+    assert sum(1 for number in hits if number >= 60) == 200, (
+        "to the end of the batch that reaches the limit"
+    )
     assert set(hits.values()) == {1}
 
 
@@ -51,7 +55,9 @@ def test_the_consumer_of_one_slot_empties_that_one_and_ends(bench: MakeBench) ->
     assert it.frontier.waiting() == before
     assert (sum(it.site.item_hits().values()), it.done()) == (mine, mine)
     (report,) = set(it.nodes[0].logs_dir.glob("_sdist/*/*.json")) - earlier
-    assert json.loads(report.read_text("utf-8"))["finish_reason"] == "finished", "it saw that for itself"
+    assert json.loads(report.read_text("utf-8"))["finish_reason"] == "finished", (
+        "it saw that for itself"
+    )
     counted = it.run("frontier", "count", it.name, "--prefix", "p3", "--json").json()
     assert (counted["requests"]["waiting"], counted["requests"]["done"]) == (0, mine)
 
@@ -89,7 +95,9 @@ def test_a_store_that_is_away_stops_neither_downloads_nor_the_job_and_nothing_le
         wait_for(lambda: len(pages.item_hits()) == 60, 90, "the rest")
         node.wait_idle()
         acked = [one for one in frontier.attempts() if one.state is AttemptState.ACKED]
-        assert (len(acked), frontier.counts()) == (6, {"running": 60}), "acked, and there until the items are home"
+        assert (len(acked), frontier.counts()) == (6, {"running": 60}), (
+            "acked, and there until the items are home"
+        )
         it.consume("-o", "items.jl", env=env, code=0)
         assert frontier.counts() == {"done": 60}
         it.assert_all_home()
@@ -149,7 +157,12 @@ def test_a_request_that_went_through_a_frontier_is_the_one_that_plain_scrapy_mak
 ) -> None:  # fmt: skip
     """H25, H26: as the site, its callback or errback see it; with an attribute of the producer's spider."""
     pages = site(30)
-    settings = {"ADDONS": ADDON, "SITE": pages.url, "DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"], **QUICK}
+    settings = {
+        "ADDONS": ADDON,
+        "SITE": pages.url,
+        "DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"],
+        **QUICK,
+    }
     it = project(nodes=consumer_nodes[:1], spiders={"whole": WHOLE}, settings=settings)
     run_scrapy(it, "crawl", "whole", "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl", code=0)
     pages.reset()
@@ -158,14 +171,19 @@ def test_a_request_that_went_through_a_frontier_is_the_one_that_plain_scrapy_mak
     assert pages.hits() == {}
     done = run_cli(it, "frontier", "consume", "whole", "whole", "-o", "items.jl")
     assert done.code == 0, said(done)  # what is gone is no failure
-    came, went = (sorted(it.items(name), key=lambda item: str(item["url"])) for name in ("items.jl", "plain.jl"))
+    came, went = (
+        sorted(it.items(name), key=lambda item: str(item["url"]))
+        for name in ("items.jl", "plain.jl")
+    )
     assert len(went) == 6
     assert sorted(item["priority"] for item in went) == ["-3", "0", "0", "0", "0", "7"]
     assert came == went
 
 
 @pytest.mark.black_box
-def test_a_worker_that_is_killed_in_the_middle_of_its_batch_leaves_no_page_out(bench: MakeBench) -> None:
+def test_a_worker_that_is_killed_in_the_middle_of_its_batch_leaves_no_page_out(
+    bench: MakeBench,
+) -> None:
     it = bench(items=40, slots=1, size=40, latency=0.2, CONCURRENT_REQUESTS=2)
     command = it.start("-o", "items.jl")
     wait_for(lambda: len(it.site.item_hits()) >= 5, 60, "the first pages of the batch")
@@ -177,7 +195,9 @@ def test_a_worker_that_is_killed_in_the_middle_of_its_batch_leaves_no_page_out(b
     it.assert_all_home()
     hits = it.site.item_hits()
     assert set(hits) == set(range(40))
-    assert {number: hits[number] for number in before} == dict.fromkeys(before, 2), "the batch is made again as a whole"
+    assert {number: hits[number] for number in before} == dict.fromkeys(before, 2), (
+        "the batch is made again as a whole"
+    )
 
 
 @pytest.mark.black_box
@@ -194,14 +214,21 @@ def test_a_manager_and_workers_that_the_store_does_not_let_in_fail_and_leave_the
         frontier.fill(map(pages.detail, range(5)), callback="parse_article")
         without = {"SDIST_STORE": f"redis://127.0.0.1:{server.port}/0"}
         run_cli(it, "frontier", "consume", "plain", "shop", env=without, code=6)
-        inside = run_cli(it, "frontier", "consume", "plain", "shop", env={"SDIST_STORE": server.url}, code=1)
+        inside = run_cli(
+            it, "frontier", "consume", "plain", "shop", env={"SDIST_STORE": server.url}, code=1
+        )
         assert "No node takes the work" in inside.err
         assert "invalid username-password pair or user is disabled.\n" in inside.err
-        assert not any(secret in inside.out + inside.err for secret in (PASSWORD, "p%3Ass", "wrong%2Fw"))
+        assert not any(
+            secret in inside.out + inside.err for secret in (PASSWORD, "p%3Ass", "wrong%2Fw")
+        )
         assert frontier.counts() == {"sealed": 5}
     assert pages.hits() == {}
     locked = scrapyd_node(username="me", password="right")
-    it.targets([], f"[deploy:one]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = not-this\n")
+    it.targets(
+        [],
+        f"[deploy:one]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = not-this\n",
+    )
     own = Frontier(it)
     own.fill(["http://127.0.0.1:1/"], callback="parse_article")
     refused = run_cli(it, "frontier", "consume", "plain", "shop", code=6)

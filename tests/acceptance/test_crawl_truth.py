@@ -67,12 +67,18 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
     def asked_at(word: str) -> float:
         """When a page with this word was last asked for, by time.time(); 0 when none was yet."""
         apart = time.time() - time.monotonic()
-        return max((row["time"] + apart for row in pages.log() if f"?{word}" in row["target"]), default=0.0)
+        return max(
+            (row["time"] + apart for row in pages.log() if f"?{word}" in row["target"]), default=0.0
+        )
 
     for word in ("last", "late"):
         wait_for(partial(asked_at, word), 90, f"the {word} page")
         assert at.run("status", "late", "--json", code=0).json()["state"] == "working"
-        assert (command.running(), waiting.running(), crawls(it)[0].state.ended) == (True, True, False)
+        assert (command.running(), waiting.running(), crawls(it)[0].state.ended) == (
+            True,
+            True,
+            False,
+        )
         assert not (it.path / "told.json").exists()
         assert not (it.path / ITEMS).exists()
     waiting.wait(60, code=0)
@@ -82,7 +88,11 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
     assert answered - 0.5 < row.ended < answered + SOON
     told = json.loads((it.path / "told.json").read_text("utf-8"))
     assert (told["state"], told["exit_code"], told["items"]) == ("finished", 0, PAGES + 1)
-    assert len({str(item["url"]) for item in it.items(ITEMS)}) == len(list(it.items(ITEMS))) == PAGES + 1
+    assert (
+        len({str(item["url"]) for item in it.items(ITEMS)})
+        == len(list(it.items(ITEMS)))
+        == PAGES + 1
+    )
 
 
 # items that were written, and never told of
@@ -134,7 +144,9 @@ DYING = """
 
 
 @pytest.mark.promise("A worker is killed")
-@pytest.mark.promise("Pipelines that write to a database or a server of their own run at least once.")
+@pytest.mark.promise(
+    "Pipelines that write to a database or a server of their own run at least once."
+)
 @BOTH_WAYS
 def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_none(
     way: str, scene: MakeScene, tmp_path: Path
@@ -148,19 +160,31 @@ def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_non
     at.run(*CRAWL, way, code=0)
     assert not left.exists(), "no worker has died"
     failed = {f"{attempt.job}.jl" for attempt in attempts(it, AttemptState.FAILED)}
-    written = {path.name for node in at.nodes for path in node.logs_dir.glob(f"_sdist/{crawls(it)[0].id}.*/*.jl")}
+    written = {
+        path.name
+        for node in at.nodes
+        for path in node.logs_dir.glob(f"_sdist/{crawls(it)[0].id}.*/*.jl")
+    }
     assert failed & written, "it died too early to show anything"
     assert pages.differences(it.items(ITEMS)) == {}
     assert max(pages.item_hits().values()) == 2, "its pages were fetched again"
-    assert set(notes.read_text(encoding="utf-8").split()) == {pages.detail(number) for number in range(24)}
+    assert set(notes.read_text(encoding="utf-8").split()) == {
+        pages.detail(number) for number in range(24)
+    }
 
 
-def test_nodes_with_full_disks_make_no_request_and_each_has_a_try_at_every_batch(scene: MakeScene) -> None:
-    at = scene(60, DISTRIBUTED_BATCH_SIZE=30, DISTRIBUTED_MIN_FREE=1 << 60, DISTRIBUTED_MAX_ATTEMPTS=2)
+def test_nodes_with_full_disks_make_no_request_and_each_has_a_try_at_every_batch(
+    scene: MakeScene,
+) -> None:
+    at = scene(
+        60, DISTRIBUTED_BATCH_SIZE=30, DISTRIBUTED_MIN_FREE=1 << 60, DISTRIBUTED_MAX_ATTEMPTS=2
+    )
     at.crawl(way="scrapy", code=1).expect(1, "disk-full")
     dead = [(batch.state, batch.attempts, "disk-full" in batch.reason) for batch in batches(at.it)]
     assert dead == [(BatchState.DEAD, 2, True)] * 2
-    tried = Counter((attempt.batch, attempt.node) for attempt in attempts(at.it, AttemptState.FAILED))
+    tried = Counter(
+        (attempt.batch, attempt.node) for attempt in attempts(at.it, AttemptState.FAILED)
+    )
     assert tried == {(batch, node.name): 1 for batch in (1, 2) for node in at.nodes}
     row = last_crawl(at.it)
     assert (row.exit_code, row.summary["dead_urls"], row.summary["batches"]["dead"]) == (1, 60, 2)

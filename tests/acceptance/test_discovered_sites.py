@@ -30,21 +30,32 @@ def test_sites_are_found_by_robots_txt_and_sitemaps_and_no_closed_page_is_reques
             "seeds.txt", "--name", "found", "--workers", WORKERS, "-a", f"max_pages={PAGES}", "-o", "items.jl",
         )  # fmt: skip
         hits = process.hits()
-    verdict = judge_web(hits, web.allowed(max_depth=DEEP, retries=RETRIES, redirects=REDIRECTS, sitemaps=True))
+    verdict = judge_web(
+        hits, web.allowed(max_depth=DEEP, retries=RETRIES, redirects=REDIRECTS, sitemaps=True)
+    )
     assert (verdict.unexpected, verdict.repeated) == ([], {})
     asked = Counter(hit.target for hit in hits if not hit.is_page)
     hosts = {hit.host for hit in hits}
     # Once for the strategy, and once by each worker's Scrapy, which obeys it.
     assert asked["/robots.txt"] <= (1 + WORKERS) * len(hosts)
-    said = [line for line in run_cli(it, "strategy", "events", "found", code=0).out.splitlines() if line[:1] == "{"]
+    said = [
+        line
+        for line in run_cli(it, "strategy", "events", "found", code=0).out.splitlines()
+        if line[:1] == "{"
+    ]
     changes = [json.loads(line) for line in said]
     ended = [one for one in changes if one["after"] in {"CRAWLED", "ERROR"}]
     assert {one["after"] for one in changes if one not in ended} == {"QUEUED"}
     assert max(Counter(one["url"] for one in ended).values()) == 1
-    pages = [one for one in ended if urlsplit(one["url"]).path not in {"/robots.txt", "/sitemap.xml"}]
+    pages = [
+        one for one in ended if urlsplit(one["url"]).path not in {"/robots.txt", "/sitemap.xml"}
+    ]
     assert max(Counter(urlsplit(one["url"]).hostname for one in pages).values()) == PAGES
     listed = {
-        web.url(site.host, target) for site in web.sites.values() for target in site.sitemap if site.allows(target)
+        web.url(site.host, target)
+        for site in web.sites.values()
+        for target in site.sitemap
+        if site.allows(target)
     }
     assert listed
     assert listed <= {hit.url for hit in hits}

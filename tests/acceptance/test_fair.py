@@ -59,7 +59,9 @@ execute()
 
 @pytest.fixture
 def place(project: MakeProject) -> Callable[..., Project]:
-    return lambda nodes=(), **settings: project(spiders={"broad": SPIDER}, settings=settings, nodes=nodes)
+    return lambda nodes=(), **settings: project(
+        spiders={"broad": SPIDER}, settings=settings, nodes=nodes
+    )
 
 
 def host_of(number: int, site: SiteProcess) -> str:
@@ -107,12 +109,21 @@ def hosts_hit(site: SiteProcess) -> list[int]:
 
 @pytest.mark.parametrize("queue_of_scrapy", ["ScrapyPriorityQueue", "DownloaderAwarePriorityQueue"])
 def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
-    queue_of_scrapy: str, place: MakeProject, site: StartSite, frontier: Any, start_command: StartCommand
+    queue_of_scrapy: str,
+    place: MakeProject,
+    site: StartSite,
+    frontier: Any,
+    start_command: StartCommand,
 ) -> None:
     """B3, B4: the worker has all of both, and one could take all places; it is so whatever Scrapy's default is."""
     web = site(200, HOST)
     slow, fast = range(24), range(24, 200)
-    web.behave({web.site.detail_path(number): f"slow:{SLOW if number in slow else FAST}" for number in range(200)})
+    web.behave(
+        {
+            web.site.detail_path(number): f"slow:{SLOW if number in slow else FAST}"
+            for number in range(200)
+        }
+    )
     queue = frontier(place(CONCURRENT_REQUESTS=8), "broad")
     add(queue, pages_of(2, web, slow), size=len(slow))
     add(queue, pages_of(3, web, fast), size=len(fast))
@@ -158,7 +169,12 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
         queue.accept()
         while queue.store.backlog(CRAWL).waiting < 12:
             number = len(added)
-            added.extend(urls := [f"{url}?{number}" for url in pages_of(2 + number // PIECE % 6, web, range(PIECE))])
+            added.extend(
+                urls := [
+                    f"{url}?{number}"
+                    for url in pages_of(2 + number // PIECE % 6, web, range(PIECE))
+                ]
+            )
             add(queue, urls)
 
     def has_worked(name: str) -> bool:
@@ -167,13 +183,17 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
 
     workers: list[Command] = []
     for number in (1, 2):
-        arguments = queue.arguments(number, fair=BY_DOMAIN, lease=3.0, settings={"USER_AGENT": f"w{number}"})
+        arguments = queue.arguments(
+            number, fair=BY_DOMAIN, lease=3.0, settings={"USER_AGENT": f"w{number}"}
+        )
         workers.append(start_scrapy(queue.project, *arguments))
         wait_for(partial(has_worked, f"w{number}"), 60, f"the work of worker {number}")
     by_site: defaultdict[str, list[str]] = defaultdict(list)
     for hit in web.log():
         by_site[hit["host"]].append(hit["headers"]["user-agent"])
-    assert sum(len(set(names)) for names in by_site.values()) > len(by_site)  # sites that both have had
+    assert sum(len(set(names)) for names in by_site.values()) > len(
+        by_site
+    )  # sites that both have had
     for names in by_site.values():
         runs = [len(list(run)) for _, run in groupby(names)]
         assert [run % PIECE for run in runs[:-1]] == [0] * (len(runs) - 1), names
@@ -225,7 +245,9 @@ def web(site: StartSite) -> SiteProcess:
 @pytest.fixture
 def named(project: MakeProject, pair: list[ScrapydNode]) -> Callable[..., Project]:
     own = {"ADDONS": ADDON, "DOWNLOADER_MIDDLEWARES": {"small.spiders.broad.Named": 1}}
-    return lambda **settings: project(spiders={"broad": FINDING}, nodes=pair, settings={**own, **settings})
+    return lambda **settings: project(
+        spiders={"broad": FINDING}, nodes=pair, settings={**own, **settings}
+    )
 
 
 def _numbers(host: int) -> range:
@@ -252,13 +274,19 @@ def _words(web: SiteProcess, urls: list[str], fair: str) -> list[str]:
 
 
 @pytest.mark.parametrize("fair", ["spread", "by-domain"])
-def test_fair_batches_that_are_sent(fair: str, named: MakeProject, web: SiteProcess, run_cli: RunCommand) -> None:
+def test_fair_batches_that_are_sent(
+    fair: str, named: MakeProject, web: SiteProcess, run_cli: RunCommand
+) -> None:
     """spread: none sits on the slow site, whose pages are found first; by-domain: a site comes in one batch.
 
     For by-domain the pages are found in turn, so that each batch would have some of every site.
     """
     of_hosts = [_pages(web, host) for host in HOSTS]
-    urls = [url for some in (of_hosts if fair == "spread" else zip(*of_hosts, strict=True)) for url in some]
+    urls = [
+        url
+        for some in (of_hosts if fair == "spread" else zip(*of_hosts, strict=True))
+        for url in some
+    ]
     it = named(**QUICK)
     run_cli(it, *_words(web, urls, fair), "--batch-size", EACH, code=0)
     assert Counter(item["url"] for item in it.items("items.jl")) == Counter(urls)
@@ -269,13 +297,19 @@ def test_fair_batches_that_are_sent(fair: str, named: MakeProject, web: SiteProc
     if fair == "by-domain":
         assert sorted(jobs.values()) == [[host] * EACH for host in HOSTS], jobs
         return
-    assert [Counter(hosts) for hosts in jobs.values()] == [Counter(dict.fromkeys(HOSTS, EACH // len(HOSTS)))] * 4, jobs
+    assert [Counter(hosts) for hosts in jobs.values()] == [
+        Counter(dict.fromkeys(HOSTS, EACH // len(HOSTS)))
+    ] * 4, jobs
     # Two that are under way at once may arrive the other way round; in blocks, the last host would be missing.
     assert [set(hosts[: 2 * len(HOSTS)]) for hosts in jobs.values()] == [set(HOSTS)] * 4, jobs
 
 
 def test_when_all_of_a_fair_crawl_is_killed_it_goes_on_and_nothing_that_was_queued_is_lost(
-    named: MakeProject, pair: list[ScrapydNode], web: SiteProcess, start_cli: StartCommand, run_cli: RunCommand
+    named: MakeProject,
+    pair: list[ScrapydNode],
+    web: SiteProcess,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     """B6: kill -9 for the producer and all workers, with whatever lay in their queues."""
     it = named(**{**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 1})
@@ -345,7 +379,9 @@ def test_slow_items_hold_the_downloads_back_and_memory_stays_as_it_is(
     wait_for(lambda: queue.acked() == 2, 60, "the end of both batches")
     queue.accept()
     assert worker.wait(60).code == 0
-    assert Counter(item["url"] for item in queue.items) == Counter(pages[2] + pages[3]), queue.log(1)
+    assert Counter(item["url"] for item in queue.items) == Counter(pages[2] + pages[3]), queue.log(
+        1
+    )
     times = [hit["time"] for hit in web.log()]
     assert max(sum(first <= time < first + LATENCY for time in times) for first in times) <= AT_ONCE
     assert max(ahead) * BYTES < 2 * SCRAPY_HOLDS, ahead
@@ -360,6 +396,8 @@ def _stored(project: Project, least: int) -> int:
 
 def _resident(process: Command) -> int:
     """Bytes of memory that a process has."""
-    found = re.search(r"VmRSS:\s+([0-9]+) kB", Path(f"/proc/{process.pid}/status").read_text("ascii"))
+    found = re.search(
+        r"VmRSS:\s+([0-9]+) kB", Path(f"/proc/{process.pid}/status").read_text("ascii")
+    )
     assert found
     return int(found[1]) * 1024

@@ -12,7 +12,15 @@ from faults.verdict import Verdict, double_sent
 
 from scrapyd_dist.batches import Attempt
 
-FIRST = Attempt(batch=1, number=1, job="c.b1.a1", node="node1", url="http://node1/", sent_at=100.0, ended_at=130.0)
+FIRST = Attempt(
+    batch=1,
+    number=1,
+    job="c.b1.a1",
+    node="node1",
+    url="http://node1/",
+    sent_at=100.0,
+    ended_at=130.0,
+)
 SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, ended_at=None)
 
 
@@ -48,7 +56,10 @@ def test_a_second_attempt_that_fetches_too_early_is_seen() -> None:
 def test_the_table_adds_up() -> None:
     total = Verdict(runs=2, refetched=3) + Verdict(lost=1)
     assert not total.good
-    assert table({("all", "SQLite"): total}).splitlines()[-1] == "| all | SQLite | 3 | 1 | 0 | 0 | 3 | 0 |"
+    assert (
+        table({("all", "SQLite"): total}).splitlines()[-1]
+        == "| all | SQLite | 3 | 1 | 0 | 0 | 3 | 0 |"
+    )
 
 
 def test_a_soak_that_grows_or_leaves_something_is_not_good() -> None:

@@ -27,7 +27,9 @@ def the_site(module_site: StartSite) -> SiteProcess:
 
 
 @pytest.fixture
-def make(project: MakeProject, the_site: SiteProcess, pair: list[ScrapydNode]) -> Callable[..., Project]:
+def make(
+    project: MakeProject, the_site: SiteProcess, pair: list[ScrapydNode]
+) -> Callable[..., Project]:
     """A project that crawls this module's site on this module's nodes: `make(DISTRIBUTED_TARGET_FEED_URL=…)`."""
 
     def made(**settings: Any) -> Project:
@@ -43,7 +45,10 @@ def _lines(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 @pytest.mark.black_box
 def test_ftp_feed_of_the_book(
-    make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess, ftp_server: Callable[..., FtpServer]
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    the_site: SiteProcess,
+    ftp_server: Callable[..., FtpServer],
 ) -> None:
     ftp = ftp_server()
     it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/%(batch)s_%(name)s_%(time)s.jl")
@@ -61,7 +66,10 @@ def test_ftp_feed_of_the_book(
 
 @pytest.mark.black_box
 def test_fields_that_a_feed_url_lacks_are_added_and_crawls_do_not_collide(
-    make: MakeProject, start_scrapy: StartCommand, the_site: SiteProcess, ftp_server: Callable[..., FtpServer]
+    make: MakeProject,
+    start_scrapy: StartCommand,
+    the_site: SiteProcess,
+    ftp_server: Callable[..., FtpServer],
 ) -> None:
     ftp = ftp_server()
     it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/items.jl")
@@ -107,7 +115,9 @@ def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_list
     folder, pages = tmp_path / "shared folder", site(200)
     folder.mkdir()
     it = make(START_URL=pages.start_url, DISTRIBUTED_BATCH_SIZE=100)
-    pages.behave({pages.site.detail_path(number): "hang" for number in (0, 100)})  # no job comes to its end
+    pages.behave(
+        {pages.site.detail_path(number): "hang" for number in (0, 100)}
+    )  # no job comes to its end
     url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s.jl"
     command = start_cli(it, "crawl", "easy", "--feed", url, "-o", "items.jl", "--json")
     wait_for(lambda: any(path.stat().st_size for path in folder.iterdir()), 60, "items in a feed")
@@ -117,13 +127,19 @@ def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_list
     assert victims & {attempt.job for attempt in attempts(it, AttemptState.FAILED)}
     assert pages.differences(it.items("items.jl")) == {}, "the merged file"
     (manifest,) = it.path.rglob("manifest.json")
-    listed = [Path(unquote(urlsplit(uri).path)) for uri in json.loads(manifest.read_text())["feeds"]]
+    listed = [
+        Path(unquote(urlsplit(uri).path)) for uri in json.loads(manifest.read_text())["feeds"]
+    ]
     assert {path.parent for path in listed} == {folder}
-    assert pages.differences(_lines({path.name: path.read_bytes() for path in listed})) == {}, "the feeds"
+    assert pages.differences(_lines({path.name: path.read_bytes() for path in listed})) == {}, (
+        "the feeds"
+    )
 
 
 @pytest.mark.black_box
-def test_a_feed_that_cannot_be_stored_is_no_success(make: MakeProject, run_scrapy: RunCommand) -> None:
+def test_a_feed_that_cannot_be_stored_is_no_success(
+    make: MakeProject, run_scrapy: RunCommand
+) -> None:
     it = make(DISTRIBUTED_TARGET_FEED_URL="ftp://127.0.0.1:1/items.jl", DISTRIBUTED_MAX_ATTEMPTS=2)
     done = run_scrapy(it, "crawl", "easy", code=1)
     assert "could not store its feed" in done.err
@@ -135,7 +151,11 @@ def test_a_feed_that_cannot_be_stored_is_no_success(make: MakeProject, run_scrap
 
 @pytest.mark.black_box
 def test_items_dir_of_scrapyd(
-    make: MakeProject, run_scrapy: RunCommand, fleet: StartFleet, the_site: SiteProcess, tmp_path: Path
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    fleet: StartFleet,
+    the_site: SiteProcess,
+    tmp_path: Path,
 ) -> None:
     nodes = fleet(1, items_dir="items")
     shared = tmp_path / "shared"
@@ -145,4 +165,7 @@ def test_items_dir_of_scrapyd(
     assert the_site.differences(it.items("items.jl")) == {}
     kept = {path.name: path.read_bytes() for path in (nodes[0].work / "items").rglob("*.jl")}
     assert the_site.differences(_lines(kept)) == {}, "Scrapyd's own files are written as well"
-    assert the_site.differences(_lines({path.name: path.read_bytes() for path in shared.iterdir()})) == {}
+    assert (
+        the_site.differences(_lines({path.name: path.read_bytes() for path in shared.iterdir()}))
+        == {}
+    )

@@ -76,10 +76,25 @@ def test_settings_spider_pipeline_templates_and_a_database(
     project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, way: str
 ) -> None:
     the_site = site(30)
-    settings = {**QUICK, "START_URL": the_site.start_url, "ITEM_PIPELINES": {"small.pipelines.Enrich": 100}}
+    settings = {
+        **QUICK,
+        "START_URL": the_site.start_url,
+        "ITEM_PIPELINES": {"small.pipelines.Enrich": 100},
+    }
     it = project(nodes=pair, spiders={"files": SPIDER}, settings=settings)
     add_files(it)
-    run_cli(it, "crawl", "files", "--callback", "parse_article", way, "-o", "items.jl", timeout=120, code=0)
+    run_cli(
+        it,
+        "crawl",
+        "files",
+        "--callback",
+        "parse_article",
+        way,
+        "-o",
+        "items.jl",
+        timeout=120,
+        code=0,
+    )
     items = list(it.items("items.jl"))
     assert len({item.pop("url") for item in items}) == len(items) == 30
     assert all(item == {"city": "New_York", "rate": "seven", "text": "in USA"} for item in items)

@@ -60,9 +60,24 @@ START_FAILS = """
 @pytest.mark.parametrize(
     ("spider", "settings", "state", "words"),
     [
-        ("easy", {"EXTENSIONS": {"properties.parts.NeedsMore": 5}}, "refused", ("KeyError", "PRICES_KEY")),
-        ("easy", {"ITEM_PIPELINES": {"properties.parts.OpensNothing": 5}}, "refused", ("OSError", "database: prices")),
-        ("easy", {"SCHEDULER": "properties.breaks.Breaks"}, "stopped", ("ValueError: no room", "sdist resume")),
+        (
+            "easy",
+            {"EXTENSIONS": {"properties.parts.NeedsMore": 5}},
+            "refused",
+            ("KeyError", "PRICES_KEY"),
+        ),
+        (
+            "easy",
+            {"ITEM_PIPELINES": {"properties.parts.OpensNothing": 5}},
+            "refused",
+            ("OSError", "database: prices"),
+        ),
+        (
+            "easy",
+            {"SCHEDULER": "properties.breaks.Breaks"},
+            "stopped",
+            ("ValueError: no room", "sdist resume"),
+        ),
         ("bad", {}, "", ("LookupError: no list of shops",)),
     ],
     ids=["made", "opened", "engine", "start"],

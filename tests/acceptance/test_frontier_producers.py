@@ -33,12 +33,18 @@ def store_of(project: Project, where: str | None = None) -> Store:
     return open_store(where or project.path / ".sdist" / "store.db")
 
 
-def stored(project: Project, where: str | None = None, slot: str | None = None) -> list[RequestValue]:
+def stored(
+    project: Project, where: str | None = None, slot: str | None = None
+) -> list[RequestValue]:
     """The requests in the frontier, or in one slot of it."""
     key = state_key(state_dir(project.path))
     with closing(store_of(project, where)) as store:
         batches = [batch for batch in store.batches("shop") if slot in {None, batch.slot}]
-        return [value for batch in batches for value in decode(store.payload("shop", batch.number).get, key=key)]
+        return [
+            value
+            for batch in batches
+            for value in decode(store.payload("shop", batch.number).get, key=key)
+        ]
 
 
 def addresses(project: Project, where: str | None = None) -> Counter[str]:
@@ -55,7 +61,9 @@ def test_a_spider_as_it_is_fills_a_frontier_and_makes_no_target_request(
     the_site = site(90)
     it = project(settings={"ADDONS": ADDON, "START_URL": the_site.start_url})
     slots = ("DISTRIBUTED_SLOT_PREFIX=p", "DISTRIBUTED_SLOTS=2", "DISTRIBUTED_SLOT=3")
-    done = run_scrapy(it, "crawl", "easy", *FILL, *(word for one in slots for word in ("-s", one)), code=0)
+    done = run_scrapy(
+        it, "crawl", "easy", *FILL, *(word for one in slots for word in ("-s", one)), code=0
+    )
     assert "Did you mean DISTRIBUTED_SLOTS?" in done.err
     assert the_site.item_hits() == {}
     assert addresses(it) == details(the_site, 90)
@@ -98,7 +106,9 @@ class Links(scrapy.Spider):
 
 
 def links(project: MakeProject, site: SiteProcess, **settings: Any) -> Project:
-    return project(spiders={"links": LINKS}, settings={"ADDONS": ADDON, "SITE": site.url, **settings})
+    return project(
+        spiders={"links": LINKS}, settings={"ADDONS": ADDON, "SITE": site.url, **settings}
+    )
 
 
 @pytest.mark.black_box
@@ -107,17 +117,23 @@ def test_only_what_is_listed_or_marked_is_diverted_and_own_items_go_to_own_feeds
 ) -> None:
     the_site = site(90)
     it = links(project, the_site)
-    run_scrapy(it, "crawl", "links", *FILL, "-s", "DISTRIBUTED_TARGET_BY_META=1", "-o", "own.jl", code=0)
+    run_scrapy(
+        it, "crawl", "links", *FILL, "-s", "DISTRIBUTED_TARGET_BY_META=1", "-o", "own.jl", code=0
+    )
     marked = {the_site.detail(number) for number in range(90) if number % 30 % 3 == 0}
     assert set(addresses(it)) == marked
     own = list(it.items("own.jl"))
     assert sorted(item["page"] for item in own if "page" in item) == [0, 1, 2]
-    assert {item["article"] for item in own if "article" in item} == set(details(the_site, 90)) - marked
+    assert {item["article"] for item in own if "article" in item} == set(
+        details(the_site, 90)
+    ) - marked
     assert stored(it)[0]["meta"] == {"depth": 1}, "the mark travels no further"
 
 
 @pytest.mark.black_box
-def test_start_requests_can_be_seeds(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
+def test_start_requests_can_be_seeds(
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite
+) -> None:
     the_site = site(150)
     it = links(project, the_site)
     run_scrapy(it, "crawl", "links", *FILL, "-s", "DISTRIBUTED_SEEDS=1", "-a", "pages=5", code=0)
@@ -128,12 +144,19 @@ def test_start_requests_can_be_seeds(project: MakeProject, run_scrapy: RunComman
 
 
 @pytest.mark.black_box
-def test_the_nearest_setting_acts(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
+def test_the_nearest_setting_acts(
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite
+) -> None:
     """Project, then spider, then command line."""
     the_site = site(30)
-    it = links(project, the_site, DISTRIBUTED_SLOT_PREFIX="project", DISTRIBUTED_TARGET_CALLBACKS=["other"])
+    it = links(
+        project, the_site, DISTRIBUTED_SLOT_PREFIX="project", DISTRIBUTED_TARGET_CALLBACKS=["other"]
+    )
     own = "{'DISTRIBUTED_SLOT_PREFIX': 'spider', 'DISTRIBUTED_FRONTIER': 'shop'}"
-    it.spider("near", f"from .links import Links\nclass Near(Links):\n    name = 'near'\n    custom_settings = {own}\n")
+    it.spider(
+        "near",
+        f"from .links import Links\nclass Near(Links):\n    name = 'near'\n    custom_settings = {own}\n",
+    )
     assert run_scrapy(it, "crawl", "links", *FILL, "-a", "pages=1").code == 0
     assert run_scrapy(it, "crawl", "near", *TARGET, "-a", "pages=1").code == 0
     line = ["-s", "DISTRIBUTED_SLOT_PREFIX=line", "-s", "DISTRIBUTED_SEEDS=1"]
@@ -155,9 +178,16 @@ def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
 ) -> None:  # fmt: skip
     """H13: less than a batch for each of its slots, and nothing of what was found seconds ago and is too old."""
     the_site = site(630)
-    found, slow, last = 571, *(the_site.site.index_path(page) for page in (19, 20))  # found: on the 19 pages before
+    found, slow, last = (
+        571,
+        *(the_site.site.index_path(page) for page in (19, 20)),
+    )  # found: on the 19 pages before
     the_site.behave({slow: f"slow:{LATER}", last: "hang"})
-    slots = {"DISTRIBUTED_SLOTS": 4, "DISTRIBUTED_BATCH_SIZE": 50, "DISTRIBUTED_BATCH_MAX_AGE": max_age}
+    slots = {
+        "DISTRIBUTED_SLOTS": 4,
+        "DISTRIBUTED_BATCH_SIZE": 50,
+        "DISTRIBUTED_BATCH_MAX_AGE": max_age,
+    }
     targets = {"DISTRIBUTED_TARGET_CALLBACKS": BOTH}
     it = links(project, the_site, **targets, **slots, CONCURRENT_REQUESTS=1)
     command = start_scrapy(it, "crawl", "links", *FILL, "-a", "pages=21")
@@ -176,7 +206,9 @@ def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
     assert addresses(it) == details(the_site, 630) + Counter({"http://elsewhere.test/": 1})
     with closing(store_of(it)) as store:
         backlog = store.backlog("shop")
-        assert (backlog.producers, backlog.lost) == ((), ()), "the one that did its work signed for it, too"
+        assert (backlog.producers, backlog.lost) == ((), ()), (
+            "the one that did its work signed for it, too"
+        )
 
 
 @pytest.mark.black_box
@@ -185,21 +217,29 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 ) -> None:
     the_site = site(600, "--latency=0.1")
     with closing(RedisServer(tmp_path / "redis")) as server:
-        many = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_MAX_AGE": 1, "DISTRIBUTED_STORE": "$SDIST_STORE"}
+        many = {
+            "CONCURRENT_REQUESTS": 2,
+            "DISTRIBUTED_BATCH_MAX_AGE": 1,
+            "DISTRIBUTED_STORE": "$SDIST_STORE",
+        }
         it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=BOTH, **many)
         env = {"SDIST_STORE": server.url}
         command = start_scrapy(it, "crawl", "links", *FILL, "-a", "pages=20", env=env)
 
         def has_a_batch() -> bool:
             with closing(open_store(server.url)) as store:
-                return any(row.id == "shop" and store.backlog("shop").slots for row in store.crawls())
+                return any(
+                    row.id == "shop" and store.backlog("shop").slots for row in store.crawls()
+                )
 
         wait_for(has_a_batch, 60, "the first batch")
         server.kill()
         wait_for(lambda: len(the_site.hits()) == 20, 60, "all pages")
         server.start()
         command.wait(code=0)
-        assert addresses(it, server.url) == details(the_site, 600) + Counter({"http://elsewhere.test/": 1})
+        assert addresses(it, server.url) == details(the_site, 600) + Counter(
+            {"http://elsewhere.test/": 1}
+        )
 
 
 BAD: list[tuple[list[str], str]] = [
@@ -207,7 +247,10 @@ BAD: list[tuple[list[str], str]] = [
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_SLOTS=many"], "DISTRIBUTED_SLOTS"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_SLOT_BY=size"], "fingerprint or domain or site"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_TARGET_CALLBACKS=nope"], "no method 'nope'"),
-    (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_INDEX=http://web/%d", "DISTRIBUTED_PAGES=3"], "are for crawls"),
+    (
+        ["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_INDEX=http://web/%d", "DISTRIBUTED_PAGES=3"],
+        "are for crawls",
+    ),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_STORE=ftp://web/"], "kind ftp://"),
 ]
 
@@ -221,7 +264,9 @@ def test_what_makes_no_sense_is_refused_before_the_first_request(
     for settings, words in BAD:
         options = [word for setting in settings for word in ("-s", setting)]
         assert "Traceback" not in run_scrapy(it, "crawl", "links", *options).expect(2, words).err
-    assert "scrapy crawl" in run_cli(it, "crawl", "links", *FILL, "--json", code=2).json()["message"]
+    assert (
+        "scrapy crawl" in run_cli(it, "crawl", "links", *FILL, "--json", code=2).json()["message"]
+    )
     assert the_site.hits() == {}
 
 
@@ -306,13 +351,15 @@ def test_what_a_middleware_of_the_spider_takes_out_is_not_stored_and_a_start_req
     """H21, H30: nothing of another site, nothing too deep or too long; by its callback, wherever it comes from."""
     pages = site(60)
     limits: dict[str, Any] = {"DEPTH_LIMIT": 1, "URLLENGTH_LIMIT": 100}
-    it = project(spiders={"leading": LEADING}, settings={"ADDONS": ADDON, "SITE": pages.url, **limits})
+    it = project(
+        spiders={"leading": LEADING}, settings={"ADDONS": ADDON, "SITE": pages.url, **limits}
+    )
     run_scrapy(it, "crawl", "leading", *FILL, *TARGET, "-o", "own.jl", code=0)
     dumped = run_cli(it, "frontier", "dump", "shop", "0", "--json").json()
     stored = sorted(one["url"] for batch in dumped["batches"] for one in batch["requests"])
-    assert stored == sorted(["http://elsewhere.test/?far", pages.detail(0) + "?start", pages.detail(1) + "?near"]), (
-        "what is marked so may lead away"
-    )
+    assert stored == sorted(
+        ["http://elsewhere.test/?far", pages.detail(0) + "?start", pages.detail(1) + "?near"]
+    ), "what is marked so may lead away"
     assert sorted(item["other"] for item in it.items("own.jl")) == [pages.detail(3) + "?near"]
     assert sorted(pages.hits()) == [
         pages.site.index_path(0), pages.site.index_path(1), pages.site.detail_path(3) + "?near",
@@ -426,12 +473,18 @@ def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
     produced = requests_counted(filled)
     assert_all_links_are_counted(produced, pages)
 
-    run_cli(it, "frontier", "consume", "counted", "shop", "-o", "items.jl", code=3)  # the hook has failed at nine
+    run_cli(
+        it, "frontier", "consume", "counted", "shop", "-o", "items.jl", code=3
+    )  # the hook has failed at nine
     consumer_nodes[0].wait_idle()
     summed = run_cli(it, "jobs", "stats", "shop", "--json").json()
-    assert (summed["jobs"] >= 2, summed["silent"]) == (True, []), "a worker for each slot, and each has told"
+    assert (summed["jobs"] >= 2, summed["silent"]) == (True, []), (
+        "a worker for each slot, and each has told"
+    )
     stats = {name: one["sum"] for name, one in summed["stats"].items() if "sum" in one}
-    told = Counter({n.removeprefix("distributed/requests_"): v for n, v in stats.items() if "/requests_" in n})
+    told = Counter(
+        {n.removeprefix("distributed/requests_"): v for n, v in stats.items() if "/requests_" in n}
+    )
 
     hits = Counter(hit["target"] for hit in pages.log() if "/property_" in hit["target"])
     followed = {target for target in hits if target.endswith("?more")}
@@ -443,9 +496,16 @@ def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
     assert (told["added"], told["duplicate"], told["offsite"]) == (len(reviews), 9, 9)
     # What came out of the frontier is what went into it, and every one of it is at the site or was left out.
     assert told["leased"] == produced["added"] + told["added"]
-    assert told["leased"] == told["returned"] + told["dropped_by_hook"] + told["not_made"] + told["left"]
+    assert (
+        told["leased"]
+        == told["returned"] + told["dropped_by_hook"] + told["not_made"] + told["left"]
+    )
     assert (told["dropped_by_hook"], told["not_made"], told["left"]) == (9, 9, 0)
     assert told["returned"] == len(made)
-    assert stats["downloader/request_count"] == sum(hits.values()) == told["returned"] + len(followed) + 1  # the retry
+    assert (
+        stats["downloader/request_count"]
+        == sum(hits.values())
+        == told["returned"] + len(followed) + 1
+    )  # the retry
     assert stats["distributed/batches_leased"] == stats["distributed/batches_acked"]
     assert sum(1 for _ in it.items("items.jl")) == len(made) + len(followed)

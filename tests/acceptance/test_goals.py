@@ -21,7 +21,10 @@ from scrapyd_dist.batches import AttemptState
 
 pytestmark = pytest.mark.black_box
 #: several workers with several batches each; and jobs, of which each takes seconds to start
-MANY = {"--pull": ("--batch-size", "7", "--max-jobs", "3"), "--push": ("--batch-size", "20", "--max-jobs", "3")}
+MANY = {
+    "--pull": ("--batch-size", "7", "--max-jobs", "3"),
+    "--push": ("--batch-size", "20", "--max-jobs", "3"),
+}
 #: pages for each request under way: before Scrapy 2.14, a page waits 0.1 s for its callback, and others are fetched
 UNDER_WAY = 1 if scrapy.version_info >= (2, 14) else 3
 
@@ -33,7 +36,12 @@ def hits(at: Scene) -> int:
 
 def assert_rest_is_kept(at: Scene, summary: dict[str, Any], goal: str) -> None:
     """It is finished, and each request is done, or waits in a batch; nothing is lost or failed."""
-    assert (summary["state"], summary["goal"], summary["failed_urls"], summary["dead_urls"]) == ("finished", goal, 0, 0)
+    assert (summary["state"], summary["goal"], summary["failed_urls"], summary["dead_urls"]) == (
+        "finished",
+        goal,
+        0,
+        0,
+    )
     assert summary["batches"]["waiting"]
     assert any(f"--max-{goal}" in text and "sdist resume" in text for text in summary["warnings"])
     assert summary["items"] == len(list(at.it.items(ITEMS)))
@@ -48,16 +56,21 @@ def assert_goes_on(at: Scene, crawl: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "redis"), [pytest.param("--pull", False, marks=pytest.mark.full), ("--pull", True), ("--push", False)]
+    ("way", "redis"),
+    [pytest.param("--pull", False, marks=pytest.mark.full), ("--pull", True), ("--push", False)],
 )
-def test_so_many_requests_reach_the_site_and_no_more(way: str, redis: bool, scene: MakeScene, tmp_path: Path) -> None:
+def test_so_many_requests_reach_the_site_and_no_more(
+    way: str, redis: bool, scene: MakeScene, tmp_path: Path
+) -> None:
     at = scene(200, "--latency=0.05", per_page=20, RETRY_TIMES=1)
     at.pages.behave({at.pages.site.detail_path(3): "fail", at.pages.site.detail_path(4): "fail"})
     env = {}
     with ExitStack() as stack:
         if redis:
             env = {"SDIST_STORE": stack.enter_context(closing(RedisServer(tmp_path / "redis"))).url}
-        crawl = at.crawl(way, *MANY[way], "--max-requests", "100", "--max-failed", "2", env=env).json()["crawl"]
+        crawl = at.crawl(
+            way, *MANY[way], "--max-requests", "100", "--max-failed", "2", env=env
+        ).json()["crawl"]
         assert hits(at) == 100
         at.pages.behave({})
         at.run("resume", crawl, "--max-requests", "130", "--json", env=env, code=0)
@@ -88,7 +101,11 @@ def test_a_killed_worker_costs_neither_items_nor_a_request_too_many(scene: MakeS
     at = scene(300, "--latency=0.2", per_page=50, CONCURRENT_REQUESTS=4)
     goals = ("--max-items", "120", "--max-requests", "200")
     command = at.start("--pull", "--batch-size", "20", "--max-jobs", "2", *goals)
-    victims = wait_for(lambda: [pid for node in at.nodes for pid in _in_a_batch(at, node)], 60, "a worker in its batch")
+    victims = wait_for(
+        lambda: [pid for node in at.nodes for pid in _in_a_batch(at, node)],
+        60,
+        "a worker in its batch",
+    )
     os.kill(victims[0], signal.SIGKILL)
     summary = command.wait(180, code=0).json()
     assert_rest_is_kept(at, summary, "items")
@@ -118,8 +135,14 @@ def test_jobs_without_the_store_keep_to_what_is_left_once_that_is_known(
 
 
 def test_goals_of_the_project_by_settings_alone_and_a_time(scene: MakeScene) -> None:
-    whole = {"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 60, "DISTRIBUTED_MODE": "pull"}
-    at = scene(400, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=2, DISTRIBUTED_BATCH_SIZE=10, **whole)
+    whole = {
+        "DISTRIBUTED_CLOSESPIDER": "crawl",
+        "CLOSESPIDER_ITEMCOUNT": 60,
+        "DISTRIBUTED_MODE": "pull",
+    }
+    at = scene(
+        400, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=2, DISTRIBUTED_BATCH_SIZE=10, **whole
+    )
     planned = at.run("plan", "easy", "--max-time", "8", code=0).out
     assert "Ends at 60 items (--max-items) or 8 seconds (--max-time)" in planned
     at.crawl("--max-jobs", "2", "--max-time", "8").expect(0)
@@ -127,7 +150,9 @@ def test_goals_of_the_project_by_settings_alone_and_a_time(scene: MakeScene) -> 
     timed, counted = crawls(at.it)[1].summary, crawls(at.it)[0].summary
     assert (counted["state"], counted["goal"]) == ("finished", "items")
     assert 60 <= counted["items"] <= 60 + 8 * 2
-    assert any("CLOSESPIDER_ITEMCOUNT" in text or "--max-items" in text for text in counted["warnings"])
+    assert any(
+        "CLOSESPIDER_ITEMCOUNT" in text or "--max-items" in text for text in counted["warnings"]
+    )
     assert timed["goal"] in {"items", "time"}
 
 
@@ -152,8 +177,28 @@ class Deep(scrapy.Spider):
 def test_links_are_followed_to_the_same_depth_whichever_worker_finds_them(scene: MakeScene) -> None:
     at = scene(10)
     at.it.spider("deep", DEEP)
-    more = ("-s", "DISTRIBUTED_TARGET_CALLBACKS=parse", "-s", "DISTRIBUTED_SEEDS=1", "-o", "deep.jl", "--json")
-    at.run("crawl", "deep", "--pull", "--batch-size", "2", "--max-jobs", "3", "--max-depth", "3", *more, code=0)
+    more = (
+        "-s",
+        "DISTRIBUTED_TARGET_CALLBACKS=parse",
+        "-s",
+        "DISTRIBUTED_SEEDS=1",
+        "-o",
+        "deep.jl",
+        "--json",
+    )
+    at.run(
+        "crawl",
+        "deep",
+        "--pull",
+        "--batch-size",
+        "2",
+        "--max-jobs",
+        "3",
+        "--max-depth",
+        "3",
+        *more,
+        code=0,
+    )
     assert Counter(item["depth"] for item in at.it.items("deep.jl")) == {0: 1, 1: 2, 2: 4, 3: 8}
 
 

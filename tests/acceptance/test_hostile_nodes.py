@@ -56,9 +56,13 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("nodes", "api", "bad", "delproject", "project=x"): ("delproject",),
     ("nodes", "api", "bad", "listprojects"): ("listprojects",),
 }  # fmt: skip
-CASES = st.sampled_from([*COMMANDS]).flatmap(lambda words: st.tuples(st.just(words), plans(COMMANDS[words])))
+CASES = st.sampled_from([*COMMANDS]).flatmap(
+    lambda words: st.tuples(st.just(words), plans(COMMANDS[words]))
+)
 #: as rig.hostile has it in all that it answers; what JSON prints is escaped in its own way
-STEERS = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2028\U000e0041]|\x1b(?!\\[)|\x1b\\[666")
+STEERS = re.compile(
+    "[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2028\U000e0041]|\x1b(?!\\[)|\x1b\\[666"
+)
 
 
 #: of what lies beside and in the project: what commands write there
@@ -68,7 +72,10 @@ MAY_WRITE = r"project0-home|project0/(\.sdist/|items\b|items/(bad|shop-1)\b(/[^/
 @pytest.fixture
 def shop(project: MakeProject) -> Iterator[tuple[Project, HostileNode]]:
     """A project with a crawl of which jobs are out on a hostile node."""
-    it, node = project(spiders={"shop": "import scrapy\nclass S(scrapy.Spider):\n    name = 'shop'\n"}), HostileNode()
+    it, node = (
+        project(spiders={"shop": "import scrapy\nclass S(scrapy.Spider):\n    name = 'shop'\n"}),
+        HostileNode(),
+    )
     with closing(BadPeer(node.play)) as peer:
         url = f"http://127.0.0.1:{peer.port}"
         it.targets([], f"[deploy:bad]\nurl = {url}/\nproject = {PROJECT}\n")
@@ -76,12 +83,26 @@ def shop(project: MakeProject) -> Iterator[tuple[Project, HostileNode]]:
         state.mkdir()
         with closing(open_store(state / "store.db", key=state_key(state))) as store:
             store.add_crawl(
-                Crawl(id=CRAWL, project=PROJECT, spider=SPIDER, created=time.time(), state=CrawlState.STOPPED)
+                Crawl(
+                    id=CRAWL,
+                    project=PROJECT,
+                    spider=SPIDER,
+                    created=time.time(),
+                    state=CrawlState.STOPPED,
+                )
             )
             for number in (1, 2):
-                store.seal(CRAWL, NewBatch(payload={"A": "1"}, size=2, sealed_at=1.0), fingerprints=(), counts={})
+                store.seal(
+                    CRAWL,
+                    NewBatch(payload={"A": "1"}, size=2, sealed_at=1.0),
+                    fingerprints=(),
+                    counts={},
+                )
                 job = f"{CRAWL}.b{number}.a1"
-                store.open_attempt(CRAWL, Attempt(batch=number, number=1, job=job, node="bad", url=url, sent_at=1.0))
+                store.open_attempt(
+                    CRAWL,
+                    Attempt(batch=number, number=1, job=job, node="bad", url=url, sent_at=1.0),
+                )
                 store.sent(CRAWL, number, 1)
         yield it, node
 
@@ -116,7 +137,9 @@ def fuzz(shop: tuple[Project, HostileNode], commands: int) -> None:
     def run(case: tuple[tuple[str, ...], dict[str, list[Answer]]]) -> None:
         words, node.plan = case
         check(it, words)
-        assert {name for name in files_below(it.path.parent) - outside if not re.match(MAY_WRITE, name)} == set()
+        assert {
+            name for name in files_below(it.path.parent) - outside if not re.match(MAY_WRITE, name)
+        } == set()
 
     run()
 
@@ -135,13 +158,19 @@ def test_many_answers(shop: tuple[Project, HostileNode]) -> None:
 
 @pytest.mark.black_box
 def test_a_node_that_lies_costs_a_crawl_nothing(
-    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand, start_scrapy: StartCommand
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    start_cli: StartCommand,
+    start_scrapy: StartCommand,
 ) -> None:
     pages, good, liar = site(300, per_page=20), fleet(1), LyingNode()
     it = project(settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 20,
                            "DISTRIBUTED_MAX_ATTEMPTS": 9})  # fmt: skip
     with closing(BadPeer(liar.play)) as peer:
-        it.targets(good, f"[deploy:liar]\nurl = http://127.0.0.1:{peer.port}/\nproject = {it.name}\n")
+        it.targets(
+            good, f"[deploy:liar]\nurl = http://127.0.0.1:{peer.port}/\nproject = {it.name}\n"
+        )
         command = begin("scrapy", it, pages, scrapy=start_scrapy, cli=start_cli)
         done = command.wait(120)
     assert set(liar.jobs.values()) == set(LIES[1:])

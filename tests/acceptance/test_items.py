@@ -52,10 +52,17 @@ def shop(
     site = module_site(ITEMS, per_page=30)
     nodes = [
         *module_fleet(1, jobs_to_keep="100"),
-        *module_fleet(1, jobs_to_keep="100", username="me", password=PASSWORD, items_dir=str(folder / "kept")),
+        *module_fleet(
+            1, jobs_to_keep="100", username="me", password=PASSWORD, items_dir=str(folder / "kept")
+        ),
     ]
     project = Project.demo(folder / "shop")
-    settings = {**QUICK, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url}
+    settings = {
+        **QUICK,
+        "DISTRIBUTED_MODE": "push",
+        "DISTRIBUTED_BATCH_SIZE": 15,
+        "START_URL": site.start_url,
+    }
     project.settings(**settings)
     project.targets(nodes)
     return project, nodes, site
@@ -81,13 +88,27 @@ def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
 
 
 def growing(nodes: list[ScrapydNode]) -> bool:
-    return any(path.stat().st_size for node in nodes for path in node.logs_dir.glob("_sdist/*/*.jl.part"))
+    return any(
+        path.stat().st_size for node in nodes for path in node.logs_dir.glob("_sdist/*/*.jl.part")
+    )
 
 
 def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     slow = {place.site.site.detail_path(number): f"slow:{SLOW}" for number in (3, 44)}
     place.site.behave(slow)
-    line = ("crawl", "easy", "--index", place.site.template, "--pages", 2, "-O", "out.jl", "--name", "c", "--detach")
+    line = (
+        "crawl",
+        "easy",
+        "--index",
+        place.site.template,
+        "--pages",
+        2,
+        "-O",
+        "out.jl",
+        "--name",
+        "c",
+        "--detach",
+    )
     place.run(*line, code=0)
     halted = wait_for(lambda: halt_growing(place.nodes), 60, "items of jobs that run")
     follower = place.start("items", "tail", "c", "-f", "-n", 1000, "--with-node")
@@ -116,15 +137,23 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     again = place.json("items", "pull", "c", "-d", "early")
     assert {row["state"] for row in again["files"]} <= {"whole", "present"}
     assert (again["items"], list((place.project.path / "early").rglob("*.part"))) == (ITEMS, [])
-    merged = place.json("items", "merge", "c", "-o", "merged.jl", "-o", "merged.csv", "--key", "number")
+    merged = place.json(
+        "items", "merge", "c", "-o", "merged.jl", "-o", "merged.csv", "--key", "number"
+    )
     assert (merged["items"], merged["duplicates"], merged["problems"]) == (ITEMS, 0, [])
-    assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
+    assert (place.project.path / "merged.jl").read_bytes() == (
+        place.project.path / "out.jl"
+    ).read_bytes()
     with (place.project.path / "merged.csv").open(newline="", encoding="utf-8") as file:
         assert sorted(int(row["number"]) for row in csv.DictReader(file)) == list(range(ITEMS))
     place.json("items", "merge", "c", "-o", "merged.jl")
-    assert len((place.project.path / "merged.jl").read_bytes().splitlines()) == 2 * ITEMS, "as with Scrapy, -o adds"
+    assert len((place.project.path / "merged.jl").read_bytes().splitlines()) == 2 * ITEMS, (
+        "as with Scrapy, -o adds"
+    )
     place.json("items", "merge", "c", "-O", "merged.jl")
-    assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
+    assert (place.project.path / "merged.jl").read_bytes() == (
+        place.project.path / "out.jl"
+    ).read_bytes()
 
 
 def test_metrics_in_a_textfile_are_replaced_as_a_whole(place: Place, tmp_path: Path) -> None:
@@ -136,7 +165,9 @@ def test_metrics_in_a_textfile_are_replaced_as_a_whole(place: Place, tmp_path: P
     found = parse(target.read_text())
     assert {labels["node"] for labels, _ in found["sdist_node_up"].samples} == {"node1", "node2"}
     assert abs(found["sdist_node_clock_skew_seconds"].value(node="node2")) < 30
-    refused = place.run("nodes", "metrics", "--textfile", tmp_path / "none" / "x.prom").expect(2, "There is no folder")
+    refused = place.run("nodes", "metrics", "--textfile", tmp_path / "none" / "x.prom").expect(
+        2, "There is no folder"
+    )
     assert refused.out == ""
 
 
@@ -145,16 +176,21 @@ def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> N
     place.site.behave({})
     place.run("deploy", "--all", code=0)
     jobs = [
-        place.json("jobs", "schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name)["jobs"][0][
-            "job"
-        ]
+        place.json(
+            "jobs", "schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name
+        )["jobs"][0]["job"]
         for node in place.nodes
     ]
     for node in place.nodes:
         node.wait_idle()
     pulled = place.json("items", "pull", *jobs, "-d", "plain", code=3)
     kept, none = sorted(pulled["files"], key=lambda row: row["node"], reverse=True)
-    assert (kept["node"], kept["state"], kept["items"], kept["reason"]) == ("node2", "whole", ITEMS, "")
+    assert (kept["node"], kept["state"], kept["items"], kept["reason"]) == (
+        "node2",
+        "whole",
+        ITEMS,
+        "",
+    )
     assert kept["file"] == str(place.project.path / "plain" / "node2" / f"{jobs[1]}.jl")
     assert (none["node"], none["state"], none["file"]) == ("node1", "none", None)
     assert "items_dir" in none["reason"]
@@ -166,11 +202,19 @@ def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> N
 
 @pytest.mark.black_box
 def test_a_crawl_through_feeds_is_merged_by_reading_them_back(
-    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, ftp_server: Callable[..., Any]
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    run_cli: RunCommand,
+    ftp_server: Callable[..., Any],
 ) -> None:
     nodes, pages, ftp = fleet(1), site(60), ftp_server("me", PASSWORD)
     feed = f"ftp://me:{PASSWORD}@127.0.0.1:{ftp.port}/%(batch)s_%(name)s.jl"
-    more = {"DISTRIBUTED_BATCH_SIZE": 20, "START_URL": pages.start_url, "DISTRIBUTED_TARGET_FEED_URL": feed}
+    more = {
+        "DISTRIBUTED_BATCH_SIZE": 20,
+        "START_URL": pages.start_url,
+        "DISTRIBUTED_TARGET_FEED_URL": feed,
+    }
     it = project(nodes=nodes, settings={**QUICK, **more})
     run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "--name", "c", code=0)
     merged = run_cli(it, "items", "merge", "c", "-o", "all.json", "--json", code=0)

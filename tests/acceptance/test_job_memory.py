@@ -28,7 +28,18 @@ def listed(shop: Shop, *options: str) -> dict[str, dict[str, object]]:
 
 
 def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: Shop) -> None:
-    options = ("--on", "node1", "-a", "category=hats", "-s", "API_KEY=hush", "--label", "night=1", "--label", "hats")
+    options = (
+        "--on",
+        "node1",
+        "-a",
+        "category=hats",
+        "-s",
+        "API_KEY=hush",
+        "--label",
+        "night=1",
+        "--label",
+        "hats",
+    )
     (seen,) = shop.scheduled("good", *options)
     shop.wait_idle()
     row = listed(shop)[seen["job"]]
@@ -43,7 +54,11 @@ def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: S
     log.unlink()  # as jobs_to_keep does: by now the store knows
     row = listed(shop)[unseen["job"]]
     assert (row["state"], row["pages"], row["errors"], row["remembered"]) == ("failed", 3, 3, True)
-    assert (row["args"], row["settings"], row["labels"]) == ({"category": "hats"}, ["API_KEY"], ["night=1", "hats"])
+    assert (row["args"], row["settings"], row["labels"]) == (
+        {"category": "hats"},
+        ["API_KEY"],
+        ["night=1", "hats"],
+    )
     assert str(row["ended"]) >= str(row["started"] or "")
     assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
     assert listed(shop, "--label", "night=2") == {}
@@ -71,7 +86,9 @@ def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop
 
 
 @pytest.mark.black_box
-def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_decides_nothing(shop: Shop) -> None:
+def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_decides_nothing(
+    shop: Shop,
+) -> None:
     (row,) = shop.scheduled("slow", "--on", "node2")
     pid = shop.wait_pid(row["job"])
     shop.nodes[1].kill()
@@ -89,17 +106,34 @@ def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop
     shop.scheduled("good", "broken", *options)
     shop.wait_idle()
     shop.nodes[1].restart()
-    done = shop.run("jobs", "stats", "--since", "1h", "--label", "window=1", "--json", code=0).json()
+    done = shop.run(
+        "jobs", "stats", "--since", "1h", "--label", "window=1", "--json", code=0
+    ).json()
     assert (done["jobs"], done["states"]) == (2, {"finished": 1, "failed": 1})
-    assert done["stats"]["downloader/response_status_count/200"] == {"jobs": 2, "sum": 6, "min": 3, "max": 3}
-    assert (done["stats"]["item_scraped_count"]["sum"], done["stats"]["log_count/ERROR"]["sum"]) == (3, 3)
-    only = shop.run("jobs", "stats", "--since", "1h", "--label", "window", "--spider", "goo*", "--json", code=0).json()
+    assert done["stats"]["downloader/response_status_count/200"] == {
+        "jobs": 2,
+        "sum": 6,
+        "min": 3,
+        "max": 3,
+    }
+    assert (
+        done["stats"]["item_scraped_count"]["sum"],
+        done["stats"]["log_count/ERROR"]["sum"],
+    ) == (3, 3)
+    only = shop.run(
+        "jobs", "stats", "--since", "1h", "--label", "window", "--spider", "goo*", "--json", code=0
+    ).json()
     assert only["states"] == {"finished": 1}
-    assert "Jobs: 1 failed, 1 finished." in shop.run("jobs", "stats", "--since", "1h", "--label", "window=1").err
+    assert (
+        "Jobs: 1 failed, 1 finished."
+        in shop.run("jobs", "stats", "--since", "1h", "--label", "window=1").err
+    )
     for words in ((), ("x", "--since", "1h"), ("x", "--label", "y")):
         shop.run("jobs", "stats", *words).expect(2, "One of the two")
     numbers = parse(shop.run("nodes", "metrics", code=0).out)
-    assert numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
+    assert (
+        numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
+    )
 
 
 def test_what_is_remembered_is_told_where_no_node_is_named_and_none_runs(shop: Shop) -> None:
@@ -113,7 +147,9 @@ def test_what_is_remembered_is_told_where_no_node_is_named_and_none_runs(shop: S
         shop.run("jobs", "--node", "node1").expect(2, "names no node")
     finally:
         shop.project.targets(shop.nodes)
-    assert [(one["job"], one["state"]) for one in shown.json()["jobs"]] == [(row["job"], "finished")]
+    assert [(one["job"], one["state"]) for one in shown.json()["jobs"]] == [
+        (row["job"], "finished")
+    ]
     assert (shown.err.count("names no node"), sums.json()["states"]) == (1, {"finished": 1})
 
 
@@ -124,7 +160,12 @@ def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
     listed(shop)
     with closing(store_of(shop.project)) as store:
         (record,) = (one for one in store.jobs() if one.id == row["job"])
-        store.keep_jobs([replace(record, id=f"old-{days}", ended=time.time() - days * 86400) for days in (2, 30)])
+        store.keep_jobs(
+            [
+                replace(record, id=f"old-{days}", ended=time.time() - days * 86400)
+                for days in (2, 30)
+            ]
+        )
         assert record.state is Outcome.FINISHED
     shop.scheduled("good")  # forgets what is older than DISTRIBUTED_KEEP_DAYS
     assert ("old-2" in listed(shop), "old-30" in listed(shop)) == (True, False)
@@ -139,11 +180,24 @@ def test_machines_that_share_a_server_share_the_memory(shop: Shop, tmp_path: Pat
     server = RedisServer(tmp_path)
     settings = shop.project.path / "shop" / "settings.py"
     before = settings.read_text("utf-8")
-    settings.write_text(f"{before}\nDISTRIBUTED_STORE = {server.url + '?prefix=memory:'!r}\n", "utf-8")
+    settings.write_text(
+        f"{before}\nDISTRIBUTED_STORE = {server.url + '?prefix=memory:'!r}\n", "utf-8"
+    )
     try:
         (row,) = shop.scheduled("good", "--on", "node1", "--label", "shared")
-        waits = ("--limit", "spider=1", "--retries", "1", "--after", row["job"], "-s", "API_KEY=hush")
-        done = shop.start("jobs", "schedule", "broken", "good", *waits, "--label", "shared", "--json").wait(90, code=3)
+        waits = (
+            "--limit",
+            "spider=1",
+            "--retries",
+            "1",
+            "--after",
+            row["job"],
+            "-s",
+            "API_KEY=hush",
+        )
+        done = shop.start(
+            "jobs", "schedule", "broken", "good", *waits, "--label", "shared", "--json"
+        ).wait(90, code=3)
         assert {(one["spider"], one["state"], one["attempt"]) for one in done.json()["jobs"]} == {
             ("good", "finished", 1), ("broken", "failed", 2),
         }  # fmt: skip
@@ -166,6 +220,11 @@ def test_a_store_that_cannot_be_written_keeps_no_plain_job_from_starting(shop: S
     finally:
         settings.write_text(before, "utf-8")
     assert done.json()["jobs"][0]["state"] == "scheduled"
-    assert done.err.count("The jobs are not remembered: the store /proc/none/store.db cannot be opened") == 1
+    assert (
+        done.err.count(
+            "The jobs are not remembered: the store /proc/none/store.db cannot be opened"
+        )
+        == 1
+    )
     waits.expect(2, "/proc/none/store.db")
     shop.wait_idle()

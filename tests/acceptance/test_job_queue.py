@@ -59,7 +59,10 @@ class Flaky(Good):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet) -> Iterator[Shop]:
-    nodes = [*module_fleet(1, max_proc=2), *module_fleet(1, max_proc=2, username="me", password="pass")]
+    nodes = [
+        *module_fleet(1, max_proc=2),
+        *module_fleet(1, max_proc=2, username="me", password="pass"),
+    ]
     with closing(Shop(tmp_path_factory.mktemp("shop"), nodes, SPIDERS + FLAKY)) as made:
         yield made
 
@@ -84,11 +87,26 @@ def checked(command: str, document: Any) -> list[dict[str, Any]]:
 @pytest.mark.real_start
 def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop: Shop) -> None:
     told = shop.project.path / "told.json"
-    words = ("flaky", "--retries", "2", "-s", "API_KEY=hush", "--label", "retried", "--on-finish", f"cat > {told}")
+    words = (
+        "flaky",
+        "--retries",
+        "2",
+        "-s",
+        "API_KEY=hush",
+        "--label",
+        "retried",
+        "--on-finish",
+        f"cat > {told}",
+    )
     (row,) = rows_of(shop, *words, code=0)
     document = json.loads(told.read_text("utf-8"))
     assert (document["exit_code"], document["items"], document["jobs"]) == (0, 3, [row])
-    assert (row["state"], row["attempt"], row["items"], row["version"] is not None) == ("finished", 2, 3, True)
+    assert (row["state"], row["attempt"], row["items"], row["version"] is not None) == (
+        "finished",
+        2,
+        3,
+        True,
+    )
     first, second = records(shop, "retried")
     assert (first.state, second.state, second.first, second.id) == (
         Outcome.FAILED, Outcome.FINISHED, first.id, row["job"],
@@ -103,13 +121,27 @@ def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop:
 
 @pytest.mark.black_box
 def test_no_more_jobs_run_at_once_than_the_limit_says_and_none_is_left_out(shop: Shop) -> None:
-    words = ("schedule", "good", "good", "broken", "--limit", "spider=1", "--label", "limited", "--json")
+    words = (
+        "schedule",
+        "good",
+        "good",
+        "broken",
+        "--limit",
+        "spider=1",
+        "--label",
+        "limited",
+        "--json",
+    )
     commands = [shop.start(*words) for _ in range(2)]
     for command in commands:
         rows = command.wait(120, code=3).json()["jobs"]
         assert sorted(one["state"] for one in rows) == ["failed", "finished", "finished"]
     assert len(records(shop, "limited")) == 6
-    runs = sorted((one.posted or 0.0, one.ended or 1e12) for one in records(shop, "limited") if one.spider == "good")
+    runs = sorted(
+        (one.posted or 0.0, one.ended or 1e12)
+        for one in records(shop, "limited")
+        if one.spider == "good"
+    )
     assert all(before[1] <= after[0] for before, after in pairwise(runs)), runs
 
 
@@ -119,14 +151,28 @@ def test_a_job_follows_others_and_never_starts_if_they_failed(shop: Shop) -> Non
     (row,) = rows_of(shop, "good", "--after", f"{broken['job']}:failed", code=0)
     assert row["state"] == "finished"
     (row,) = rows_of(shop, "good", "--after", "night=1", code=1)
-    assert (row["state"], row["reason"]) == ("cancelled", "not started: night=1 did not finish well")
+    assert (row["state"], row["reason"]) == (
+        "cancelled",
+        "not started: night=1 did not finish well",
+    )
     (row,) = rows_of(shop, "good", "--after", "night:over", "--after", row["job"] + ":over", code=0)
     assert row["state"] == "finished"
 
 
 @pytest.mark.black_box
 def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(shop: Shop) -> None:
-    words = ("--limit", "site=1", "--label", "site=x", "--label", "killed", "-s", "API_KEY=hush", "--retries", "1")
+    words = (
+        "--limit",
+        "site=1",
+        "--label",
+        "site=x",
+        "--label",
+        "killed",
+        "-s",
+        "API_KEY=hush",
+        "--retries",
+        "1",
+    )
     command = shop.start("jobs", "schedule", "slow", "flaky", "good", *words)
 
     def running() -> str:
@@ -141,12 +187,16 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     waiting = checked("jobs list", shop.run("jobs", "--state", "waiting", "--json").json())
     listed = {row["spider"]: row for row in waiting}
     assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", None)
-    shop.run("crawls", "wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
+    shop.run("crawls", "wait", "--job", waits["good"].id).expect(
+        2, "waits in the store (limit site=1)"
+    )
     left_out = shop.scheduled("good", "--unless-running")
     assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
     cancelled = shop.run("jobs", "cancel", waits["good"].id, "--yes", "--json", code=0)
     gone = checked("jobs cancel", cancelled.json())
-    assert [(row["job"], row["was"], row["state"]) for row in gone] == [(waits["good"].id, "waiting", "gone")]
+    assert [(row["job"], row["was"], row["state"]) for row in gone] == [
+        (waits["good"].id, "waiting", "gone")
+    ]
     shop.run("jobs", "cancel", slow, "--yes", code=0)
     rows = rows_of(shop, "--resume", code=3)
     assert {(row["spider"], row["state"], row["attempt"]) for row in rows} == {
@@ -175,25 +225,35 @@ def test_a_job_that_is_killed_before_its_log_begins_is_tried_again_where_the_spi
     assert (row["state"], row["attempt"]) == ("finished", 2)
     assert [one.state for one in records(shop, "dies")] == [Outcome.DIED, Outcome.FINISHED]
     # This log tells nothing either, and the job has done all its work.
-    (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=0", "-s", "LOG_LEVEL=ERROR", code=1)
+    (row,) = rows_of(
+        shop, "good", "--retries", "1", "-a", "dies=0", "-s", "LOG_LEVEL=ERROR", code=1
+    )
     assert row["attempt"] == 1
 
 
 @pytest.mark.black_box
-def test_a_job_is_tried_again_whose_node_was_killed_with_it_before_its_spider_opened(shop: Shop) -> None:
+def test_a_job_is_tried_again_whose_node_was_killed_with_it_before_its_spider_opened(
+    shop: Shop,
+) -> None:
     assert rows_of(shop, "opens", "--retries", "1", code=0)[0]["attempt"] == 1
-    command = shop.start("jobs", "schedule", "opens", "--retries", "1", "-a", "stops=1", "--label", "opens", "--json")
+    command = shop.start(
+        "jobs", "schedule", "opens", "--retries", "1", "-a", "stops=1", "--label", "opens", "--json"
+    )
 
     def log() -> Path | None:
         names = [f"{one.id}.log" for one in records(shop, "opens") if one.posted]
-        found = (path for node in shop.nodes for name in names for path in node.logs_dir.rglob(name))
+        found = (
+            path for node in shop.nodes for name in names for path in node.logs_dir.rglob(name)
+        )
         return next((path for path in found if "Scrapy" in path.read_text("utf-8")), None)
 
     begun = wait_for(log, 60, "the log of the first attempt")
     (node,) = (node for node in shop.nodes if node.logs_dir in begun.parents)
     node.kill()
     node.kill_jobs()
-    os.utime(begun, (time.time() - 600,) * 2)  # a job that no node lists may run on while its log grows
+    os.utime(
+        begun, (time.time() - 600,) * 2
+    )  # a job that no node lists may run on while its log grows
     node.restart()
     (row,) = command.wait(120, code=0).json()["jobs"]
     assert (row["state"], row["attempt"]) == ("finished", 2)
@@ -224,11 +284,28 @@ def test_a_job_whose_node_is_gone_is_tried_again_elsewhere(shop: Shop) -> None:
 
 
 @pytest.mark.black_box
-def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for_without_an_end(shop: Shop) -> None:
+def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for_without_an_end(
+    shop: Shop,
+) -> None:
     shop.project.settings(DISTRIBUTED_NODE_TIMEOUT=2, DISTRIBUTED_FLEET_TIMEOUT=3)
-    words = ("schedule", "slow", "-a", "pages=9", "--retries", "1", "--label", "stuck", "--on", "node1")
+    words = (
+        "schedule",
+        "slow",
+        "-a",
+        "pages=9",
+        "--retries",
+        "1",
+        "--label",
+        "stuck",
+        "--on",
+        "node1",
+    )
     command = shop.start(*words)
-    first = wait_for(lambda: next((one for one in records(shop, "stuck") if one.posted), None), 60, "the first attempt")
+    first = wait_for(
+        lambda: next((one for one in records(shop, "stuck") if one.posted), None),
+        60,
+        "the first attempt",
+    )
     shop.wait_pid(first.id)
     shop.nodes[0].kill()
     try:
@@ -236,8 +313,13 @@ def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for
     finally:
         shop.nodes[0].kill_jobs()
         shop.nodes[0].restart()
-    assert [(one.state, one.attempt) for one in records(shop, "stuck")] == [(Outcome.UNKNOWN, 1), (Outcome.WAITING, 2)]
-    assert [(row["state"], row["attempt"]) for row in rows_of(shop, "--resume", code=0)] == [("finished", 2)]
+    assert [(one.state, one.attempt) for one in records(shop, "stuck")] == [
+        (Outcome.UNKNOWN, 1),
+        (Outcome.WAITING, 2),
+    ]
+    assert [(row["state"], row["attempt"]) for row in rows_of(shop, "--resume", code=0)] == [
+        ("finished", 2)
+    ]
 
 
 @pytest.mark.black_box
@@ -248,11 +330,21 @@ def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_tha
     signals.unlink(missing_ok=True)
     signals.symlink_to("/dev/null")  # as if another machine had sent them
     words = ("flaky", "--retries", "2", "-a", "pages=6000", "-s", "CLOSESPIDER_ERRORCOUNT=1")
-    command = shop.start("jobs", "schedule", *words, "-s", "DOWNLOAD_DELAY=0.3", "--label", "followed", "--json")
+    command = shop.start(
+        "jobs", "schedule", *words, "-s", "DOWNLOAD_DELAY=0.3", "--label", "followed", "--json"
+    )
     try:
-        first = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.posted), ""), 60, "a job")
+        first = wait_for(
+            lambda: next((one.id for one in records(shop, "followed") if one.posted), ""),
+            60,
+            "a job",
+        )
         waiting = shop.start("crawls", "wait", "--job", first, "--json")
-        second = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.first), ""), 60, "attempt 2")
+        second = wait_for(
+            lambda: next((one.id for one in records(shop, "followed") if one.first), ""),
+            60,
+            "attempt 2",
+        )
         shop.wait_pid(second)
         assert waiting.running()
         shop.run("jobs", "cancel", first, "--kill", "--yes", code=0)
@@ -265,7 +357,9 @@ def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_tha
 
 
 def test_of_nodes_that_are_all_down_the_wait_for_a_job_tells_once(shop: Shop) -> None:
-    shop.project.targets([], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = shop")
+    shop.project.targets(
+        [], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = shop"
+    )
     try:
         told = shop.start("crawls", "wait", "--job", "any").wait(code=5).err
     finally:
@@ -286,7 +380,9 @@ def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_
     shop.project.targets(shop.nodes)
     (record,) = records(shop, "drained")
     with closing(store_of(shop.project)) as store:
-        waits = replace(record, id="waits", state=Outcome.WAITING, posted=None, node="", url="", project="")
+        waits = replace(
+            record, id="waits", state=Outcome.WAITING, posted=None, node="", url="", project=""
+        )
         store.keep_jobs([waits])
     shop.run("nodes", "drain", "--all", code=0)
     try:

@@ -50,7 +50,14 @@ SETTINGS = {"DISTRIBUTED_STRATEGY": "shop.strategies:News", "RETRY_ENABLED": "Fa
 
 def told(number: int, url: str, callback: str = "parse_article", **link: Any) -> dict[str, Any]:
     """A request of a batch, as a strategy sends it."""
-    whole = {"fingerprint": f"{number:040x}", "depth": 1, "score": 1.0, "expires": 0.0, "read": "page", **link}
+    whole = {
+        "fingerprint": f"{number:040x}",
+        "depth": 1,
+        "score": 1.0,
+        "expires": 0.0,
+        "read": "page",
+        **link,
+    }
     return {"url": url, "callback": callback, "meta": {"distributed_link": whole, "note": number}}
 
 
@@ -69,7 +76,8 @@ def fates(queue: Any) -> dict[int, tuple[str, int, str, str]]:
     """Number of a request -> kind of its event, status, error, and where its page was; each has one event."""
     pages = [event for event in events(queue) if event.kind is not EventKind.LINKS]
     found = {
-        int(event.fingerprint.hex(), 16): (event.kind.value, event.status, event.error, event.url) for event in pages
+        int(event.fingerprint.hex(), 16): (event.kind.value, event.status, event.error, event.url)
+        for event in pages
     }
     assert len(found) == len(pages)
     return found
@@ -79,7 +87,10 @@ def fates(queue: Any) -> dict[int, tuple[str, int, str, str]]:
 def linking(project: Any, frontier: Any, engine: str) -> Callable[..., Any]:
     """`linking(CONCURRENT_REQUESTS=1)`: a frontier of the spider above, with settings of its project; on each store."""
     return lambda **settings: frontier(
-        project(spiders={"linking": LINKING}, settings=settings), "linking", kind="frontier", where=engine
+        project(spiders={"linking": LINKING}, settings=settings),
+        "linking",
+        kind="frontier",
+        where=engine,
     )
 
 
@@ -136,7 +147,9 @@ def test_each_request_leads_to_one_event_whatever_becomes_of_it(linking: Any, si
     assert 10 not in shop.item_hits()
     (links,) = [event for event in events(queue) if event.kind is EventKind.LINKS]
     assert [link.request["url"] for link in links.links] == [f"{url(6)}?seen"]
-    assert sorted(item["note"] for item in queue.items) == [0, 3], "meta of the strategy arrives in the callback"
+    assert sorted(item["note"] for item in queue.items) == [0, 3], (
+        "meta of the strategy arrives in the callback"
+    )
 
 
 def test_links_go_by_site_each_once_with_its_callback_and_nothing_of_what_was_said_of_the_page(
@@ -151,13 +164,22 @@ def test_links_go_by_site_each_once_with_its_callback_and_nothing_of_what_was_sa
     for event in events(queue):
         number = int(event.fingerprint.hex(), 16)
         if event.kind is EventKind.LINKS:
-            assert {partition_of(site_of(link.request["url"])) for link in event.links} == {event.partition}
+            assert {partition_of(site_of(link.request["url"])) for link in event.links} == {
+                event.partition
+            }
             by_page[number].update(link.request["url"] for link in event.links)
     assert by_page == {
-        page: Counter([*map(shop.detail, range(10 * page, 10 * page + 10)), "http://other.invalid/x"])
+        page: Counter(
+            [*map(shop.detail, range(10 * page, 10 * page + 10)), "http://other.invalid/x"]
+        )
         for page in (0, 1)
     }
-    links = [link for event in events(queue) for link in event.links if "other" not in link.request["url"]]
+    links = [
+        link
+        for event in events(queue)
+        for link in event.links
+        if "other" not in link.request["url"]
+    ]
     assert {link.request["callback"] for link in links} == {"parse_article"}
     assert {"distributed_link" in link.request["meta"] for link in links} == {False}
     assert {link.slot for link in links} == {"127.0.0.1"}
@@ -167,7 +189,9 @@ def test_links_go_by_site_each_once_with_its_callback_and_nothing_of_what_was_sa
         assert [kind for number, kind in kinds if number == page] == ["crawled", "links", "links"]
 
 
-def test_what_is_no_link_is_made_with_its_page_and_its_links_are_those_of_that_page(linking: Any, site: Any) -> None:
+def test_what_is_no_link_is_made_with_its_page_and_its_links_are_those_of_that_page(
+    linking: Any, site: Any
+) -> None:
     shop, queue = site(4), linking(DISTRIBUTED_TARGET_BY_META=True)
     queue.add([told(number, shop.detail(number), "parse_twice") for number in range(4)], size=4)
     work(queue)
@@ -175,7 +199,9 @@ def test_what_is_no_link_is_made_with_its_page_and_its_links_are_those_of_that_p
     links = {int(event.fingerprint.hex(), 16): [link.request["url"] for link in event.links]
              for event in events(queue) if event.kind is EventKind.LINKS}  # fmt: skip
     assert links == {number: [f"{shop.detail(number)}?third"] for number in range(4)}
-    assert sorted(item["url"] for item in queue.items) == sorted(f"{shop.detail(number)}?second" for number in range(4))
+    assert sorted(item["url"] for item in queue.items) == sorted(
+        f"{shop.detail(number)}?second" for number in range(4)
+    )
 
 
 RULED = """
@@ -204,7 +230,9 @@ def test_all_rules_of_a_crawl_spider_lead_to_links_and_a_seed_is_followed_by_the
     seed = {name: item for name, item in told(0, shop.index(0)).items() if name != "callback"}
     queue.add([seed])
     work(queue)
-    rules = {link.request["url"]: link.request["rule"] for event in events(queue) for link in event.links}
+    rules = {
+        link.request["url"]: link.request["rule"] for event in events(queue) for link in event.links
+    }
     assert rules == {shop.index(1): 0} | {shop.detail(number): 1 for number in range(10)}
     assert sum(shop.hits().values()) == 1
     # as links of the strategy they go to their rule's callback
@@ -215,8 +243,14 @@ def test_all_rules_of_a_crawl_spider_lead_to_links_and_a_seed_is_followed_by_the
 
 PAGES: Mapping[str, tuple[str, bytes]] = {
     "/robots.txt": ("text/plain", b"User-agent: *\nDisallow: /\nSitemap: /index.xml"),
-    "/index.xml": ("application/xml", b"<sitemapindex><sitemap><loc>/deep.xml.gz</loc></sitemap></sitemapindex>"),
-    "/deep.xml.gz": ("application/x-gzip", gzip.compress(b"<urlset><url><loc>http://127.0.0.1/a</loc></url></urlset>")),
+    "/index.xml": (
+        "application/xml",
+        b"<sitemapindex><sitemap><loc>/deep.xml.gz</loc></sitemap></sitemapindex>",
+    ),
+    "/deep.xml.gz": (
+        "application/x-gzip",
+        gzip.compress(b"<urlset><url><loc>http://127.0.0.1/a</loc></url></urlset>"),
+    ),
     "/wrong.xml": ("text/html", b"<html><body>Not found, but 200</body></html>"),
 }
 
@@ -228,7 +262,9 @@ def pages() -> Iterator[str]:
     def play(connection: Connection, request: bytes) -> None:
         path = urlsplit(request.split(b" ", 2)[1].decode()).path
         kind, body = PAGES.get(path, ("", b""))
-        connection.answer(200 if kind else 404, body, f"Content-Type: {kind or 'text/plain'}", "Connection: close")
+        connection.answer(
+            200 if kind else 404, body, f"Content-Type: {kind or 'text/plain'}", "Connection: close"
+        )
 
     with closing(BadPeer(play)) as peer:
         yield f"http://127.0.0.1:{peer.port}"
@@ -243,7 +279,9 @@ def test_what_the_strategy_reads_itself_goes_to_no_callback(
     queue = frontier(place, spider, kind="frontier")
     reads = {"/robots.txt": "body", "/missing.txt": "body"}
     reads |= dict.fromkeys(["/index.xml", "/deep.xml.gz", "/wrong.xml", "/missing.xml"], "sitemap")
-    values = [told(number, pages + path, read=read) for number, (path, read) in enumerate(reads.items())]
+    values = [
+        told(number, pages + path, read=read) for number, (path, read) in enumerate(reads.items())
+    ]
     for value in values:
         del value["callback"]
         value["meta"]["dont_obey_robotstxt"] = "robots" not in value["url"]
@@ -258,7 +296,11 @@ def test_what_the_strategy_reads_itself_goes_to_no_callback(
         4: ("error", 200, "NoSitemap"),
         5: ("error", 404, "HttpError"),
     }
-    bodies = {event.url.removeprefix(pages): event.body for event in events(queue) if event.body is not None}
+    bodies = {
+        event.url.removeprefix(pages): event.body
+        for event in events(queue)
+        if event.body is not None
+    }
     assert bodies == {"/robots.txt": PAGES["/robots.txt"][1].decode()}
     links = [link.request for event in events(queue) for link in event.links]
     assert sorted(links, key=json.dumps) == [
@@ -268,7 +310,9 @@ def test_what_the_strategy_reads_itself_goes_to_no_callback(
     assert queue.items == []
 
 
-def test_requests_leave_by_score_and_equal_ones_in_the_order_of_their_batch(linking: Any, site: Any) -> None:
+def test_requests_leave_by_score_and_equal_ones_in_the_order_of_their_batch(
+    linking: Any, site: Any
+) -> None:
     """F9 at the site's log: with one request at a time, and pages that lead to more before their turn."""
     shop, queue = site(40), linking(CONCURRENT_REQUESTS=1, DISTRIBUTED_TARGET_BY_META=True)
     scores = [0.9, 0.9, 0.9, 0.5, 0.5, 0.5, 0.5, 0.1, 0.1, 0.0]
@@ -292,7 +336,9 @@ def test_requests_leave_by_score_and_equal_ones_in_the_order_of_their_batch(link
 
 
 @pytest.mark.black_box
-def test_a_killed_worker_tells_nothing_and_the_next_one_tells_all_of_it_once(linking: Any, site: Any) -> None:
+def test_a_killed_worker_tells_nothing_and_the_next_one_tells_all_of_it_once(
+    linking: Any, site: Any
+) -> None:
     shop, queue = site(6, "--latency=0.3"), linking(CONCURRENT_REQUESTS=1)
     queue.add([told(number, shop.detail(number)) for number in range(6)], size=3)
     worker = queue.begin(1, lease=3.0, settings=SETTINGS)
@@ -300,9 +346,15 @@ def test_a_killed_worker_tells_nothing_and_the_next_one_tells_all_of_it_once(lin
     worker.signal(signal.SIGKILL)
     worker.wait(30)
     assert [event.fingerprint.hex()[-1] for event in events(queue)] == ["0", "1", "2"]
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 1, "failed": 1}, 30, "the lease runs out")
+    wait_for(
+        lambda: queue.accept() or queue.states() == {"done": 1, "failed": 1},
+        30,
+        "the lease runs out",
+    )
     work(queue, 2)
-    assert {number: fate[0] for number, fate in fates(queue).items()} == dict.fromkeys(range(6), "crawled")
+    assert {number: fate[0] for number, fate in fates(queue).items()} == dict.fromkeys(
+        range(6), "crawled"
+    )
 
 
 @pytest.mark.black_box
@@ -328,9 +380,14 @@ def test_requests_that_a_goal_puts_off_are_told_when_they_are_made(linking: Any,
     queue.add([told(number, shop.detail(number)) for number in range(10)], size=10)
     queue.run(1, settings=SETTINGS, goals={"requests": 4})
     queue.accept()
-    assert {number: fate[0] for number, fate in fates(queue).items()} == dict.fromkeys(range(4), "crawled")
+    assert {number: fate[0] for number, fate in fates(queue).items()} == dict.fromkeys(
+        range(4), "crawled"
+    )
     assert queue.store.misses(CRAWL) == []
-    assert [(batch.size, batch.state.value) for batch in queue.store.batches(CRAWL)] == [(10, "done"), (6, "sealed")]
+    assert [(batch.size, batch.state.value) for batch in queue.store.batches(CRAWL)] == [
+        (10, "done"),
+        (6, "sealed"),
+    ]
 
 
 @pytest.mark.black_box

@@ -36,9 +36,13 @@ class Slow(EasySpider):
 
 
 def test_every_document_has_a_shape() -> None:
-    reporting = {path for path, command in walk() if any("--json" in param.opts for param in command.params)}
+    reporting = {
+        path for path, command in walk() if any("--json" in param.opts for param in command.params)
+    }
     assert sorted(reporting - DOCUMENTS.keys()) == [], "give it one in tests/rig/documents.py"
-    known = {" ".join(word for word in name.split() if not word.startswith("-")) for name in DOCUMENTS}
+    known = {
+        " ".join(word for word in name.split() if not word.startswith("-")) for name in DOCUMENTS
+    }
     assert sorted(known - reporting) == []
 
 
@@ -55,18 +59,35 @@ class Shop(NamedTuple):
 
     def options(self, *more: object) -> tuple[object, ...]:
         """The options of a crawl of the site, in small batches."""
-        return ("--index", self.site.template, "--pages", 2, "--shards", 2, "--batch-size", 10, *more)
+        return (
+            "--index",
+            self.site.template,
+            "--pages",
+            2,
+            "--shards",
+            2,
+            "--batch-size",
+            10,
+            *more,
+        )
 
 
 @pytest.fixture(scope="module")
-def shop(module_fleet: StartFleet, module_site: StartSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(
+    module_fleet: StartFleet, module_site: StartSite, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
     kept = {"jobs_to_keep": "100"}
-    nodes = [*module_fleet(1, **kept), *module_fleet(2, username="me", password="hush:hush", **kept)]
+    nodes = [
+        *module_fleet(1, **kept),
+        *module_fleet(2, username="me", password="hush:hush", **kept),
+    ]
     authority = Authority(tmp_path_factory.mktemp("tls"))
     site, project = module_site(60), Project.demo(tmp_path_factory.mktemp("mixed") / "project")
     project.settings(START_URL=site.start_url, RETRY_TIMES=0, DISTRIBUTED_MIN_FREE=1)
     project.spider("slow", SLOW)
-    with closing(Front(nodes[2], authority.context(), base="/crawlers/one", certificates=authority.file)) as front:
+    with closing(
+        Front(nodes[2], authority.context(), base="/crawlers/one", certificates=authority.file)
+    ) as front:
         project.targets(nodes[:2], front.section("properties", NAMES[2]))
         yield Shop(project, site, nodes)
 
@@ -182,7 +203,9 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
 
 
 def _check_jobs(sdist: Sdist, shop: Shop) -> None:
-    scheduled = sdist("jobs schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")["jobs"]
+    scheduled = sdist("jobs schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")[
+        "jobs"
+    ]
     jobs = [row["job"] for row in scheduled]
     assert sorted(row["node"] for row in scheduled) == sorted(NAMES)
     shop.wait_idle()
@@ -190,7 +213,9 @@ def _check_jobs(sdist: Sdist, shop: Shop) -> None:
     assert {rows[job]["reason"] for job in jobs} == {"closespider_itemcount"}
     lines = sdist.run("logs", *jobs, "-n", 3).out.splitlines()
     assert {line.split(" | ")[0].rsplit(maxsplit=1)[0].strip() for line in lines} == set(NAMES)
-    assert {match["node"] for match in sdist("jobs grep", "Spider closed", *jobs)["matches"]} == set(NAMES)
+    assert {
+        match["node"] for match in sdist("jobs grep", "Spider closed", *jobs)["matches"]
+    } == set(NAMES)
     assert sdist("jobs stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
     assert {row["state"] for row in sdist("crawls wait --job", jobs[0])["jobs"]} == {"finished"}
 
@@ -246,7 +271,14 @@ CARELESS = """
 def _check_strategy(sdist: Sdist, shop: Shop) -> None:
     shop.project.write("properties/strategies.py", CARELESS)
     shop.project.write("seeds.txt", f"{shop.site.detail(0)}\n")
-    run = ("strategy run", "properties.strategies:Careless", "--spider", "easy", "--seeds", "seeds.txt")
+    run = (
+        "strategy run",
+        "properties.strategies:Careless",
+        "--spider",
+        "easy",
+        "--seeds",
+        "seeds.txt",
+    )
     sdist(*run)
     sdist("strategy list")
     assert len(sdist("strategy status", "careless")["letters"]) == 1
@@ -258,14 +290,18 @@ def _check_strategy(sdist: Sdist, shop: Shop) -> None:
 
 
 def _check_throttle(sdist: Sdist, shop: Shop) -> None:
-    shop.project.write("limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n")
+    shop.project.write(
+        "limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n"
+    )
     sdist("throttle apply", "limits.yml", "--check", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
     for command in ("throttle block", "throttle pause"):
         sdist(command, "example.org")
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
-        store.take_permits([PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
+        store.take_permits(
+            [PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")]
+        )
     sdist("throttle show")
     for command in ("throttle resume", "throttle unblock", "throttle unset"):
         sdist(command, "example.org")
@@ -278,10 +314,18 @@ def _check_nodes(sdist: Sdist) -> None:
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
     assert states(sdist("nodes list"))[NAMES[2]] == "draining"
-    assert {row["node"] for row in sdist("jobs schedule", "easy", "--all-nodes")["jobs"]} == set(NAMES[:2])
+    assert {row["node"] for row in sdist("jobs schedule", "easy", "--all-nodes")["jobs"]} == set(
+        NAMES[:2]
+    )
     sdist("nodes resume", NAMES[2])
     assert states(sdist.run("status", "--fleet", "--json").json()) == dict.fromkeys(NAMES, "up")
     assert sdist.run("nodes", "metrics").out.count("sdist_node_up{") == len(NAMES)
     findings = sdist("doctor", code=1)["findings"]
-    dangers = [(finding["node"], finding["topic"]) for finding in findings if finding["severity"] == "danger"]
-    assert dangers == [(NAMES[2], "tls")], "the certificate of this test ends tomorrow, and that is all"
+    dangers = [
+        (finding["node"], finding["topic"])
+        for finding in findings
+        if finding["severity"] == "danger"
+    ]
+    assert dangers == [(NAMES[2], "tls")], (
+        "the certificate of this test ends tomorrow, and that is all"
+    )

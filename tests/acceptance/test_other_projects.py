@@ -100,7 +100,13 @@ def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
 
 def shop(project: MakeProject, nodes: list[ScrapydNode], site: str, **settings: object) -> Project:
     """The project whose crawl it is."""
-    usual = {**QUICK, "ADDONS": ADDON, "SITE": site, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"], "ASTRAY": {}}
+    usual = {
+        **QUICK,
+        "ADDONS": ADDON,
+        "SITE": site,
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
+        "ASTRAY": {},
+    }
     made: Project = project(nodes=nodes, spiders={"shop": SHOP}, settings={**usual, **settings})
     return made
 
@@ -119,10 +125,14 @@ def test_a_chain_of_two_projects_comes_home_together_each_page_by_its_own_code(
     with closing(RedisServer(tmp_path / "redis")) as server:
         env = {"SDIST_STORE": server.url}
         run_cli(bank, "deploy", "--all", env=env, code=0)
-        done = run_cli(it, "crawl", "shop", "--pull", "-s", "USER_AGENT=shop", "-o", "items.jl", env=env)
+        done = run_cli(
+            it, "crawl", "shop", "--pull", "-s", "USER_AGENT=shop", "-o", "items.jl", env=env
+        )
     assert done.code == 0, said(done)
     items = list(it.items("items.jl"))
-    assert sorted(item["article"] for item in items if "article" in item) == [the_site.detail(n) for n in range(20)]
+    assert sorted(item["article"] for item in items if "article" in item) == [
+        the_site.detail(n) for n in range(20)
+    ]
     entered = [item for item in items if "entered" in item]
     assert sorted(item["entered"] for item in entered) == [0, 10]
     own = {"kept": "yes", "cookie": "who=me", "agent": "bank", "bot": "bank", "marked": True}
@@ -143,10 +153,16 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     the_site = site(10)
     it = shop(project, pair[:1], the_site.url, ASTRAY=ASTRAY)
     spiders = {"login": LOGIN, "hiding": HIDING}
-    bank = project(nodes=pair[:1], spiders=spiders, name="bank", settings={**QUICK, "SITE": the_site.url})
+    bank = project(
+        nodes=pair[:1], spiders=spiders, name="bank", settings={**QUICK, "SITE": the_site.url}
+    )
     run_cli(bank, "deploy", "--all", code=0)
-    plain = project(nodes=pair[:1], spiders={"alone": PLAIN}, name="plain", settings={"SITE": the_site.url})
-    assert pair[0].add_version(plain.name, "r1", plain.plain_egg())["status"] == "ok", "as any other tool would"
+    plain = project(
+        nodes=pair[:1], spiders={"alone": PLAIN}, name="plain", settings={"SITE": the_site.url}
+    )
+    assert pair[0].add_version(plain.name, "r1", plain.plain_egg())["status"] == "ok", (
+        "as any other tool would"
+    )
     done = run_cli(it, "crawl", "shop", "--pull", "-o", "items.jl", "--json", code=3)
     assert done.json()["state"] == "finished"
     assert len([item for item in it.items("items.jl") if "article" in item]) == 10
@@ -161,7 +177,9 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
 
     run_cli(plain, "deploy", "--all", code=0)
     run_cli(it, "crawls", "retry", crawls(it)[0].id, code=3)
-    assert [item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item] == ["no-worker"]
+    assert [
+        item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item
+    ] == ["no-worker"]
     assert {row["url"].rpartition("?")[2] for row in misses(it)} == ASTRAY.keys() - {"no-worker"}
 
 
@@ -239,16 +257,29 @@ def test_in_a_crawl_that_sends_its_batches_what_no_worker_can_take_is_listed_alo
 ) -> None:
     """One request without a callback there, in a batch with thirty others, which all come home."""
     the_site = site(30)
-    targets = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article", "parse_odd"], "DISTRIBUTED_TARGET_BY_META": True}
+    targets = {
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article", "parse_odd"],
+        "DISTRIBUTED_TARGET_BY_META": True,
+    }
     settings = {**QUICK, "ADDONS": ADDON, "SITE": the_site.url, **targets}
     it = project(nodes=fleet(1, poll_interval=0.2), spiders={"pushed": PUSHED}, settings=settings)
     done = run_cli(it, "crawl", "pushed", "-o", "items.jl", "--json", env={"HERE": "1"}, code=3)
-    assert sorted(item["article"] for item in it.items("items.jl")) == [the_site.detail(n) for n in range(30)]
+    assert sorted(item["article"] for item in it.items("items.jl")) == [
+        the_site.detail(n) for n in range(30)
+    ]
     assert set(the_site.item_hits().values()) == {1}, "the batch was made again"
     lost = {miss["url"].rpartition("?")[2]: miss for miss in misses(it)}
-    assert {name: miss["kind"] for name, miss in lost.items()} == {"login": "dead", "only-here": "dead"}
+    assert {name: miss["kind"] for name, miss in lost.items()} == {
+        "login": "dead",
+        "only-here": "dead",
+    }
     assert (
-        "another spider (login), and only a crawl whose workers lease gives it to that one" in lost["login"]["reason"]
+        "another spider (login), and only a crawl whose workers lease gives it to that one"
+        in lost["login"]["reason"]
     )
     assert "the spider pushed has no method 'parse_odd'" in lost["only-here"]["reason"]
-    assert (done.json()["state"], done.json()["dead_urls"], last_crawl(it).summary["sealed"]) == ("finished", 1, 31)
+    assert (done.json()["state"], done.json()["dead_urls"], last_crawl(it).summary["sealed"]) == (
+        "finished",
+        1,
+        31,
+    )

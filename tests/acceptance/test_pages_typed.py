@@ -41,7 +41,9 @@ def lines(path: Path) -> int:
 
 
 def at_work(project: MakeProject, site: SiteProcess, nodes: list[ScrapydNode]) -> Project:
-    return project(nodes=nodes, settings={"START_URL": site.start_url, "DISTRIBUTED_POLL_INTERVAL": 0.5})
+    return project(
+        nodes=nodes, settings={"START_URL": site.start_url, "DISTRIBUTED_POLL_INTERVAL": 0.5}
+    )
 
 
 @pytest.mark.black_box
@@ -59,8 +61,14 @@ def test_the_tutorial(tmp_path: Path) -> None:
 def test_operating(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     nodes = fleet(2, username="crawler", password=SECRET, **AS_PRINTED)
     made, shop = project(), site(90)
-    ours = {"http://web:9312": shop.url.rstrip("/"), "--pages 1667": "--pages 3", "--shards 20": "--shards 3"}
-    said = follow(page("howto/operating"), made.path, replaced=ours | addresses(nodes), env=PASSWORDS)
+    ours = {
+        "http://web:9312": shop.url.rstrip("/"),
+        "--pages 1667": "--pages 3",
+        "--shards 20": "--shards 3",
+    }
+    said = follow(
+        page("howto/operating"), made.path, replaced=ours | addresses(nodes), env=PASSWORDS
+    )
     assert SECRET not in said
     assert shop.differences(made.items("items.jl")) == {}
     assert "# TYPE" in (made.path / "sdist.prom").read_text("utf-8")
@@ -86,7 +94,9 @@ def test_a_login(project: MakeProject, fleet: StartFleet, site: StartSite) -> No
     made = at_work(project, shop, fleet(2, env={"SHOP_PASSWORD": SECRET}))
     ours = {"http://127.0.0.1:9312": shop.url.rstrip("/"), "/login": f"{login}?login"}
     said = follow(page("howto/login"), made.path, replaced=ours, env={"SHOP_PASSWORD": SECRET})
-    assert sorted(item["url"] for item in made.items("members.jl")) == sorted(map(shop.detail, range(60)))
+    assert sorted(item["url"] for item in made.items("members.jl")) == sorted(
+        map(shop.detail, range(60))
+    )
     assert SECRET not in said
 
 
@@ -114,7 +124,11 @@ def test_the_throttle(project: MakeProject, run_cli: RunCommand) -> None:
     made = project()
     follow(page("explanation/throttle"), made.path, replaced={})
     rules = json.loads(run_cli(made, "throttle", "show", "--json", code=0).out)["domains"]
-    limits = {rule["domain"]: (rule["limit"] or {}).get("hits") for rule in rules if rule["limit"] or rule["blocked"]}
+    limits = {
+        rule["domain"]: (rule["limit"] or {}).get("hits")
+        for rule in rules
+        if rule["limit"] or rule["blocked"]
+    }
     assert limits == {"*": 30, "example.com": 60, "example.net": None, "example.org": 10}
 
 
@@ -131,11 +145,15 @@ def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSi
 
 @pytest.mark.black_box
 @pytest.mark.full
-def test_leave_it_alone(project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand) -> None:
+def test_leave_it_alone(
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand
+) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
     made.spider("report", "import scrapy\n\n\nclass Report(scrapy.Spider):\n    name = 'report'\n")
-    follow(page("howto/unattended"), made.path, replaced={"/data/items": str(made.home / "delivered")})
+    follow(
+        page("howto/unattended"), made.path, replaced={"/data/items": str(made.home / "delivered")}
+    )
     jobs = run_cli(made, "jobs", "--json", code=0).json()["jobs"]
     assert {row["state"] for row in jobs if row["labels"] == ["night=1"]} == {"finished"}
     assert [row["state"] for row in jobs if row["spider"] == "report"] == ["finished"]
@@ -191,11 +209,15 @@ FRONTIER = {
 def test_a_frontier(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop, nodes = site(60, per_page=30), fleet(2)
     settings = {"START_URL": shop.start_url, "DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 8}
-    made = project(spiders=FRONTIER, nodes=nodes, settings={**settings, "ADDONS": {"scrapyd_dist.Addon": 500}})
+    made = project(
+        spiders=FRONTIER, nodes=nodes, settings={**settings, "ADDONS": {"scrapyd_dist.Addon": 500}}
+    )
     made.write("urls.txt", "\n".join(map(shop.detail, range(25, 40))) + "\n")
     made.write("words.csv", "word\nred\nblue\n")
     follow(page("howto/frontier"), made.path, replaced={})
-    assert sorted(item["url"] for item in made.items("items.jl")) == sorted(map(shop.detail, range(40)))
+    assert sorted(item["url"] for item in made.items("items.jl")) == sorted(
+        map(shop.detail, range(40))
+    )
     assert sorted(item["word"] for item in made.items("found.jl")) == ["blue", "red"]
 
 
@@ -213,8 +235,14 @@ def test_strategies(tmp_path: Path) -> None:
 def test_a_crawl_from_cron(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
-    (line,) = re.findall(r"^0 6 \* \* \* (.*)$", page("howto/scheduling").read_text("utf-8"), re.MULTILINE)
-    ours = {"/srv/shop/.venv/bin": str(Path(sys.executable).parent), "/srv/shop": str(made.path), "45000": "60"}
+    (line,) = re.findall(
+        r"^0 6 \* \* \* (.*)$", page("howto/scheduling").read_text("utf-8"), re.MULTILINE
+    )
+    ours = {
+        "/srv/shop/.venv/bin": str(Path(sys.executable).parent),
+        "/srv/shop": str(made.path),
+        "45000": "60",
+    }
     for theirs, instead in ours.items():
         line = line.replace(theirs, instead)
     (made.path / ".sdist").mkdir(mode=0o700)
@@ -240,7 +268,9 @@ def test_the_printed_configuration_makes_a_node_as_containers_and_services_start
     (command,) = re.findall(r"^CMD (.*)$", written["Dockerfile"], re.MULTILINE)
     service = yaml.safe_load(written["compose.yaml"])["services"]["node2"]
     assert service["ports"] == ["127.0.0.1:6802:6800"]
-    (unit,) = re.findall("^ExecStart=\\S+/bin/(.*)$", written["/etc/systemd/system/scrapyd.service"], re.MULTILINE)
+    (unit,) = re.findall(
+        "^ExecStart=\\S+/bin/(.*)$", written["/etc/systemd/system/scrapyd.service"], re.MULTILINE
+    )
     assert json.loads(command) == unit.split()
     variables = dict(line.split("=", 1) for line in written["/etc/scrapyd.env"].split())
     assert service["environment"].keys() == variables.keys()
@@ -248,13 +278,20 @@ def test_the_printed_configuration_makes_a_node_as_containers_and_services_start
     folder.mkdir()
     (folder / "scrapyd.conf").write_text(run_cli(project(), "init", "--node-conf", code=0).out)
     port = str(free_port())
-    env = {**variables, "SCRAPYD_PASSWORD": SECRET, "SCRAPYD_BIND_ADDRESS": "127.0.0.1", "SCRAPYD_HTTP_PORT": port}
+    env = {
+        **variables,
+        "SCRAPYD_PASSWORD": SECRET,
+        "SCRAPYD_BIND_ADDRESS": "127.0.0.1",
+        "SCRAPYD_HTTP_PORT": port,
+    }
     program = node_python.parent / unit.split()[0]
     with (folder / "log").open("w") as log, subprocess.Popen(
         [program, *unit.split()[1:]], cwd=folder, env=private_environment(folder, env), stdout=log, stderr=log
     ) as node:  # fmt: skip
         try:
-            with_password = Node.parse(f"127.0.0.1:{port}", name="x", username="crawler", password=SECRET)
+            with_password = Node.parse(
+                f"127.0.0.1:{port}", name="x", username="crawler", password=SECRET
+            )
             wait_for(lambda: answers(with_password), 60, "an answer of the node")
             assert not answers(Node.parse(f"127.0.0.1:{port}", name="x"))
         finally:
@@ -282,7 +319,9 @@ def test_the_units_are_units(name: str, tmp_path: Path) -> None:
         there = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", unit, flags=re.MULTILINE)
         (tmp_path / f"sdist{number - number % 2}.{kind}").write_text(there)
     paths = sorted(tmp_path.iterdir())
-    done = subprocess.run(["systemd-analyze", "verify", *paths], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *paths], capture_output=True, text=True, check=False
+    )
     assert [line for line in done.stderr.splitlines() if "sdist" in line] == []
 
 
@@ -294,7 +333,12 @@ def test_airflow_and_prefect(
     """Their examples, without them: the shell lines of the one, the function of the other."""
     shop = site(60)
     made = at_work(project, shop, fleet(2))
-    text = page("howto/pipelines").read_text("utf-8").replace("/srv/shop", str(made.path)).replace("1000", "60")
+    text = (
+        page("howto/pipelines")
+        .read_text("utf-8")
+        .replace("/srv/shop", str(made.path))
+        .replace("1000", "60")
+    )
     airflow, prefect = re.findall("^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     compile(airflow, "airflow", "exec")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -307,8 +351,10 @@ def test_airflow_and_prefect(
     as_it_is.flow, as_it_is.task = lambda function: function, lambda **_: lambda function: function  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "prefect", as_it_is)
     names: dict[str, Any] = {}
-    exec(compile(prefect, "prefect", "exec"), names)  # noqa: S102 - it is the page's
+    exec(compile(prefect, "prefect", "exec"), names)
     summary = names["crawl"]("easy", "easy-2")
     assert (summary["items"], summary["exit_code"]) == (60, 0)
-    with pytest.raises(RuntimeError, match="sdist ended with 2"):  # a second attempt begins no second crawl
+    with pytest.raises(
+        RuntimeError, match="sdist ended with 2"
+    ):  # a second attempt begins no second crawl
         names["crawl"]("easy", "easy-2")

@@ -29,7 +29,11 @@ TELLING = """
             }
 """
 ARGS = {"category": "books", "text": "ünï code = 'x' \"y\"", "table": '{"a": [1, 2]}', "empty": ""}
-SETTINGS = {"MY_SETTING": "a=b,c é", "DOWNLOAD_DELAY": "0.01", "USER_AGENT": "me/1.0 (+http://example.com)"}
+SETTINGS = {
+    "MY_SETTING": "a=b,c é",
+    "DOWNLOAD_DELAY": "0.01",
+    "USER_AGENT": "me/1.0 (+http://example.com)",
+}
 
 
 def test_arguments_and_settings(
@@ -40,13 +44,23 @@ def test_arguments_and_settings(
     it.spider("telling", TELLING)
     args = [word for name, value in ARGS.items() for word in ("-a", f"{name}={value}")]
     # A repeated name counts as Scrapy counts it.
-    sets = ["-s", "MY_SETTING=first", *(word for name, value in SETTINGS.items() for word in ("-s", f"{name}={value}"))]
+    sets = [
+        "-s",
+        "MY_SETTING=first",
+        *(word for name, value in SETTINGS.items() for word in ("-s", f"{name}={value}")),
+    ]
     own = ["-s", "LOG_FILE=own.log", "-s", "JOBDIR=job"]
     run_cli(it, "crawl", "telling", *args, *sets, *own, "-o", "items.jl", code=0)
     items = list(it.items("items.jl"))
     assert sorted(int(item["number"]) for item in items) == list(range(60))
     for item in items:
-        told: dict[str, Any] = {"given": ARGS, "kept": SETTINGS, "JOBDIR": None, "FEEDS": [], "outputs": None}
+        told: dict[str, Any] = {
+            "given": ARGS,
+            "kept": SETTINGS,
+            "JOBDIR": None,
+            "FEEDS": [],
+            "outputs": None,
+        }
         assert {name: item[name] for name in told} == told
         assert "/properties/telling/" in item["LOG_FILE"] or item["LOG_FILE"].startswith("logs/")
 
@@ -88,16 +102,35 @@ ACCOUNT = (
 def test_the_profile_changes_no_result(
     project: MakeProject, run_cli: RunCommand, fleet: StartFleet, site: StartSite
 ) -> None:
-    it = project(nodes=fleet(2), settings={**QUICK, "START_URL": site(48).start_url, "LOG_LEVEL": "INFO"})
+    it = project(
+        nodes=fleet(2), settings={**QUICK, "START_URL": site(48).start_url, "LOG_LEVEL": "INFO"}
+    )
     it.spider("varied", VARIED)
 
     def crawled(*options: str) -> tuple[list[str], dict[str, Any], set[tuple[Any, ...]]]:
         """The items without what they say of their process, the account, and what they say."""
-        done = run_cli(it, "crawl", "varied", "--max-failed", "100", "--json", "-O", "items.jl", *options, code=0)
+        done = run_cli(
+            it,
+            "crawl",
+            "varied",
+            "--max-failed",
+            "100",
+            "--json",
+            "-O",
+            "items.jl",
+            *options,
+            code=0,
+        )
         items = list(it.items("items.jl"))
         processes = {tuple(item[name] for name in PROCESS) for item in items if "items" in item}
-        plain = ({name: value for name, value in item.items() if name not in PROCESS} for item in items)
-        return sorted(map(json.dumps, plain)), {name: done.json()[name] for name in ACCOUNT}, processes
+        plain = (
+            {name: value for name, value in item.items() if name not in PROCESS} for item in items
+        )
+        return (
+            sorted(map(json.dumps, plain)),
+            {name: done.json()[name] for name in ACCOUNT},
+            processes,
+        )
 
     items, account, process = crawled("--profile", "none")
     assert (account["failed_urls"], process) == (7, {(100, True, False)})

@@ -7,7 +7,16 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from rig.bad_days import ITEMS, MakeScene, arguments, assert_exact, attempts, busy_workers, report_of, wait_accepted
+from rig.bad_days import (
+    ITEMS,
+    MakeScene,
+    arguments,
+    assert_exact,
+    attempts,
+    busy_workers,
+    report_of,
+    wait_accepted,
+)
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
 from rig.deliveries import FolderReader, delivered, files_of, manifest_in
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
@@ -35,7 +44,9 @@ def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(scene: Ma
         "total": 5, "sent": 5, "out": 0, "waiting": 0, "done": 5, "failed": 0, "dead": 0,
     }  # fmt: skip
     assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in at.nodes)
-    for node in at.nodes:  # as `jobs_to_keep` does; a worker told to end before it opened has left nothing but its log
+    for node in (
+        at.nodes
+    ):  # as `jobs_to_keep` does; a worker told to end before it opened has left nothing but its log
         for report in node.logs_dir.glob("_sdist/*/*.json"):
             next(node.logs_dir.glob(f"*/*/{report.stem}.log")).unlink()
     jobs = at.run("jobs", "--json").json()["jobs"]
@@ -47,13 +58,17 @@ def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(scene: Ma
 
 @pytest.mark.promise("The workers of the next crawl remove the items of the last one")
 @pytest.mark.black_box
-def test_by_settings_alone_and_item_for_item_what_push_brings(scene: MakeScene, run_scrapy: RunCommand) -> None:
+def test_by_settings_alone_and_item_for_item_what_push_brings(
+    scene: MakeScene, run_scrapy: RunCommand
+) -> None:
     at = scene(100, per_page=20, **PULL)
     it, pages = at.it, at.pages
     pages.behave({pages.site.detail_path(7): "fail", pages.site.detail_path(9): "gone"})
     at.run(*arguments("sdist", pages)[:-3], "-O", "pushed.jl", "--push", "--json", code=3)
     run_scrapy(it, "crawl", "easy", "-O", "pulled.jl", code=3)
-    there = [{str(item["url"]): item for item in it.items(name)} for name in ("pushed.jl", "pulled.jl")]
+    there = [
+        {str(item["url"]): item for item in it.items(name)} for name in ("pushed.jl", "pulled.jl")
+    ]
     assert there[0].keys() == there[1].keys()
     ignored = {"date", "server", "project", "spider"}
     for url, item in there[0].items():
@@ -62,7 +77,9 @@ def test_by_settings_alone_and_item_for_item_what_push_brings(scene: MakeScene, 
     pushed, pulled = sorted(crawls(it), key=lambda row: row.id)
     for node in at.nodes:
         kept = {path.parent.name.partition(".")[0] for path in node.logs_dir.glob("_sdist/*/*.jl")}
-        assert pushed.id not in kept or pulled.id not in kept, "a worker left what was collected of the crawl before"
+        assert pushed.id not in kept or pulled.id not in kept, (
+            "a worker left what was collected of the crawl before"
+        )
     summaries = [pushed.summary, pulled.summary]
     for name in ("urls_found", "sealed", "items", "gone_urls", "failed_urls", "dead_urls"):
         assert summaries[0][name] == summaries[1][name], name
@@ -84,11 +101,17 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
         env = {"SDIST_STORE": server.url}
         command = at.start("--deliver", out, env=env)
         (row,) = wait_for(store.crawls, 60, "the crawl on the server")
-        wait_for(lambda: store.crawl(row.id).summary.get("batches", {}).get("done", 0) >= 2, 60, "batches at home")
+        wait_for(
+            lambda: store.crawl(row.id).summary.get("batches", {}).get("done", 0) >= 2,
+            60,
+            "batches at home",
+        )
         busy = {attempt.worker for attempt in store.attempts(row.id, {AttemptState.RUNNING})}
         victim = next(pid for pid, job in workers_on(*pair).items() if job in busy)
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: store.crawl(row.id).summary["batches"]["failed"], 60, "its batch, given up")
+        wait_for(
+            lambda: store.crawl(row.id).summary["batches"]["failed"], 60, "its batch, given up"
+        )
         wait_for(lambda: stream.items, 60, "what is delivered while it runs")
         producer = store.crawl(row.id).pid
         assert producer
@@ -104,7 +127,9 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
     assert stream.wrong == []
     assert at.pages.differences(stream.items) == {}, "for a reader of the folder"
     begins = f"{home_of(row.id, row.created)}.w"
-    jobs = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(begins)}
+    jobs = {
+        job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(begins)
+    }
     assert before <= jobs
     assert len(jobs) <= 4, "a second worker was started beside one that lived"
     told = [path for node in pair for path in node.work.rglob("*.log")]
@@ -117,7 +142,12 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 @pytest.mark.parametrize("mode", [pytest.param("push", marks=pytest.mark.full), "pull"])
 def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: MakeScene) -> None:
     # A batch takes longer than workers need to notice.
-    at = scene(450, "--latency=1.2", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50})
+    at = scene(
+        450,
+        "--latency=1.2",
+        per_page=20,
+        **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50},
+    )
     it, pages, command = at.it, at.pages, at.start()
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
@@ -138,7 +168,11 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
     assert out, "what was out waits"
     assert not crawls(it)[0].state.ended
     status = at.run("status", crawl, "--json").json()
-    assert (status["paused"], status["outlook"]["eta_s"], status["per_s"]["requests"]) == (True, None, 0)
+    assert (status["paused"], status["outlook"]["eta_s"], status["per_s"]["requests"]) == (
+        True,
+        None,
+        0,
+    )
     assert "paused" in at.run("crawls").out
     victim = next(job["id"] for node in at.nodes for job in node.jobs("running"))
     at.run("jobs", "cancel", victim, "--yes", code=0)  # one that waits ends when it is told to
@@ -158,7 +192,9 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
 @pytest.mark.black_box
 def test_the_work_of_a_node_that_dies_goes_elsewhere(scene: MakeScene, fleet: StartFleet) -> None:
     nodes = fleet(2)
-    at = scene(300, "--latency=0.2", per_page=20, nodes=nodes, **{**PULL, "DISTRIBUTED_MAX_JOBS": 4})
+    at = scene(
+        300, "--latency=0.2", per_page=20, nodes=nodes, **{**PULL, "DISTRIBUTED_MAX_JOBS": 4}
+    )
     command = at.start()
     wait_accepted(at.it, 2)
     wait_for(lambda: workers_on(nodes[0]), 60, "a worker on the first node")
@@ -172,7 +208,9 @@ def test_the_work_of_a_node_that_dies_goes_elsewhere(scene: MakeScene, fleet: St
 
 @pytest.mark.black_box
 @pytest.mark.real_start
-def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(scene: MakeScene, fleet: StartFleet) -> None:
+def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(
+    scene: MakeScene, fleet: StartFleet
+) -> None:
     """N17: as many workers as there are slots."""
     one, two = fleet(2, max_proc=1, poll_interval=0.2)
     slow = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_SIZE": 2}
@@ -251,7 +289,9 @@ def test_workers_hold_leases_where_they_reach_the_store_and_work_as_well_where_t
     at.crawl(way="scrapy")
     assert at.pages.differences(at.it.items(ITEMS)) == {}
     accepted = attempts(at.it, AttemptState.ACCEPTED)
-    jobs = {node: [a.job for a in accepted if a.url == node.url.rstrip("/")] for node in (near, far)}
+    jobs = {
+        node: [a.job for a in accepted if a.url == node.url.rstrip("/")] for node in (near, far)
+    }
     assert {report_of(near, job)["no_lease"] for job in jobs[near]} == {""}
     (reason,) = {report_of(far, job)["no_lease"] for job in jobs[far]}
     assert "there is no file" in reason
@@ -277,9 +317,15 @@ def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_mor
 ) -> None:
     """By SIGSTOP; as an orphan it hears of nothing but its lease. Then it goes on."""
     nodes = fleet(2)
-    at = scene(200, "--latency=0.1", per_page=50, nodes=nodes, DISTRIBUTED_LEASE=3, CONCURRENT_REQUESTS=1)
+    at = scene(
+        200, "--latency=0.1", per_page=50, nodes=nodes, DISTRIBUTED_LEASE=3, CONCURRENT_REQUESTS=1
+    )
     with ExitStack() as stack:
-        env = {"SDIST_STORE": stack.enter_context(closing(RedisServer(tmp_path / "redis"))).url} if redis else None
+        env = (
+            {"SDIST_STORE": stack.enter_context(closing(RedisServer(tmp_path / "redis"))).url}
+            if redis
+            else None
+        )
         command = at.start(way="scrapy", env=env)
         node, pid, job = wait_for(lambda: busy(nodes), 90, "a worker at work")
         os.kill(pid, signal.SIGSTOP)
@@ -292,14 +338,22 @@ def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_mor
         assert at.pages.differences(at.it.items(ITEMS)) == {}
 
         before = sum(at.pages.hits().values())
-        with suppress(ProcessLookupError):  # the command has killed it, where it could still ask its node
+        with suppress(
+            ProcessLookupError
+        ):  # the command has killed it, where it could still ask its node
             os.kill(pid, signal.SIGCONT)
         wait_for(lambda: pid not in node.job_pids(), 30, "the end of the worker that was stopped")
-        assert sum(at.pages.hits().values()) - before <= 1, "more than the request that was under way"
+        assert sum(at.pages.hits().values()) - before <= 1, (
+            "more than the request that was under way"
+        )
         report = report_of(node, job)
         assert report["requests"] - report["done"] > 10, "it had little to go"
         if orphan:
-            assert (report["state"], report["finish_reason"], report["lease"]) == ("ended", "superseded", True)
+            assert (report["state"], report["finish_reason"], report["lease"]) == (
+                "ended",
+                "superseded",
+                True,
+            )
 
 
 @pytest.mark.black_box

@@ -62,13 +62,23 @@ def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_ex
 ) -> None:
     """H24: nothing is fetched without the session, and what met its end is fetched again."""
     shop = site(40, "--latency=0.1", per_page=10)
-    shop.behave({"/properties/property_*": "cookie:session=1", shop.site.index_path(1): "setcookie:session=1"})
+    shop.behave(
+        {
+            "/properties/property_*": "cookie:session=1",
+            shop.site.index_path(1): "setcookie:session=1",
+        }
+    )
     place = member(project, shop, DISTRIBUTED_LOGIN="log_in", CONCURRENT_REQUESTS=4)
     queue = frontier(place, "member")
     queue.add(values_of(map(shop.detail, range(40)), callback="parse_article"), size=5)
     worker = queue.begin(1)
     wait_for(lambda: queue.acked() >= 2, 30, "two acked batches")
-    shop.behave({"/properties/property_*": "cookie:session=2", shop.site.index_path(1): "setcookie:session=2"})
+    shop.behave(
+        {
+            "/properties/property_*": "cookie:session=2",
+            shop.site.index_path(1): "setcookie:session=2",
+        }
+    )
     queue.collect(worker)
     assert sorted(item["url"] for item in queue.items) == sorted(map(shop.detail, range(40)))
     assert queue.store.misses(CRAWL) == []
@@ -79,7 +89,9 @@ def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_ex
 
 
 @pytest.mark.black_box
-def test_a_request_whose_session_expires_again_and_again_fails_alone(project: Any, site: Any, frontier: Any) -> None:
+def test_a_request_whose_session_expires_again_and_again_fails_alone(
+    project: Any, site: Any, frontier: Any
+) -> None:
     shop = site(20, per_page=10)
     shop.behave({shop.site.detail_path(3): "status:403"})
     queue = frontier(member(project, shop, DISTRIBUTED_LOGIN="log_in"), "member")
@@ -95,7 +107,10 @@ def test_a_request_whose_session_expires_again_and_again_fails_alone(project: An
 @pytest.mark.black_box
 @pytest.mark.parametrize(
     ("order", "settings", "broken", "reason"),
-    [({}, {"DISTRIBUTED_LOGIN": "log_in"}, 1, "login-failed"), ({"start": "first"}, {}, 0, "start-failed")],
+    [
+        ({}, {"DISTRIBUTED_LOGIN": "log_in"}, 1, "login-failed"),
+        ({"start": "first"}, {}, 0, "start-failed"),
+    ],
 )
 def test_a_worker_that_cannot_log_in_touches_no_batch(
     project: Any, site: Any, frontier: Any, order: Any, settings: Any, broken: int, reason: str
@@ -112,31 +127,47 @@ def test_a_worker_that_cannot_log_in_touches_no_batch(
 
 
 @pytest.mark.black_box
-def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(project: Any, site: Any, frontier: Any) -> None:
+def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """H24: they end before the first batch is leased; else they are not made at all."""
     shop = site(20)
     queue = frontier(member(project, shop), "member")
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
     queue.work(1, start="first")
     assert {item["first"] for item in queue.items} == {"own"}
-    assert queue.store.counts(CRAWL)["offsite"] == 1, "what its own pages lead to is in the account, too"
+    assert queue.store.counts(CRAWL)["offsite"] == 1, (
+        "what its own pages lead to is in the account, too"
+    )
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
     queue.work(2)
     assert {item["first"] for item in queue.items[10:]} == {None}
 
 
 @pytest.mark.black_box
-def test_a_hook_changes_or_drops_requests_and_attributes_travel(project: Any, site: Any, frontier: Any) -> None:
+def test_a_hook_changes_or_drops_requests_and_attributes_travel(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """H25, H29: what is dropped is counted; attributes of two kinds are never mixed."""
     shop = site(40, "--latency=0.05")
     settings = {"DISTRIBUTED_REQUEST_HOOK": "shorten", "DISTRIBUTED_SPIDER_ATTRIBUTES": ["country"]}
     queue = frontier(member(project, shop, CONCURRENT_REQUESTS=4, **settings), "member")
-    odd = values_of((shop.detail(n) for n in range(1, 20, 2)), callback="parse_article", attributes={"country": "de"})
-    even = values_of((shop.detail(n) for n in range(0, 20, 2)), callback="parse_article", attributes={"country": "fr"})
+    odd = values_of(
+        (shop.detail(n) for n in range(1, 20, 2)),
+        callback="parse_article",
+        attributes={"country": "de"},
+    )
+    even = values_of(
+        (shop.detail(n) for n in range(0, 20, 2)),
+        callback="parse_article",
+        attributes={"country": "fr"},
+    )
     queue.add([value for pair in zip(odd[:4], even[:4], strict=True) for value in pair], size=8)
     queue.add(odd[4:], size=3)
     queue.add(even[4:], size=3)
-    asked = [f"{shop.detail(n)}?{what}" for n, what in ((20, "drop"), (21, "change"), (22, "break"))]
+    asked = [
+        f"{shop.detail(n)}?{what}" for n, what in ((20, "drop"), (21, "change"), (22, "break"))
+    ]
     queue.add(values_of(asked, callback="parse_article"), size=3)
     queue.work(1)
     countries = {item["url"]: item["country"] for item in queue.items}
@@ -204,7 +235,9 @@ def odd(project: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.black_box
-def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(project: Any, site: Any, frontier: Any) -> None:
+def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """A component may swallow a request or an item: when Scrapy has nothing left, the batch is over."""
     shop = site(10)
     place = odd(
@@ -219,15 +252,23 @@ def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(project: Any, 
     assert [item["url"] for item in queue.items] == [shop.detail(1)]
     (miss,) = queue.store.misses(CRAWL)
     # The request that took its place has no callback, and ends as in plain Scrapy.
-    assert (miss.url, miss.reason.partition(":")[0]) == (urls[1], "NotImplementedError in the callback")
+    assert (miss.url, miss.reason.partition(":")[0]) == (
+        urls[1],
+        "NotImplementedError in the callback",
+    )
 
 
 @pytest.mark.black_box
-def test_an_item_without_a_json_form_costs_its_own_url_only(project: Any, site: Any, frontier: Any) -> None:
+def test_an_item_without_a_json_form_costs_its_own_url_only(
+    project: Any, site: Any, frontier: Any
+) -> None:
     shop = site(10)
     queue = frontier(odd(project), "odd")
     queue.add(
-        [*values_of([shop.detail(0)], callback="parse_set"), *values_of([shop.detail(1)], callback="parse_article")]
+        [
+            *values_of([shop.detail(0)], callback="parse_set"),
+            *values_of([shop.detail(1)], callback="parse_article"),
+        ]
     )
     queue.work(1)
     (miss,) = queue.store.misses(CRAWL)
@@ -236,7 +277,9 @@ def test_an_item_without_a_json_form_costs_its_own_url_only(project: Any, site: 
 
 
 @pytest.mark.black_box
-def test_a_spider_that_closes_itself_puts_the_rest_off(project: Any, site: Any, frontier: Any) -> None:
+def test_a_spider_that_closes_itself_puts_the_rest_off(
+    project: Any, site: Any, frontier: Any
+) -> None:
     shop = site(100, "--latency=0.2")
     queue = frontier(odd(project, CONCURRENT_REQUESTS=2), "odd")
     queue.add(values_of([shop.detail(0)], callback="parse_enough"), size=1)
@@ -263,10 +306,15 @@ def test_rules_of_a_crawl_belong_to_its_producer(
 
 
 @pytest.mark.black_box
-def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(project: Any, site: Any, frontier: Any) -> None:
+def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(
+    project: Any, site: Any, frontier: Any
+) -> None:
     shop = site(10)
     queue = frontier(odd(project), "odd")
-    queue.add(values_of([shop.detail(0)], callback="parse_article", cookies={"a": "b"}), key=b"A" * 43 + b"=")
+    queue.add(
+        values_of([shop.detail(0)], callback="parse_article", cookies={"a": "b"}),
+        key=b"A" * 43 + b"=",
+    )
     queue.add(values_of(map(shop.detail, range(1, 4)), callback="parse_article"), size=1)
     queue.run(1, ahead=0, settings={"CONCURRENT_REQUESTS": 1})
     assert queue.report(1).problem == ""
@@ -279,12 +327,18 @@ def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(project:
 
 
 @pytest.mark.black_box
-def test_workers_of_named_slots_take_from_those_alone(project: Any, site: Any, frontier: Any) -> None:
+def test_workers_of_named_slots_take_from_those_alone(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """H14; the highest priority comes first."""
     shop = site(30)
     queue = frontier(odd(project, CONCURRENT_REQUESTS=1), "odd")
     for slot, first in (("p0", 0), ("p1", 10), ("p2", 20)):
-        queue.add(values_of(map(shop.detail, range(first, first + 5)), callback="parse_article"), size=5, slot=slot)
+        queue.add(
+            values_of(map(shop.detail, range(first, first + 5)), callback="parse_article"),
+            size=5,
+            slot=slot,
+        )
         queue.add(
             values_of(map(shop.detail, range(first + 5, first + 10)), callback="parse_article"),
             size=5, slot=slot, priority=3,
@@ -292,8 +346,14 @@ def test_workers_of_named_slots_take_from_those_alone(project: Any, site: Any, f
     worker = queue.begin(1, slots=["p0", "p2"], ahead=0)
     assert worker.wait(40).code == 0
     queue.accept()
-    assert {slot.slot: slot.waiting for slot in queue.store.backlog(CRAWL).slots} == {"p0": 0, "p1": 10, "p2": 0}
-    numbers = [shop.site.numbers[hit["target"]] for hit in shop.log() if hit["target"] in shop.site.numbers]
+    assert {slot.slot: slot.waiting for slot in queue.store.backlog(CRAWL).slots} == {
+        "p0": 0,
+        "p1": 10,
+        "p2": 0,
+    }
+    numbers = [
+        shop.site.numbers[hit["target"]] for hit in shop.log() if hit["target"] in shop.site.numbers
+    ]
     assert numbers == [*range(5, 10), *range(25, 30), *range(5), *range(20, 25)]
 
 

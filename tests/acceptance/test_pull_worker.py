@@ -68,7 +68,9 @@ def filled(
 ) -> tuple[Any, Any]:
     """A site, and a frontier of its detail pages in batches of this size, for workers with so many requests at once."""
     shop = site(count, *options)
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": concurrent}))
+    queue = frontier(
+        project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": concurrent})
+    )
     queue.add(values_of(map(shop.detail, range(count)), callback="parse_article"), size=size)
     return shop, queue
 
@@ -125,18 +127,29 @@ def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
         url(4): ("gone", "redirected to http://localhost:1/elsewhere, which was filtered"),
         url(5): ("failed", missed[url(5)][1]),
         url(6): ("failed", "ValueError in the callback: no price"),
-        url(7): ("dead", "it cannot be made here: the spider troubled has no method 'parse_nowhere'"),
+        url(7): (
+            "dead",
+            "it cannot be made here: the spider troubled has no method 'parse_nowhere'",
+        ),
         url(8) + "#same": ("gone", "the same page as another request of this batch"),
         url(10) + "?refused": ("failed", "IgnoreRequest: not this one"),
-        "http://localhost:1/away": ("gone", "it leads to another site than those of the spider's allowed_domains"),
+        "http://localhost:1/away": (
+            "gone",
+            "it leads to another site than those of the spider's allowed_domains",
+        ),
     }
     expected = [
         (url(0), "3"), (url(0) + "?left=2", "2"), (url(0) + "?left=1", "1"), (url(0) + "?left=0", "0"),
         (url(30), "article"), (url(6), "broken"), (url(8), "True"), (url(11), "article"),
     ]  # fmt: skip
-    if scrapy.version_info >= (2, 14):  # before, Scrapy threw away what an errback made of a failed download
+    if scrapy.version_info >= (
+        2,
+        14,
+    ):  # before, Scrapy threw away what an errback made of a failed download
         expected += [(url(5), "errback"), (url(12), "article")]
-    assert sorted((item["url"], *map(str, list(item.values())[1:])) for item in queue.items) == sorted(expected)
+    assert sorted(
+        (item["url"], *map(str, list(item.values())[1:])) for item in queue.items
+    ) == sorted(expected)
     report = queue.report(1)
     assert (report.ended, report.finish_reason, report.problem) == (True, "finished", "")
     assert (report.requests, report.done, report.missed, report.items) == (13, 4, 9, len(expected))
@@ -172,12 +185,17 @@ class Reviews(scrapy.Spider):
 """
 
 
-def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(project: Any, site: Any, frontier: Any) -> None:
+def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """H21, H22, C14: one spider both ways; requests for another spider wait in a slot of their own."""
     shop = site(20, per_page=10)
     place = project(spiders={"finding": FINDING})
     queue = frontier(place, "finding", kind="frontier")
-    queue.add(values_of([shop.index(0), shop.index(1), shop.index(0) + "#again"], callback="parse"), size=1)
+    queue.add(
+        values_of([shop.index(0), shop.index(1), shop.index(0) + "#again"], callback="parse"),
+        size=1,
+    )
     settings = {"DISTRIBUTED_TARGET_CALLBACKS": "parse_article", "CONCURRENT_REQUESTS": 2}
     worker = queue.begin(1, settings=settings)
     wait_for(lambda: queue.accept() or len(queue.items) == 20, 40, "the items of what it found")
@@ -196,19 +214,30 @@ def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(project: Any, s
         "sealed": 40, "duplicate": 10, "refused": 20,
     }  # fmt: skip
     stats = queue.report(1).stats
-    told = {name: stats.get(f"distributed/requests_{name}") for name in ("found", "added", "duplicate", "refused")}
-    assert told == {"found": 70, "added": 40, "duplicate": 10, "refused": 20}, "as the store has kept it"
+    told = {
+        name: stats.get(f"distributed/requests_{name}")
+        for name in ("found", "added", "duplicate", "refused")
+    }
+    assert told == {"found": 70, "added": 40, "duplicate": 10, "refused": 20}, (
+        "as the store has kept it"
+    )
 
     queue.run(2, spider="reviews", slots=["@reviews"], settings=settings)
     queue.items.clear()
     queue.accept()
-    assert sorted(item["review"] for item in queue.items) == sorted(shop.detail(n) + "?reviews" for n in range(20))
+    assert sorted(item["review"] for item in queue.items) == sorted(
+        shop.detail(n) + "?reviews" for n in range(20)
+    )
 
 
 @pytest.mark.black_box
 @pytest.mark.parametrize(
     ("order", "acked", "limit"),
-    [({"max_batches": 3}, 3, "3 batches"), ({"max_requests": 15}, 2, "15 requests"), ({"max_time": 1.0}, None, "1 s")],
+    [
+        ({"max_batches": 3}, 3, "3 batches"),
+        ({"max_requests": 15}, 2, "15 requests"),
+        ({"max_time": 1.0}, None, "1 s"),
+    ],
 )
 def test_a_worker_ends_at_its_limit(
     project: Any, site: Any, frontier: Any, order: dict[str, Any], acked: int | None, limit: str
@@ -234,12 +263,16 @@ def test_at_a_standing_frontier_a_worker_ends_when_it_has_idled_long_enough(
 ) -> None:
     """H20; and what is added while it waits is taken at once."""
     shop = site(20)
-    queue = frontier(project(settings={"START_URL": shop.start_url}), kind="frontier", standing=True)
+    queue = frontier(
+        project(settings={"START_URL": shop.start_url}), kind="frontier", standing=True
+    )
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
     worker = queue.begin(1, idle=4)
     wait_for(lambda: queue.accept() or len(queue.items) == 10, 30, "the first items")
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
-    wait_for(lambda: queue.accept() or len(queue.items) == 20, 3.5, "the items that were added later")
+    wait_for(
+        lambda: queue.accept() or len(queue.items) == 20, 3.5, "the items that were added later"
+    )
     since = time.monotonic()
     assert worker.wait(30).code == 0
     assert time.monotonic() - since > 2
@@ -247,7 +280,9 @@ def test_at_a_standing_frontier_a_worker_ends_when_it_has_idled_long_enough(
 
 
 @pytest.mark.black_box
-def test_a_worker_that_is_told_to_end_settles_what_it_has(project: Any, site: Any, frontier: Any) -> None:
+def test_a_worker_that_is_told_to_end_settles_what_it_has(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """Complete batches are acked, untouched ones given back, and the rest says how far it came."""
     shop, queue = filled(project, site, frontier, 100, "--latency=0.3", size=5, concurrent=2)
     worker = queue.begin(1, ahead=9)
@@ -276,7 +311,9 @@ def test_a_worker_that_is_told_to_end_settles_what_it_has(project: Any, site: An
 
 
 @pytest.mark.black_box
-def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(project: Any, site: Any, frontier: Any) -> None:
+def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
+    project: Any, site: Any, frontier: Any
+) -> None:
     """What is given up elsewhere is not acked here, and leaves no part."""
     shop, queue = filled(project, site, frontier, 30, "--latency=0.2", size=30, concurrent=1)
     worker = queue.begin(1, lease=3.0, max_batches=1)
@@ -326,11 +363,19 @@ def test_each_batch_has_a_filter_of_its_own(project: Any, site: Any, frontier: A
 @pytest.mark.parametrize(
     ("order", "settings", "problem"),
     [
-        ({"store": "/nowhere/store.db"}, {}, "there is no file /nowhere/store.db where this worker runs"),
+        (
+            {"store": "/nowhere/store.db"},
+            {},
+            "there is no file /nowhere/store.db where this worker runs",
+        ),
         ({"home": "shop.00000000"}, {}, "is another store"),
         ({"start_by": 1.0}, {}, "came too late"),
         ({}, {"DISTRIBUTED_LOGIN": "log_inn"}, "has no method of that name"),
-        ({}, {"FEEDS": '{"ftp://me:secret@host/x.jl": {"format": "jl"}}'}, "The feed ftp://host/x.jl is uploaded"),
+        (
+            {},
+            {"FEEDS": '{"ftp://me:secret@host/x.jl": {"format": "jl"}}'},
+            "The feed ftp://host/x.jl is uploaded",
+        ),
     ],
 )
 def test_a_worker_that_cannot_begin_says_why(
@@ -367,7 +412,9 @@ BESIDES = 5
 
 
 @pytest.mark.black_box
-def test_a_thousand_requests_are_two_ways_to_the_store(project: Any, site: Any, frontier: Any, tmp_path: Path) -> None:
+def test_a_thousand_requests_are_two_ways_to_the_store(
+    project: Any, site: Any, frontier: Any, tmp_path: Path
+) -> None:
     """H17: batches of a thousand; a hook drops most of their requests, so that it is the store that counts."""
     shop = site(BATCHES * 1000)
     with (
@@ -377,11 +424,15 @@ def test_a_thousand_requests_are_two_ways_to_the_store(project: Any, site: Any, 
         place = project(spiders={"picky": PICKY}, settings={"DISTRIBUTED_REQUEST_HOOK": "few"})
         queue = frontier(place, "picky", where=server.url)
 
-        queue.add(values_of(map(shop.detail, range(BATCHES * 1000)), callback="parse_article"), size=1000)
+        queue.add(
+            values_of(map(shop.detail, range(BATCHES * 1000)), callback="parse_article"), size=1000
+        )
         before = steps(client)
         # With a limit it does not look for more at the end, and a long lease is not renewed meanwhile.
         done = queue.begin(1, lease=600.0, max_batches=BATCHES).wait()
-        assert (done.code, queue.said(1)["batches"]) == (0, {"acked": BATCHES, "held": 0}), queue.log(1)
+        assert (done.code, queue.said(1)["batches"]) == (0, {"acked": BATCHES, "held": 0}), (
+            queue.log(1)
+        )
         assert len(shop.item_hits()) == BATCHES * 10
         assert steps(client) - before <= 2 * BATCHES + BESIDES
 
@@ -393,7 +444,9 @@ def steps(client: redis.Redis) -> int:
 
 
 @pytest.mark.black_box
-def test_a_worker_without_its_store_ends_and_says_so(project: Any, site: Any, frontier: Any, tmp_path: Path) -> None:
+def test_a_worker_without_its_store_ends_and_says_so(
+    project: Any, site: Any, frontier: Any, tmp_path: Path
+) -> None:
     """It makes no more requests than it had, and what it had is another worker's."""
     shop = site(400, "--latency=0.3")
     with closing(RedisServer(tmp_path / "redis", password=None)) as server:

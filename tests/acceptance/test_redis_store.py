@@ -35,9 +35,13 @@ def arguments_with_producer(it: Project) -> str:
 
 
 def assert_told_nowhere(it: Project, *results: Result) -> None:
-    files = [path for folder in (it.path, it.output) for path in folder.rglob("*") if path.is_file()]
+    files = [
+        path for folder in (it.path, it.output) for path in folder.rglob("*") if path.is_file()
+    ]
     texts = {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
-    texts |= {f"result {number}": f"{result.out}{result.err}" for number, result in enumerate(results)}
+    texts |= {
+        f"result {number}": f"{result.out}{result.err}" for number, result in enumerate(results)
+    }
     assert [name for name, text in texts.items() if any(secret in text for secret in SECRETS)] == []
 
 
@@ -87,7 +91,14 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
     it.write(f"{it.name}/settings.py", "import os\nDISTRIBUTED_STORE = os.environ.get('X')\n")
     told = run_cli(it, "crawls").expect(2, "SDIST_STORE")
     unset = run_cli(it, "crawls", env={"SDIST_STORE": ""}, code=2)
-    given = run_cli(it, "crawl", "easy", "-s", f"DISTRIBUTED_STORE={server.url}", env={"SDIST_STORE": server.url})
+    given = run_cli(
+        it,
+        "crawl",
+        "easy",
+        "-s",
+        f"DISTRIBUTED_STORE={server.url}",
+        env={"SDIST_STORE": server.url},
+    )
     given.expect(2, "lists the processes")
     (it.path / it.name / "settings.py").unlink()
     assert_told_nowhere(it, computed, nonsense, literal, told, unset, given)
@@ -112,31 +123,55 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     it, env = project(), {"SDIST_STORE": server.url}
     ran, logged = tmp_path / "ran", tmp_path / "logged"
     evil = {
-        "settings": {"DISTRIBUTED_ON_FINISH": f"touch {ran}", "DISTRIBUTED_NODES": [f"cmd:touch {ran}"]},
-        "spider_settings": {"LOG_FILE": str(logged), "FEEDS": json.dumps({str(logged): {"format": "jsonlines"}})},
+        "settings": {
+            "DISTRIBUTED_ON_FINISH": f"touch {ran}",
+            "DISTRIBUTED_NODES": [f"cmd:touch {ran}"],
+        },
+        "spider_settings": {
+            "LOG_FILE": str(logged),
+            "FEEDS": json.dumps({str(logged): {"format": "jsonlines"}}),
+        },
     }
     monkeypatch.setattr(base, "check_names", lambda _: None)  # another program writes what it likes
     with closing(open_store(server.url)) as store:
         for name in ("evil", "../../../victim"):
             store.add_crawl(
-                Crawl(id=name, project="properties", spider="easy", state=CrawlState.STOPPED, created=2e9, options=evil)
+                Crawl(
+                    id=name,
+                    project="properties",
+                    spider="easy",
+                    state=CrawlState.STOPPED,
+                    created=2e9,
+                    options=evil,
+                )
             )
     resumed = run_cli(it, "resume", "evil", env=env, timeout=90)
     assert not ran.exists()
     assert not logged.exists()
     assert_told(resumed, "evil", "is not believed", "sdist crawls clean evil", code=2)
     assert_told(run_cli(it, "crawls", "retry", "evil", env=env), "is not believed")
-    for words in (("report",), ("report", "../../../victim"), ("crawls", "clean", "../../../victim", "--yes")):
+    for words in (
+        ("report",),
+        ("report", "../../../victim"),
+        ("crawls", "clean", "../../../victim", "--yes"),
+    ):
         assert_told(run_cli(it, *words, env=env), "../../../victim")
     assert list(tmp_path.rglob("victim*")) == list(it.path.parents[2].glob("victim*")) == []
     listed = run_cli(it, "crawls", "--json", env=env)
-    assert [one["crawl"] for one in listed.json()["crawls"]] == ["evil"], "which can be looked at, and removed"
+    assert [one["crawl"] for one in listed.json()["crawls"]] == ["evil"], (
+        "which can be looked at, and removed"
+    )
     run_cli(it, "crawls", "clean", "evil", "--yes", env=env, code=0)
 
 
 @pytest.mark.black_box
 def test_a_crawl_whose_row_was_changed_is_not_gone_on_with(
-    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
+    fleet: StartFleet,
+    site: StartSite,
+    project: MakeProject,
+    server: RedisServer,
+    run_cli: RunCommand,
+    tmp_path: Path,
 ) -> None:
     pages, env = site(30, per_page=10), {"SDIST_STORE": server.url}
     it = project(nodes=fleet(1), settings={"ADDONS": ADDON, "START_URL": pages.start_url, **QUICK})
@@ -147,14 +182,18 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with(
         (row,) = store.crawls()
         settings = {**row.options["settings"], "DISTRIBUTED_ON_FINISH": f"touch {tmp_path / 'ran'}"}
         # As a program without the project's key leaves it: with no signature at all.
-        store.update_crawl(row.id, options={**row.options, "settings": settings}, state=CrawlState.STOPPED)
+        store.update_crawl(
+            row.id, options={**row.options, "settings": settings}, state=CrawlState.STOPPED
+        )
         payload = {"DISTRIBUTED_START_URLS": '[{"url":"file:///etc/passwd"}]'}
         store.seal(row.id, NewBatch(payload=payload, size=1), (), {})
         last = max(store.batches(row.id), key=lambda batch: batch.number)
     resumed = run_cli(it, "resume", row.id, env=env)
     assert_told(resumed, "is not believed", "it has no signature", f"sdist crawls clean {row.id}")
     assert not (tmp_path / "ran").exists()
-    listed = run_cli(it, "crawls", "batches", row.id, "--batch", str(last.number), "--urls", env=env)
+    listed = run_cli(
+        it, "crawls", "batches", row.id, "--batch", str(last.number), "--urls", env=env
+    )
     assert_told(listed, "is not believed")
     assert "passwd" not in listed.out
 
@@ -162,7 +201,12 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with(
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_store_that_was_emptied_ends_the_crawl_and_says_where_its_items_are(
-    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand, mode: str
+    fleet: StartFleet,
+    site: StartSite,
+    project: MakeProject,
+    server: RedisServer,
+    start_cli: StartCommand,
+    mode: str,
 ) -> None:
     pages = site(90, "--latency=0.3", per_page=30)
     it = project(

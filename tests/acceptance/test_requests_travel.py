@@ -71,7 +71,12 @@ def the_site(module_site: StartSite) -> SiteProcess:
 @pytest.fixture
 def make(project: MakeProject, nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
     def made(source: str, **settings: Any) -> Project:
-        base = {"ADDONS": ADDON, "DISTRIBUTED_TARGET_CALLBACKS": ["page"], **QUICK, "DISTRIBUTED_BATCH_SIZE": 4}
+        base = {
+            "ADDONS": ADDON,
+            "DISTRIBUTED_TARGET_CALLBACKS": ["page"],
+            **QUICK,
+            "DISTRIBUTED_BATCH_SIZE": 4,
+        }
         return project(nodes=nodes_up, spiders={"module": source}, settings={**base, **settings})
 
     return made
@@ -82,18 +87,26 @@ def _sorted(it: Project, name: str) -> list[str]:
 
 
 @pytest.mark.promise("A request travels whole")
-def test_they_arrive_as_from_plain_scrapy(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
+def test_they_arrive_as_from_plain_scrapy(
+    make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess
+) -> None:
     it, url = make(RICH), f"{the_site.url}/echo"
     # A site that sets no cookies: with one jar for all, plain Scrapy sends a cookie to requests after its first use.
     options = ("-a", f"echo={url}", "-s", "CONCURRENT_REQUESTS=1", "-s", "COOKIES_ENABLED=True")
     the_site.reset()
     run_scrapy(it, "crawl", "rich", *options, "-o", "spread.jl", code=0)
     assert all(count == 1 for count in the_site.hits().values())
-    run_scrapy(it, "crawl", "rich", *options, "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl", code=0)
+    run_scrapy(
+        it, "crawl", "rich", *options, "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl", code=0
+    )
     spread, plain = _sorted(it, "spread.jl"), _sorted(it, "plain.jl")
     assert len(spread) == 12
     assert [_without_jar(text) for text in spread] == [_without_jar(text) for text in plain]
-    cookies = [item["headers"].get("cookie") for item in it.items("spread.jl") if item["target"].endswith("n=1")]
+    cookies = [
+        item["headers"].get("cookie")
+        for item in it.items("spread.jl")
+        if item["target"].endswith("n=1")
+    ]
     assert cookies == ["sid=cookie-of-mine"]
     summary = last_crawl(it).summary
     assert summary["sealed"] == 12
@@ -119,10 +132,22 @@ def test_what_they_carry_can_be_read_nowhere(
     it = make(RICH, CONCURRENT_REQUESTS=1)
     it.targets(nodes)
     command = start_scrapy(
-        it, "crawl", "rich", "-a", f"echo={slow.url}/echo", "-a", "count=24", "-a", "quiet=1", "-o", "items.jl"
+        it,
+        "crawl",
+        "rich",
+        "-a",
+        f"echo={slow.url}/echo",
+        "-a",
+        "count=24",
+        "-a",
+        "quiet=1",
+        "-o",
+        "items.jl",
     )
     wait_for(
-        lambda: any(node.job_pids() for node in nodes) and any(node.jobs("pending") for node in nodes),
+        lambda: (
+            any(node.job_pids() for node in nodes) and any(node.jobs("pending") for node in nodes)
+        ),
         60,
         "jobs that run and jobs that wait",
     )
@@ -168,6 +193,10 @@ def test_what_cannot_travel_is_crawled_here_or_refused_when_told_so(
     assert sorted(targets) == sorted([*(f"/echo?n={n}" for n in range(8)), *stays])
     assert the_site.hits() == dict.fromkeys(targets, 1)
     summary = last_crawl(it).summary
-    assert (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2) if refused else (2, 8, 0)
+    assert (
+        (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2)
+        if refused
+        else (2, 8, 0)
+    )
     assert "lambda" in done.err, "why they stayed is said"
     assert "object" in done.err

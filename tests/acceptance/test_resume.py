@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.bad_days import ITEMS, MakeScene, Scene, accepted_on, arguments, attempts, batches, wait_accepted, wait_state
+from rig.bad_days import (
+    ITEMS,
+    MakeScene,
+    Scene,
+    accepted_on,
+    arguments,
+    attempts,
+    batches,
+    wait_accepted,
+    wait_state,
+)
 from rig.commands import Result
 from rig.crawls import crawls, last_crawl
 from rig.deliveries import delivered, files_of
@@ -50,21 +60,31 @@ def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFle
 
 
 @pytest.mark.black_box
-def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFleet, start_cli: StartCommand) -> None:
-    more = {"DISTRIBUTED_BATCH_SIZE": 40, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_DELIVER": "delivered"}
+def test_the_producer_is_killed_at_some_moments(
+    scene: MakeScene, fleet: StartFleet, start_cli: StartCommand
+) -> None:
+    more = {
+        "DISTRIBUTED_BATCH_SIZE": 40,
+        "DISTRIBUTED_MODE": "push",
+        "DISTRIBUTED_DELIVER": "delivered",
+    }
     at = scene(400, "--latency=0.15", per_page=20, nodes=fleet(2), **more)
     it, pages, command = at.it, at.pages, at.start(way="scrapy")
     for number, moment in enumerate((70, 250)):
         if number:
             command = start_cli(it, "resume", crawls(it)[0].id, "--json")
         # a default binds the variable of the loop
-        wait_for(lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages")  # type: ignore[misc]  # of the default
+        wait_for(
+            lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages"
+        )  # type: ignore[misc]  # of the default
         producer = crawls(it)[0].pid
         assert producer, "it was over too early to show anything"
         os.kill(producer, signal.SIGKILL)
         command.wait(30, code=-signal.SIGKILL if producer == command.pid else 1)
     at.resume(crawls(it)[0].id)
-    assert max(pages.item_hits().values()) == 1, "jobs that went on without a producer were done again"
+    assert max(pages.item_hits().values()) == 1, (
+        "jobs that went on without a producer were done again"
+    )
     assert pages.differences(delivered(files_of(it.path / "delivered"))) == {}
 
 
@@ -72,15 +92,26 @@ def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFl
 def test_a_place_that_takes_no_more_items_stops_the_crawl_at_its_end_and_gets_them_from_resume(
     scene: MakeScene, tmp_path: Path
 ) -> None:
-    at, out = scene(200, "--latency=0.1", per_page=20, DISTRIBUTED_BATCH_SIZE=20), tmp_path / "delivered"
+    at, out = (
+        scene(200, "--latency=0.1", per_page=20, DISTRIBUTED_BATCH_SIZE=20),
+        tmp_path / "delivered",
+    )
     command = at.start("--deliver", out)
-    wait_for(lambda: out.is_dir() and [path for path in files_of(out) if path.endswith(".jl")], 60, "the first part")
+    wait_for(
+        lambda: out.is_dir() and [path for path in files_of(out) if path.endswith(".jl")],
+        60,
+        "the first part",
+    )
     out.rename(tmp_path / "away")
     out.write_text("in its place")
     done = command.wait(90, code=3)
     row = crawls(at.it)[0]
-    assert (row.state, len(accepted_on(at.it))) == (CrawlState.STOPPED, len(batches(at.it))), "it was not held up"
-    assert f"parts are not delivered to {out}" in row.message and f"sdist resume {row.id}" in done.err
+    assert (row.state, len(accepted_on(at.it))) == (CrawlState.STOPPED, len(batches(at.it))), (
+        "it was not held up"
+    )
+    assert (
+        f"parts are not delivered to {out}" in row.message and f"sdist resume {row.id}" in done.err
+    )
     assert sum("it is tried again" in warning for warning in row.summary["warnings"]) == 1
     assert f"Items cannot be delivered to {out}" in at.run("resume", row.id, code=2).out
     out.unlink()
@@ -96,7 +127,9 @@ def test_a_batch_that_cannot_be_sealed_stops_the_crawl_and_is_found_again(scene:
     wait_for(lambda: crawls(at.it) and batches(at.it), 60, "the first batch")
     database = sqlite3.connect(at.it.path / ".sdist" / "store.db", timeout=30)
     with database:
-        database.execute("CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        )
     command.wait(60).expect(1, "disk full")
     with database:
         database.execute("DROP TRIGGER full")
@@ -153,8 +186,12 @@ def test_sigterm_while_it_waits(scene: MakeScene) -> None:
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.full)], ids=["once", "twice"])
-def test_while_a_post_is_under_way(twice: bool, scene: MakeScene, scrapyd_node: Callable[..., ScrapydNode]) -> None:
+@pytest.mark.parametrize(
+    "twice", [False, pytest.param(True, marks=pytest.mark.full)], ids=["once", "twice"]
+)
+def test_while_a_post_is_under_way(
+    twice: bool, scene: MakeScene, scrapyd_node: Callable[..., ScrapydNode]
+) -> None:
     node = scrapyd_node()
     at = scene(100, "--latency=0.05", per_page=50, nodes=[node], DISTRIBUTED_REQUEST_TIMEOUT=20)
     with closing(Proxy(node)) as between:
@@ -166,7 +203,9 @@ def test_while_a_post_is_under_way(twice: bool, scene: MakeScene, scrapyd_node: 
         if twice:
             command.wait_text("Closing spider")
             command.signal(signal.SIGINT)
-            command.wait(4.5, code=INTERRUPTED)  # a crawl that was cut off must not look like a good one
+            command.wait(
+                4.5, code=INTERRUPTED
+            )  # a crawl that was cut off must not look like a good one
             name = crawls(at.it)[0].id
             assert {attempt.state for attempt in attempts(at.it)} == {AttemptState.SENDING}
         else:
@@ -205,7 +244,9 @@ def test_what_was_given_up_is_tried_again(scene: MakeScene, tmp_path: Path) -> N
     flag.touch()
     pages.behave({pages.site.detail_path(1): "fail", pages.site.detail_path(9): "gone"})
     it.spider("fragile", FRAGILE.format(url=pages.site.detail_path(6), flag=str(flag)))
-    at.run(*(text.replace("easy", "fragile") for text in arguments("sdist", pages, shards=1)), code=3)
+    at.run(
+        *(text.replace("easy", "fragile") for text in arguments("sdist", pages, shards=1)), code=3
+    )
     crawl = crawls(it)[0].id
 
     dead = at.run("crawls", "batches", crawl, "--state", "dead", "--urls")
@@ -273,9 +314,13 @@ def by_manifest(it: Project) -> list[dict[str, Any]]:
     (path,) = it.path.rglob("manifest.json")
     manifest, found = json.loads(path.read_text()), []
     for uri in manifest["feeds"]:
-        with open(uri.removeprefix("file://"), encoding="utf-8") as file:  # noqa: PTH123 - it is a plain name
+        with open(uri.removeprefix("file://"), encoding="utf-8") as file:
             lines = file.read().splitlines()
-        left = {at for first, count in manifest["replaced"].get(uri, ()) for at in range(first, first + count)}
+        left = {
+            at
+            for first, count in manifest["replaced"].get(uri, ())
+            for at in range(first, first + count)
+        }
         found += [json.loads(line) for at, line in enumerate(lines) if at not in left]
     return found
 
@@ -286,7 +331,10 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
     way: str, scene: MakeScene, tmp_path: Path
 ) -> None:
     """Once each, in files and in manifests."""
-    plan, feed = tmp_path / "plan", {"DISTRIBUTED_TARGET_FEED_URL": f"file://{tmp_path}/feeds/%(batch)s.jl"}
+    plan, feed = (
+        tmp_path / "plan",
+        {"DISTRIBUTED_TARGET_FEED_URL": f"file://{tmp_path}/feeds/%(batch)s.jl"},
+    )
     at = scene(20, DISTRIBUTED_BATCH_SIZE=10, **(feed if way == "feed" else {}))
     it, pages = at.it, at.pages
     it.spider("failing", FAILING.format(url=pages.site.detail_path(7), plan=str(plan)))
@@ -310,7 +358,9 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
     plan.write_text("2 no")
     at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=3)
     assert_comes_once("2")
-    assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, "a retry adds the time that it ran itself"
+    assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, (
+        "a retry adds the time that it ran itself"
+    )
 
     plan.write_text("3 yes")
     pages.behave({})
@@ -335,33 +385,59 @@ def one_number(at: Scene) -> dict[str, int]:
     } == summary
     rows = at.run("crawls", "batches", row.id, "--json").json()["batches"]
     states = Counter(one["state"] for one in rows)
-    assert (states["done"], sum(states.values()) - states["split"], states["dead"]) == tuple(counts.values())
+    assert (states["done"], sum(states.values()) - states["split"], states["dead"]) == tuple(
+        counts.values()
+    )
     assert states["sealed"] + states["failed"] == summary["batches"]["waiting"]
     assert states["running"] + states["sent"] == summary["batches"]["out"] == 0
     done, items = summary["requests"]["succeeded"], summary["items"]
     told = at.run("status", row.id).out
-    in_batches = f"{counts['done']:,} of {counts['total']:,}" if counts["done"] < counts["total"] else counts["total"]
+    in_batches = (
+        f"{counts['done']:,} of {counts['total']:,}"
+        if counts["done"] < counts["total"]
+        else counts["total"]
+    )
     assert f"; {done:,} done in {in_batches} batches" in told
     assert f": {items:,} items" in told and "(not listed)" not in told
     assert f"{counts['done']}/{counts['total']}" in at.run("crawls").out
-    misses = Counter(one["kind"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"])
+    misses = Counter(
+        one["kind"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]
+    )
     assert (misses["gone"], misses["failed"]) == (summary["gone_urls"], summary["failed_urls"])
-    for url in (one["url"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]):
+    for url in (
+        one["url"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]
+    ):
         assert url in told
     at.run("report", row.id, "-o", "page.html", code=0)
     page = re.sub("<[^>]*>", " ", (at.it.path / "page.html").read_text("utf-8"))
     cards = dict(re.findall(r"(items|requests done|batches done|gone|failed) +([\d,]+)", page))
-    shown = [int(cards[name].replace(",", "")) for name in ("items", "requests done", "batches done", "gone", "failed")]
-    assert shown == [items, done, counts["done"], summary["gone_urls"], summary["failed_urls"] + summary["dead_urls"]]
+    shown = [
+        int(cards[name].replace(",", ""))
+        for name in ("items", "requests done", "batches done", "gone", "failed")
+    ]
+    assert shown == [
+        items,
+        done,
+        counts["done"],
+        summary["gone_urls"],
+        summary["failed_urls"] + summary["dead_urls"],
+    ]
     stats = at.run("jobs", "stats", row.id, "--json").json()
     assert stats["home"] == {row.id: items}
-    return {"items": items, "done": done, "waiting": summary["batches"]["waiting"], "failed": summary["failed_urls"]}
+    return {
+        "items": items,
+        "done": done,
+        "waiting": summary["batches"]["waiting"],
+        "failed": summary["failed_urls"],
+    }
 
 
 @pytest.mark.black_box
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["pull", "push"])
-def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(scene: MakeScene, mode: str) -> None:
+def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(
+    scene: MakeScene, mode: str
+) -> None:
     at = scene(200, "--latency=0.3", per_page=50, DISTRIBUTED_BATCH_SIZE=10, DISTRIBUTED_MODE=mode)
     pages = at.pages
     bad = {pages.site.detail_path(1): "fail", pages.site.detail_path(2): "gone"}
@@ -373,11 +449,18 @@ def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(scene: MakeS
     command.wait(60)
     stopped = one_number(at)
     assert stopped["waiting"] > 0
-    parts = [at.it.path / ".sdist" / "crawls" / crawl / "parts" / one.part for one in accepted_on(at.it)]
+    parts = [
+        at.it.path / ".sdist" / "crawls" / crawl / "parts" / one.part for one in accepted_on(at.it)
+    ]
     assert stopped["items"] == sum(len(part.read_text("utf-8").splitlines()) for part in parts)
     at.run("resume", crawl, "--json", code=3)
     resumed = one_number(at)
-    assert (resumed["items"], resumed["done"], resumed["waiting"], resumed["failed"]) == (198, 198, 0, 1)
+    assert (resumed["items"], resumed["done"], resumed["waiting"], resumed["failed"]) == (
+        198,
+        198,
+        0,
+        1,
+    )
     assert len(list(at.it.items(ITEMS))) == 198
     pages.behave({pages.site.detail_path(2): "gone"})
     at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)

@@ -35,10 +35,17 @@ def test_hosts_in_settings_go_before_scrapy_cfg(
     project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     hosts = [f"127.0.0.1:{pair[1].port}"]  # the book's form: HOST:PORT
-    settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_HOSTS": hosts, **QUICK}
+    settings = {
+        "ADDONS": ADDON,
+        "START_URL": site_now.start_url,
+        "DISTRIBUTED_TARGET_HOSTS": hosts,
+        **QUICK,
+    }
     it = project(nodes=pair[:1], settings=settings)
     run_scrapy(it, "crawl", "easy", code=0)
-    assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}, "without -o, the file has the crawl's name"
+    assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}, (
+        "without -o, the file has the crawl's name"
+    )
     rows = last_crawl(it).summary["nodes"]
     assert [row["url"].rstrip("/") + "/" for row in rows] == [pair[1].url]
 
@@ -48,7 +55,10 @@ def test_feeds_of_the_settings_become_the_merged_output(
     project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
-    it = project(nodes=pair, settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}})
+    it = project(
+        nodes=pair,
+        settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}},
+    )
     run_scrapy(it, "crawl", "easy", code=0)
     with (it.path / "all easy.csv").open(newline="") as file:
         assert site_now.differences(csv.DictReader(file)) == {}
@@ -103,9 +113,15 @@ KINDS = """
 @pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_feeds_of_classes_batches_and_exporters_are_written_once_at_home(
-    mode: str, project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+    mode: str,
+    project: MakeProject,
+    run_cli: RunCommand,
+    pair: list[ScrapydNode],
+    site_now: SiteProcess,
 ) -> None:
-    it = project(nodes=pair, spiders={"kinds": KINDS}, settings={"START_URL": site_now.start_url, **QUICK})
+    it = project(
+        nodes=pair, spiders={"kinds": KINDS}, settings={"START_URL": site_now.start_url, **QUICK}
+    )
     kinds = f"{it.name}.spiders.kinds"
     feeds = {
         "out/products.lines": {"format": "lines", "item_classes": [f"{kinds}.Product"]},
@@ -116,7 +132,17 @@ def test_feeds_of_classes_batches_and_exporters_are_written_once_at_home(
         },
     }
     it.settings(FEEDS=feeds, FEED_EXPORTERS={"lines": f"{kinds}.Lines"})
-    run_cli(it, "crawl", "kinds", "--callback", "parse_item", f"--{mode}", "-O", "all-%(name)s.jl", code=0)
+    run_cli(
+        it,
+        "crawl",
+        "kinds",
+        "--callback",
+        "parse_item",
+        f"--{mode}",
+        "-O",
+        "all-%(name)s.jl",
+        code=0,
+    )
     prices = sorted((it.path / "out" / "products.lines").read_text().splitlines())
     assert prices == sorted(f"Product {number} {Decimal(number) / 4!r}" for number in range(30))
     assert [len(list(it.items(f"out/kinds-{batch}.jl"))) for batch in (1, 2)] == [20, 10]
@@ -127,7 +153,11 @@ def test_feeds_of_classes_batches_and_exporters_are_written_once_at_home(
 @pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_plain_spider_is_spread_by_the_name_of_its_callback_in_the_settings(
-    mode: str, project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+    mode: str,
+    project: MakeProject,
+    run_scrapy: RunCommand,
+    pair: list[ScrapydNode],
+    site_now: SiteProcess,
 ) -> None:
     """L12: `scrapy crawl` as ever; the article pages are asked for by jobs of the nodes, the index pages are not."""
     settings = {
@@ -137,7 +167,9 @@ def test_a_plain_spider_is_spread_by_the_name_of_its_callback_in_the_settings(
     it = project(nodes=pair, spiders={"news": NEWS}, settings=settings)
     run_scrapy(it, "crawl", "news", "-o", "items.jl", code=0)
     items = list(it.items("items.jl"))
-    assert sorted(item["article"] for item in items if "article" in item) == [site_now.detail(n) for n in range(90)]
+    assert sorted(item["article"] for item in items if "article" in item) == [
+        site_now.detail(n) for n in range(90)
+    ]
     producers = {item["pid"] for item in items if "index" in item}
     assert len(producers) == 1
     assert producers.isdisjoint({item["pid"] for item in items if "article" in item})
@@ -178,7 +210,9 @@ def test_custom_settings_name_the_target_of_a_spider(
     assert last_crawl(it).summary["sealed"] == 45
     (part,) = (it.path / ".sdist").rglob("own-*.jl")
     own = [json.loads(line) for line in part.read_text().splitlines()]
-    assert {int(item["number"]) % 2 for item in own} == {1}, "the other rule's pages are the producer's"
+    assert {int(item["number"]) % 2 for item in own} == {1}, (
+        "the other rule's pages are the producer's"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,10 +230,16 @@ def test_custom_settings_name_the_target_of_a_spider(
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_look_at_a_page_stays_here(
-    command: list[str], told: str, project: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess
+    command: list[str],
+    told: str,
+    project: MakeProject,
+    run_scrapy: RunCommand,
+    site_now: SiteProcess,
 ) -> None:
     it = project(settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
-    done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command), code=0)
+    done = run_scrapy(
+        it, *(site_now.detail(7) if word == "DETAIL" else word for word in command), code=0
+    )
     assert told in done.out + done.err
     assert crawls(it) == []
     assert not (it.path / ".sdist").exists()
@@ -211,7 +251,9 @@ def test_a_look_at_a_page_stays_here(
 def test_a_spider_without_a_target_is_crawled_here_with_a_warning(
     project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, site_now: SiteProcess
 ) -> None:
-    it = project(spiders={"news": NEWS}, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    it = project(
+        spiders={"news": NEWS}, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
+    )
     done = run_scrapy(it, "crawl", "news", "-O", "items.jl", code=0)
     assert "This crawl is not distributed" in done.err
     assert "The callbacks of News are: parse, parse_article." in done.err
@@ -220,13 +262,19 @@ def test_a_spider_without_a_target_is_crawled_here_with_a_warning(
     ]
     assert crawls(it) == []
     # Where a distributed crawl is asked for by its name, the only other callback is meant.
-    assert "no target is named, so to the nodes go callback parse_article of news" in run_cli(it, "plan", "news").out
-    misspelt = run_scrapy(it, "crawl", "news", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_articel", code=2)
+    assert (
+        "no target is named, so to the nodes go callback parse_article of news"
+        in run_cli(it, "plan", "news").out
+    )
+    misspelt = run_scrapy(
+        it, "crawl", "news", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_articel", code=2
+    )
     assert "Did you mean parse_article?" in misspelt.err
 
 
 NEEDS_REACTORLESS = pytest.mark.skipif(
-    not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy always has a reactor"
+    not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"),
+    reason="this Scrapy always has a reactor",
 )
 #: without Twisted's reactor the same crawl, with the same guarantees
 REACTORLESS = {**QUICK, "TWISTED_REACTOR_ENABLED": False}
@@ -239,7 +287,13 @@ def test_without_a_reactor(
 ) -> None:
     there = site(90)
     it = project(
-        nodes=pair, settings={**REACTORLESS, "ADDONS": ADDON, "START_URL": there.start_url, "LOG_LEVEL": "DEBUG"}
+        nodes=pair,
+        settings={
+            **REACTORLESS,
+            "ADDONS": ADDON,
+            "START_URL": there.start_url,
+            "LOG_LEVEL": "DEBUG",
+        },
     )
     down = f"[deploy:down]\nurl = http://127.0.0.1:{free_port()}/\nproject = properties\n"
     it.targets(pair, down)
@@ -258,10 +312,19 @@ def test_without_a_reactor(
 @pytest.mark.black_box
 @NEEDS_REACTORLESS
 def test_interrupted_and_resumed_without_a_reactor(
-    project: MakeProject, start_scrapy: StartCommand, run_cli: RunCommand, pair: list[ScrapydNode], site: StartSite
+    project: MakeProject,
+    start_scrapy: StartCommand,
+    run_cli: RunCommand,
+    pair: list[ScrapydNode],
+    site: StartSite,
 ) -> None:
     there = site(120, "--latency=0.2")
-    settings = {**REACTORLESS, "ADDONS": ADDON, "START_URL": there.start_url, "CONCURRENT_REQUESTS": 2}
+    settings = {
+        **REACTORLESS,
+        "ADDONS": ADDON,
+        "START_URL": there.start_url,
+        "CONCURRENT_REQUESTS": 2,
+    }
     it = project(nodes=pair, settings={**settings, "DISTRIBUTED_BATCH_SIZE": 20})
     command = start_scrapy(it, "crawl", "easy", "-o", "items.jl")
     wait_for(lambda: any(node.job_pids() for node in pair), 60, "a job that runs")

@@ -57,7 +57,9 @@ def test_any_number_of_shards_walks_each_page_once(
     [
         {4: "fail"},  # in the middle of the second of three shards
         # the first of all, the last and the first of a shard, and the last of all
-        pytest.param({0: "gone", 2: "hang", 3: "redirect:/nowhere", 8: "fail"}, marks=pytest.mark.black_box),
+        pytest.param(
+            {0: "gone", 2: "hang", 3: "redirect:/nowhere", 8: "fail"}, marks=pytest.mark.black_box
+        ),
     ],
 )
 def test_a_walk_goes_on_behind_pages_that_fail_for_good(
@@ -68,13 +70,17 @@ def test_a_walk_goes_on_behind_pages_that_fail_for_good(
     lost = [page * PER_PAGE + number for page in bad for number in range(PER_PAGE)]
     assert site_now.differences(it.items("items.jl"), without=lost) == {}
     assert summary["index_failed"] == len(bad)
-    assert {(row["url"], row["kind"]) for row in misses(it)} == {(site_now.index(page), "index") for page in bad}
+    assert {(row["url"], row["kind"]) for row in misses(it)} == {
+        (site_now.index(page), "index") for page in bad
+    }
     hits = site_now.hits()
     assert {hits[site_now.site.index_path(page)] for page in range(PAGES) if page not in bad} == {1}
 
 
 @pytest.mark.black_box
-def test_a_list_of_start_urls(crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess) -> None:
+def test_a_list_of_start_urls(
+    crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
     pages = [site_now.index(page) for page in (0, 3, 6)]
     it.write("starts.txt", "# where to begin\n" + "\n\n".join(pages) + "\n")
     summary = crawl("--start-urls", "starts.txt", pages=None)
@@ -91,7 +97,9 @@ def test_a_start_that_fails_is_told_and_is_no_success(run_cli: RunCommand, it: P
 
 
 @pytest.mark.black_box
-def test_shards_by_settings_alone(run_scrapy: RunCommand, it: Project, site_now: SiteProcess) -> None:
+def test_shards_by_settings_alone(
+    run_scrapy: RunCommand, it: Project, site_now: SiteProcess
+) -> None:
     it.settings(ADDONS={"scrapyd_dist.Addon": 500}, DISTRIBUTED_SHARDS=4, DISTRIBUTED_PAGES=PAGES)
     it.settings(DISTRIBUTED_INDEX=site_now.template)
     run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)

@@ -183,7 +183,11 @@ def test_work_goes_on_while_seeds_come_slowly(file_bench: MakeBench) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         command = it.start("Each", "--seeds", f"http://127.0.0.1:{server.server_port}/")
         half = it.pages().total() // 2
-        wait_for(lambda: it.hits().total() == half or not command.running(), 90, "the site of the first seed")
+        wait_for(
+            lambda: it.hits().total() == half or not command.running(),
+            90,
+            "the site of the first seed",
+        )
         assert command.running(), command.err
         wait_for(lambda: it.states() == {"CRAWLED": half}, 30, "its last event")
         go_on.set()
@@ -243,7 +247,9 @@ def test_each_page_is_told_once_and_metadata_survives_a_restart(bench: MakeBench
     it.seeds([f"{url}?again" for url in it.pages()])
     it.run("Counting", code=0)
     with closing(it.open()) as store:
-        assert store.domains(it.name, ["127.0.0.2"]) == {"127.0.0.2": {"pages": 2 * it.pages().total()}}
+        assert store.domains(it.name, ["127.0.0.2"]) == {
+            "127.0.0.2": {"pages": 2 * it.pages().total()}
+        }
 
 
 def test_links_that_are_filtered_are_not_scheduled(bench: MakeBench) -> None:
@@ -262,7 +268,10 @@ def test_a_callback_that_raises_is_an_error_and_can_be_tried_again(bench: MakeBe
     it.run("Again")
     assert it.hits() == {bad: 2}
     assert it.states() == {"ERROR": 1}
-    assert [(one["after"], one["reason"]) for one in it.changes()][-1] == ("ERROR", "ZeroDivisionError")
+    assert [(one["after"], one["reason"]) for one in it.changes()][-1] == (
+        "ERROR",
+        "ZeroDivisionError",
+    )
 
 
 def test_what_kills_its_workers_is_an_error(bench: MakeBench) -> None:
@@ -296,7 +305,11 @@ def test_pages_are_requested_again_when_they_are_due_and_no_earlier(bench: MakeB
     it = bench(hosts=1, items=4)
     command = it.start("Fresh")
     pages = it.pages()
-    wait_for(lambda: it.hits() >= pages + pages + pages + pages or not command.running(), 90, "four rounds")
+    wait_for(
+        lambda: it.hits() >= pages + pages + pages + pages or not command.running(),
+        90,
+        "four rounds",
+    )
     assert command.running(), command.err
     command.interrupt()
     command.wait(code=130)
@@ -306,7 +319,9 @@ def test_pages_are_requested_again_when_they_are_due_and_no_earlier(bench: MakeB
     assert times.keys() == pages.keys()
     for url, at in times.items():
         gaps = [after - before for before, after in pairwise(at)]
-        assert all(gap >= due for gap, due in zip(gaps, (1.0, 1.5, *[2.0] * len(gaps)), strict=False)), (url, gaps)
+        assert all(
+            gap >= due for gap, due in zip(gaps, (1.0, 1.5, *[2.0] * len(gaps)), strict=False)
+        ), (url, gaps)
 
 
 def test_a_handler_that_raises_loses_nothing_and_its_event_is_replayed(bench: MakeBench) -> None:
@@ -377,10 +392,16 @@ def test_a_standing_strategy_waits_for_more_and_no_link_is_too_deep(bench: MakeB
     it = bench(hosts=1)
     command = under_way(it, "Each", "--standing", "--max-depth", 1, hits=1)
     near = 1 + 5 + 1  #: the first index page, its pages, and the next index page
-    wait_for(lambda: it.states() == {"CRAWLED": near} or not command.running(), 90, "the pages near the seed")
+    wait_for(
+        lambda: it.states() == {"CRAWLED": near} or not command.running(),
+        90,
+        "the pages near the seed",
+    )
     wait_for(lambda: not it.backlog().events, 30, "the last event")
     told = it.status()
-    assert (command.running(), told["state"], told["standing"]) == (True, "running", True), command.err
+    assert (command.running(), told["state"], told["standing"]) == (True, "running", True), (
+        command.err
+    )
     command.interrupt()
     command.wait(code=130)
     assert it.hits().total() == near
@@ -391,11 +412,15 @@ def test_seeds_are_added_while_it_runs(bench: MakeBench) -> None:
     it.seeds([f"{it.hosts[0]}{it.web.site.index_path(0)}"])
     command = under_way(it, "Each", "--standing", hits=1)
     half = it.pages().total() // 2
-    wait_for(lambda: it.states() == {"CRAWLED": half} or not command.running(), 90, "the first site")
+    wait_for(
+        lambda: it.states() == {"CRAWLED": half} or not command.running(), 90, "the first site"
+    )
     it.it.write("more.txt", f"{it.hosts[1]}{it.web.site.index_path(0)}\n")
     added = it.sdist("add", it.name, "more.txt", "--json", code=0)
     assert added.json()["seeds"] == 1
-    wait_for(lambda: it.states() == {"CRAWLED": 2 * half} or not command.running(), 90, "the second one")
+    wait_for(
+        lambda: it.states() == {"CRAWLED": 2 * half} or not command.running(), 90, "the second one"
+    )
     command.interrupt()
     command.wait(code=130)
     it.assert_each_once()
@@ -406,7 +431,11 @@ def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -
     command = under_way(it, "Each")
     with it.web.paused():
         joined = it.join()
-        wait_for(lambda: [one["partitions"] for one in it.status()["processes"]] == [32, 32], 90, "equal shares")
+        wait_for(
+            lambda: [one["partitions"] for one in it.status()["processes"]] == [32, 32],
+            90,
+            "equal shares",
+        )
         it.run("Each").expect(2, "sdist strategy join")
     wait_for(lambda: it.hits().total() > 20, 60, "more pages")
     joined.signal(signal.SIGKILL)
@@ -445,12 +474,20 @@ def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(file_bench: MakeBen
     assert "nothing_of_that_name" in refused("small.broken:Each")
     assert "small.strategies has: Each, Told" in refused("small.strategies:Eahc")
     assert "is no crawling strategy" in refused("small.strategies:os")
-    assert "has: BasicStrategy, BestFirst, BreadthFirst" in refused("scrapyd_dist.strategy:BredthFirst")
-    assert "got an unexpected keyword argument 'size'" in refused("small.strategies:Each", "-a", "size=1")
+    assert "has: BasicStrategy, BestFirst, BreadthFirst" in refused(
+        "scrapyd_dist.strategy:BredthFirst"
+    )
+    assert "got an unexpected keyword argument 'size'" in refused(
+        "small.strategies:Each", "-a", "size=1"
+    )
     assert "missing a required argument: 'colour'" in refused("small.strategies:Told")
     assert "ZeroDivisionError: it has small and {}" in refused("small.strategies:Unmade")
-    assert "There is no spider 'page'" in refused("small.strategies:Each", "--spider", "page", code=4)
-    assert "There is no file seed.txt" in refused("small.strategies:Each", "--seeds", "seed.txt", code=4)
+    assert "There is no spider 'page'" in refused(
+        "small.strategies:Each", "--spider", "page", code=4
+    )
+    assert "There is no file seed.txt" in refused(
+        "small.strategies:Each", "--seeds", "seed.txt", code=4
+    )
     assert "password" in refused("small.strategies:Each", "--seeds", "https://me:secret@host/seeds")
     it.it.write("urls.txt", "http://127.0.0.1:1/\n")
     it.command(it.it, "frontier", "add", "each", "urls.txt", code=0)
@@ -471,10 +508,17 @@ def test_a_strategy_that_fails_ends_the_run_with_its_reason(file_bench: MakeBenc
     it = file_bench(hosts=1, items=3, nodes=1)
     done = it.run("Seedless")
     assert done.code == 1
-    assert "read_seeds() of the strategy small.strategies:Seedless raised ZeroDivisionError: behind" in done.err
+    assert (
+        "read_seeds() of the strategy small.strategies:Seedless raised ZeroDivisionError: behind"
+        in done.err
+    )
     it.run("Each").expect(2, "the crawl of another strategy")
     it.command(it.it, "frontier", "consume", "pages", it.name).expect(2, "sdist strategy run")
     it.command(it.it, "frontier", "add", it.name, "seeds.txt").expect(2, "is a crawling strategy's")
-    for words in (["delete", it.name, "--prefix", "1"], ["requeue", it.name], ["prioritise", it.name, "--to", "1"]):
+    for words in (
+        ["delete", it.name, "--prefix", "1"],
+        ["requeue", it.name],
+        ["prioritise", it.name, "--to", "1"],
+    ):
         it.command(it.it, "frontier", *words).expect(2, "is a crawling strategy's")
     it.command(it.it, "resume", it.name).expect(2, "is a crawling strategy's")

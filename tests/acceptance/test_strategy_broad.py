@@ -17,8 +17,12 @@ SITES, SCALE = 30, 0.5
 @pytest.mark.black_box
 @pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
-def test_every_allowed_page_is_crawled_once_and_in_order(redis: bool, tmp_path: Path, node_python: Path) -> None:
-    with closing(WebCrawl(tmp_path, node_python, sites=SITES, scale=SCALE, redis=redis, ahead=8)) as crawl:
+def test_every_allowed_page_is_crawled_once_and_in_order(
+    redis: bool, tmp_path: Path, node_python: Path
+) -> None:
+    with closing(
+        WebCrawl(tmp_path, node_python, sites=SITES, scale=SCALE, redis=redis, ahead=8)
+    ) as crawl:
         crawl.begin()
         crawl.finish()
         verdict, order = judge_web(crawl.web.hits(), crawl.allowed), crawl.order()
@@ -31,7 +35,9 @@ def test_every_allowed_page_is_crawled_once_and_in_order(redis: bool, tmp_path: 
 @pytest.mark.black_box
 @pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
-def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, node_python: Path) -> None:
+def test_the_set_is_the_same_whatever_is_killed(
+    redis: bool, tmp_path: Path, node_python: Path
+) -> None:
     kills = [STRATEGY_PROCESS, WORKER, *([STORE_SERVER] if redis else [])]
     with closing(WebCrawl(tmp_path, node_python, sites=SITES, redis=redis, latency=0.1)) as crawl:
         crawl.begin()
@@ -40,7 +46,9 @@ def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, nod
         crawl.finish()
         verdict = judge_web(crawl.web.hits(), crawl.allowed)
         assert verdict.same_set, verdict
-        assert sum(verdict.repeated.values()) <= crawl.in_flight * SITES, "more than what was under way"
+        assert sum(verdict.repeated.values()) <= crawl.in_flight * SITES, (
+            "more than what was under way"
+        )
         assert crawl.wrong_items() == {}
 
 

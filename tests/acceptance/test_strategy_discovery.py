@@ -13,7 +13,9 @@ PAGES = 8
 
 
 @pytest.mark.black_box
-def test_discovery_heeds_robots_txt_and_reads_sitemaps_and_stops_in_time(tmp_path: Path, node_python: Path) -> None:
+def test_discovery_heeds_robots_txt_and_reads_sitemaps_and_stops_in_time(
+    tmp_path: Path, node_python: Path
+) -> None:
     with closing(
         WebCrawl(
             tmp_path, node_python, sites=25, scale=0.5,
@@ -31,13 +33,21 @@ def test_discovery_heeds_robots_txt_and_reads_sitemaps_and_stops_in_time(tmp_pat
     for host, targets in by_host.items():
         site = sites[host]
         assert targets.pop("/robots.txt") == 1
-        assert targets.pop("/sitemap.xml", 0) == (1 if site.robots_txt and "Sitemap" in site.robots_txt else 0)
+        assert targets.pop("/sitemap.xml", 0) == (
+            1 if site.robots_txt and "Sitemap" in site.robots_txt else 0
+        )
         if site.robots == CLOSED:
             assert not targets
         # A redirect leads to one more page, which no strategy sees before; Scrapy's own ROBOTSTXT_OBEY is for that.
-        moved = {urlsplit(page.location).path for page in map(site.pages.get, targets) if page and page.location}
+        moved = {
+            urlsplit(page.location).path
+            for page in map(site.pages.get, targets)
+            if page and page.location
+        }
         assert len(targets) <= PAGES + len(moved)
         if site.robots == FOLDER:
-            assert not [target for target in targets if target.startswith(PRIVATE) and target not in moved]
+            assert not [
+                target for target in targets if target.startswith(PRIVATE) and target not in moved
+            ]
     mapped = {(host, path) for host, site in sites.items() for path in site.sitemap}
     assert any((hit.host, hit.target) in mapped for hit in hits)  # only a sitemap has those

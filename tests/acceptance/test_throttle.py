@@ -39,7 +39,12 @@ SPIDER = """
         def parse(self, response):
             yield {"url": response.url, "at": response.meta["distributed_permit"].at}
 """
-SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE": True, "TELNETCONSOLE_ENABLED": False}
+SETTINGS = {
+    "ADDONS": ADDON,
+    "DISTRIBUTED_ENABLED": False,
+    "DISTRIBUTED_THROTTLE": True,
+    "TELNETCONSOLE_ENABLED": False,
+}
 
 
 @pytest.fixture
@@ -47,7 +52,9 @@ def place(project: MakeProject) -> Callable[..., Project]:
     """`place(hits=10, …)`: a project whose crawls may ask a domain that often in a second."""
 
     def make(hits: int = 0, **settings: Any) -> Project:
-        limit = {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": 1.0} if hits else {}
+        limit = (
+            {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": 1.0} if hits else {}
+        )
         return project(spiders={"pages": SPIDER}, settings={**SETTINGS, **limit, **settings})
 
     return make
@@ -67,7 +74,9 @@ def stat(done: Result, name: str) -> int:
     return int(float(lines[-1].rpartition(": ")[2].rstrip(",}"))) if lines else 0
 
 
-def test_a_slow_domain_holds_up_no_other(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
+def test_a_slow_domain_holds_up_no_other(
+    place: MakeProject, run_scrapy: RunCommand, site: StartSite
+) -> None:
     """C12: 100 requests of a domain that may be asked once in ten minutes come first, and hold none of four places."""
     there = site(100, "--host=0.0.0.0")
     it = place(CONCURRENT_REQUESTS=4, CLOSESPIDER_PAGECOUNT=100)
@@ -81,13 +90,17 @@ def test_a_slow_domain_holds_up_no_other(place: MakeProject, run_scrapy: RunComm
 
 
 @pytest.mark.black_box
-def test_what_leaves_is_charged_and_nothing_else(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
+def test_what_leaves_is_charged_and_nothing_else(
+    place: MakeProject, run_scrapy: RunCommand, site: StartSite
+) -> None:
     """Redirects, retries and robots.txt are; answers from the cache are not."""
     there = site(10)
     pages = urls(there, 4)
     turned, failing = there.site.detail_path(0), there.site.detail_path(1)
     there.behave({turned: f"redirect:{there.site.detail_path(9)}", failing: "fail:1"})
-    it = place(50, ROBOTSTXT_OBEY=True, HTTPCACHE_ENABLED=True, HTTPCACHE_IGNORE_HTTP_CODES=[500, 502, 503])
+    it = place(
+        50, ROBOTSTXT_OBEY=True, HTTPCACHE_ENABLED=True, HTTPCACHE_IGNORE_HTTP_CODES=[500, 502, 503]
+    )
     first = run_scrapy(it, *crawling(pages), code=0)
     assert len(list(it.items("items.jl"))) == 4
     assert there.hits()["/robots.txt"] == 1
@@ -137,7 +150,9 @@ def test_a_stopped_crawl_goes_on_with_its_files(
     assert sorted(there.item_hits().items()) == [(number, 1) for number in range(30)], second.err
 
 
-def test_a_crawl_without_a_store_is_refused(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
+def test_a_crawl_without_a_store_is_refused(
+    place: MakeProject, run_scrapy: RunCommand, site: StartSite
+) -> None:
     there, it = site(3), place(10, DISTRIBUTED_STORE="redis://127.0.0.1:1/0")
     done = run_scrapy(it, *crawling(urls(there, 3)))
     assert done.code != 0

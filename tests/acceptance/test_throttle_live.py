@@ -13,7 +13,9 @@ from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 #: each address of this machine is a domain of its own, and all are one site
-FASTER, BLOCKED, BY_HAND, PAUSED, SCALED, NEARLY = HOSTS = tuple(f"127.0.2.{number}" for number in range(1, 7))
+FASTER, BLOCKED, BY_HAND, PAUSED, SCALED, NEARLY = HOSTS = tuple(
+    f"127.0.2.{number}" for number in range(1, 7)
+)
 #: it gets requests of a process that is switched off
 FREE = "127.0.2.9"
 #: of each host
@@ -52,7 +54,9 @@ LOOKED = 2.0
 class Crawls:
     """Two plain `scrapy crawl` that share one store, and the commands that change what they do."""
 
-    def __init__(self, project: Project, site: SiteProcess, start: StartCommand, run: RunCommand) -> None:
+    def __init__(
+        self, project: Project, site: SiteProcess, start: StartCommand, run: RunCommand
+    ) -> None:
         self._project, self._site, self._run = project, site, run
         settings = {
             "ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_HITS": BEFORE,
@@ -61,7 +65,9 @@ class Crawls:
         project.settings(**settings)
         self.port = ("-a", f"port={urlsplit(site.url).port}")
         given = (*self.port, "-a", f"hosts={','.join(HOSTS)}")
-        self.workers = [start(project, "crawl", "pages", *given, "-a", f"by={name}") for name in WORKERS]
+        self.workers = [
+            start(project, "crawl", "pages", *given, "-a", f"by={name}") for name in WORKERS
+        ]
 
     def throttle(self, *words: str) -> float:
         """Run `sdist throttle`; the moment when it had ended, by the clock of the site's log."""
@@ -80,7 +86,11 @@ class Crawls:
     def all_come(self, hosts: Iterable[str], since: float) -> None:
         """Wait until requests of every worker have come to every one of these hosts since then."""
         wanted = {(host, name) for host in hosts for name in WORKERS}
-        wait_for(lambda: wanted <= set(self.hits(since)), 60, "requests of all workers to all these hosts")
+        wait_for(
+            lambda: wanted <= set(self.hits(since)),
+            60,
+            "requests of all workers to all these hosts",
+        )
 
 
 def until(moment: float) -> None:
@@ -89,7 +99,11 @@ def until(moment: float) -> None:
 
 @pytest.mark.black_box
 def test_every_worker_heeds_what_is_said_while_it_runs(
-    project: MakeProject, site: StartSite, start_scrapy: StartCommand, run_scrapy: RunCommand, run_cli: RunCommand
+    project: MakeProject,
+    site: StartSite,
+    start_scrapy: StartCommand,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
 ) -> None:
     """C9, C10, C11: limits, the blacklist, a scale of nothing, pauses: each within two seconds, without a restart."""
     it = project(spiders={"pages": SPIDER})
@@ -129,5 +143,8 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
 
 def _none_came(crawls: Crawls, stopped: Iterable[tuple[str, float]]) -> None:
     """No request has come to these hosts since the time in which every worker has heeded that."""
-    late = {host: [where for where in crawls.hits(since + HEEDED) if where[0] == host] for host, since in stopped}
+    late = {
+        host: [where for where in crawls.hits(since + HEEDED) if where[0] == host]
+        for host, since in stopped
+    }
     assert not any(late.values()), late

@@ -27,11 +27,17 @@ THROTTLED = {
 
 @pytest.mark.parametrize("mode", [pytest.param("push", marks=pytest.mark.full), "pull"])
 def test_a_whole_crawl_keeps_the_limit(
-    mode: str, project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite
+    mode: str,
+    project: MakeProject,
+    run_scrapy: RunCommand,
+    pair: list[ScrapydNode],
+    site: StartSite,
 ) -> None:
     """B2: jobs on one domain do not multiply its rate; every page comes, once."""
     there = site(40)
-    it = project(nodes=pair, settings={**THROTTLED, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url})
+    it = project(
+        nodes=pair, settings={**THROTTLED, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url}
+    )
     run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
     assert_each_page_once(there, it.items("items.jl"))
     jobs = {node["name"]: node["jobs"] for node in last_crawl(it).summary["nodes"]}
@@ -64,7 +70,12 @@ def test_a_pause_and_a_limit_without_any_setting_hold_for_a_crawl_that_runs(
 ) -> None:
     """C10, C11: every page comes, once; requests that were in the downloader when the rule came wait, too."""
     there = site(60)
-    settings = {**QUICK, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url, "DOWNLOAD_DELAY": 0.5}
+    settings = {
+        **QUICK,
+        "DISTRIBUTED_MODE": mode,
+        "START_URL": there.start_url,
+        "DOWNLOAD_DELAY": 0.5,
+    }
     it = project(nodes=pair, settings={**settings, "DISTRIBUTED_BATCH_SIZE": 10})
 
     def throttle(*words: object) -> float:
@@ -112,7 +123,9 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
     there = site(100, "--host=0.0.0.0")
     port = urlsplit(there.url).port
     limit = {"DISTRIBUTED_THROTTLE_HITS": HITS, "DISTRIBUTED_THROTTLE_WINDOW": HITS * GAP}
-    it = project(spiders={"pages": SPIDERS}, nodes=pair, settings={**QUICK, **limit, "ADDONS": ADDON})
+    it = project(
+        spiders={"pages": SPIDERS}, nodes=pair, settings={**QUICK, **limit, "ADDONS": ADDON}
+    )
     frontier = Frontier(it)
     frontier.register(PRODUCER, seconds=600)
 
@@ -127,11 +140,23 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
 
     add(BUSY, range(30))
     command = start_cli(
-        it, "frontier", "consume", "pages", "shop", "--per-slot", 0, "--max-running", 2, "-o", "items.jl"
+        it,
+        "frontier",
+        "consume",
+        "pages",
+        "shop",
+        "--per-slot",
+        0,
+        "--max-running",
+        2,
+        "-o",
+        "items.jl",
     )
     wait_for(lambda: len(hits()) == 30, 90, "the first pages")
     last = hits()[-1]["time"]
-    wait_for(lambda: time.monotonic() > last + HITS * GAP, 30, "the end of a window without a request")
+    wait_for(
+        lambda: time.monotonic() > last + HITS * GAP, 30, "the end of a window without a request"
+    )
 
     add(BUSY, range(30, 70))
     wait_for(lambda: len(hits()) > 30, 60, "the refill")
@@ -144,10 +169,13 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
     command.wait(code=0)
     busy = hits()
     assert len(busy) == 70
-    assert {attempt.worker.rpartition(".w")[2] for attempt in frontier.attempts()} <= {"1.a1", "2.a1"}, (
-        "a worker was restarted"
+    assert {attempt.worker.rpartition(".w")[2] for attempt in frontier.attempts()} <= {
+        "1.a1",
+        "2.a1",
+    }, "a worker was restarted"
+    permits = permits_of(
+        [f"http://{row['host']}{row['target']}" for row in busy], it.items("items.jl")
     )
-    permits = permits_of([f"http://{row['host']}{row['target']}" for row in busy], it.items("items.jl"))
     assert part_apart(permits, GAP - TINY) == 1.0
     assert mean_gap([row["time"] for row in busy[30:]]) > 0.9 * GAP
 
@@ -184,13 +212,32 @@ def test_a_site_without_an_end_stops_at_its_budget_and_costs_no_other_a_page(
     web = site(1, "--host=0.0.0.0")
     port = urlsplit(web.url).port
     calendar, plain = f"127.0.4.1:{port}", f"127.0.4.2:{port}"
-    ours = {**QUICK, "DISTRIBUTED_MAX_JOBS": 2, "DISTRIBUTED_BATCH_SIZE": 5, "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET}
+    ours = {
+        **QUICK,
+        "DISTRIBUTED_MAX_JOBS": 2,
+        "DISTRIBUTED_BATCH_SIZE": 5,
+        "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET,
+    }
     it = project(spiders={"days": CALENDAR}, nodes=pair, settings={**ours, "ADDONS": ADDON})
-    told = ("-a", f"calendar={calendar}", "-a", f"plain={plain}", "--callback", "parse_day", "--callback", "parse_page")
+    told = (
+        "-a",
+        f"calendar={calendar}",
+        "-a",
+        f"plain={plain}",
+        "--callback",
+        "parse_day",
+        "--callback",
+        "parse_page",
+    )
     run_cli(it, "crawl", "days", "--pull", *told, "-o", "items.jl", code=0)
     hits = Counter(row["host"] for row in web.log())
     assert (hits[calendar], hits[plain]) == (BUDGET, 30)
-    assert Counter(urlsplit(str(item["url"])).netloc for item in it.items("items.jl")) == {calendar: BUDGET, plain: 30}
+    assert Counter(urlsplit(str(item["url"])).netloc for item in it.items("items.jl")) == {
+        calendar: BUDGET,
+        plain: 30,
+    }
     rows = misses(it)
-    assert len(rows) == BUDGET + 1, "each page leads to two others, and each of these is known by one"
+    assert len(rows) == BUDGET + 1, (
+        "each page leads to two others, and each of these is known by one"
+    )
     assert {(row["kind"], "budget" in row["reason"]) for row in rows} == {("gone", True)}

@@ -28,7 +28,9 @@ PUBLIC = "203.0.113.7"
 
 
 @pytest.fixture
-def crawls(project: MakeProject, site: Callable[..., Any], start_scrapy: StartCommand) -> Callable[..., Throttled]:
+def crawls(
+    project: MakeProject, site: Callable[..., Any], start_scrapy: StartCommand
+) -> Callable[..., Throttled]:
     def make(hits: int, window: float, **settings: Any) -> Throttled:
         limit = {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window}
         it = project(spiders={"pages": SPIDERS})
@@ -37,17 +39,24 @@ def crawls(project: MakeProject, site: Callable[..., Any], start_scrapy: StartCo
     return make
 
 
-def test_without_moderation_all_hits_of_a_window_come_at_once_and_then_none(crawls: Callable[..., Throttled]) -> None:
+def test_without_moderation_all_hits_of_a_window_come_at_once_and_then_none(
+    crawls: Callable[..., Throttled],
+) -> None:
     """C2: two processes have one burst between them, in each window."""
     hits, window = 10, 4.0
     it = crawls(hits, window, DISTRIBUTED_THROTTLE_MODERATED=False)
-    jobs = [it.crawl(BURSTS, 0, 15, output="0.jl"), it.crawl(BURSTS, 15, 30, spider="others", output="1.jl")]
+    jobs = [
+        it.crawl(BURSTS, 0, 15, output="0.jl"),
+        it.crawl(BURSTS, 15, 30, spider="others", output="1.jl"),
+    ]
     for command in jobs:
         assert command.wait().code == 0
     times = it.times(BURSTS)
     assert len(times) == 30
     # The quickest of them: a machine that stands still for a moment is not the throttle.
-    assert min(last - first for first, last in zip(times, times[hits - 1 :], strict=False)) < BURST, times
+    assert (
+        min(last - first for first, last in zip(times, times[hits - 1 :], strict=False)) < BURST
+    ), times
     assert assert_limit(it.permits(BURSTS, "0.jl", "1.jl"), times, hits, window) == hits
 
 
@@ -67,7 +76,9 @@ def test_hosts_of_one_registered_domain_share_a_limit_and_those_of_a_public_suff
     crawls: Callable[..., Throttled],
 ) -> None:
     """C8: the window is longer than the test."""
-    it = crawls(3, 3600, DISTRIBUTED_THROTTLE_MODERATED=False, DNS_RESOLVER="small.loopback.Loopback")
+    it = crawls(
+        3, 3600, DISTRIBUTED_THROTTLE_MODERATED=False, DNS_RESOLVER="small.loopback.Loopback"
+    )
     it.project.write("small/loopback.py", LOOPBACK)
     hosts = ("a.x.co.uk", "b.x.co.uk", "x.com.br", "y.com.br")
     running = [it.crawl(host, 0, 10) for host in hosts]
@@ -130,7 +141,9 @@ def test_a_service_of_addresses_that_hangs_holds_nothing_up_and_no_limit_is_exce
         assert command.wait().code == 0
     assert len(it.hits(UNKNOWN)) == 20
     assert min(mean_gap(it.times(host)) for host in (KNOWN, UNKNOWN)) > 0.9 * gap
-    assert mean_gap(during) < 3 * gap, "a question that waits five seconds for its answer holds up nothing"
+    assert mean_gap(during) < 3 * gap, (
+        "a question that waits five seconds for its answer holds up nothing"
+    )
     shown = run_cli(it.project, "throttle", "show", "--json", env={"SDIST_STORE": it.store}).json()
     keys = {row["domain"]: set(row["keys"]) for row in shown["domains"]}
     assert keys == {KNOWN: {f"{PUBLIC}|{KNOWN}"}, UNKNOWN: {f"unknown|{UNKNOWN}"}}
@@ -147,14 +160,20 @@ STYLES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("127.0.1.1", {}, ()),
     ("127.0.1.2", {"DISTRIBUTED_THROTTLE_PER_SPIDER": True}, ("spider",)),
     ("127.0.1.3", {"DISTRIBUTED_THROTTLE_PER_IP": True}, ("address",)),
-    ("127.0.1.4", {"SCHEDULER_TYPE_ENABLED": True, "SCHEDULER_IP_ENABLED": True}, ("spider", "address")),
+    (
+        "127.0.1.4",
+        {"SCHEDULER_TYPE_ENABLED": True, "SCHEDULER_IP_ENABLED": True},
+        ("spider", "address"),
+    ),
 ]
 ADDRESSES = "127.0.0.2,127.0.0.3"
 #: no server listens there
 NO_SERVICE = "http://127.0.0.1:9/raw"
 
 
-def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(crawls: Callable[..., Throttled]) -> None:
+def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(
+    crawls: Callable[..., Throttled],
+) -> None:
     """C6, C7: and two processes that cannot learn their address crawl, and share one limit."""
     it = crawls(STYLE_HITS, 3600, DISTRIBUTED_THROTTLE_MODERATED=False)
     running = [
@@ -162,9 +181,14 @@ def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(crawls: Ca
         for host, style, _ in STYLES
         for spider in ("pages", "others")
     ]
-    unknown: dict[str, Any] = {"DISTRIBUTED_THROTTLE_PER_IP": True, "DISTRIBUTED_THROTTLE_PUBLIC_IP": NO_SERVICE}
+    unknown: dict[str, Any] = {
+        "DISTRIBUTED_THROTTLE_PER_IP": True,
+        "DISTRIBUTED_THROTTLE_PUBLIC_IP": NO_SERVICE,
+    }
     nameless = [it.crawl("127.0.1.5", 0, 10, **unknown) for _ in range(2)]
-    expected = {host: [STYLE_HITS] * 2 ** len(apart) for host, _, apart in STYLES} | {"127.0.1.5": [STYLE_HITS]}
+    expected = {host: [STYLE_HITS] * 2 ** len(apart) for host, _, apart in STYLES} | {
+        "127.0.1.5": [STYLE_HITS]
+    }
 
     def came() -> dict[str, list[int]]:
         counts = {
@@ -204,7 +228,9 @@ DELAY = 0.5
 LATENCY = 0.25
 
 
-def test_what_a_site_says_to_one_worker_is_heeded_by_all(project: Any, site: Any, start_scrapy: StartCommand) -> None:
+def test_what_a_site_says_to_one_worker_is_heeded_by_all(
+    project: Any, site: Any, start_scrapy: StartCommand
+) -> None:
     """B9: refusals, a Crawl-delay, and the concurrency of AutoThrottle, each at a host of its own."""
     shop = site(10_000, "--host=0.0.0.0")
     shop.behave(
@@ -214,10 +240,17 @@ def test_what_a_site_says_to_one_worker_is_heeded_by_all(project: Any, site: Any
             "/properties/property_0080*": f"slow:{LATENCY}",
         }
     )
-    limit = {"DISTRIBUTED_THROTTLE_HITS": 20, "DISTRIBUTED_THROTTLE_WINDOW": 20 * USUAL_GAP, "RETRY_ENABLED": False}
+    limit = {
+        "DISTRIBUTED_THROTTLE_HITS": 20,
+        "DISTRIBUTED_THROTTLE_WINDOW": 20 * USUAL_GAP,
+        "RETRY_ENABLED": False,
+    }
     crawls = Throttled(project(spiders={"pages": SPIDERS}), shop, start_scrapy, limit)
 
-    bound: dict[str, Any] = {"DISTRIBUTED_THROTTLE_HITS": 2000, "DISTRIBUTED_THROTTLE_CONCURRENCY": 1}
+    bound: dict[str, Any] = {
+        "DISTRIBUTED_THROTTLE_HITS": 2000,
+        "DISTRIBUTED_THROTTLE_CONCURRENCY": 1,
+    }
     workers = [
         crawls.crawl(REFUSES, 0, 2000),
         crawls.crawl(REFUSES, 2000, 4000, spider="others"),
@@ -225,7 +258,11 @@ def test_what_a_site_says_to_one_worker_is_heeded_by_all(project: Any, site: Any
         crawls.crawl(SLOW, 8000, 8050, **bound),
         crawls.crawl(SLOW, 8050, 8099, spider="others", **bound),
     ]
-    wait_for(lambda: _spiders(crawls, REFUSES) == 2 and _spiders(crawls, DELAYS) == 1, 60, "hits of three processes")
+    wait_for(
+        lambda: _spiders(crawls, REFUSES) == 2 and _spiders(crawls, DELAYS) == 1,
+        60,
+        "hits of three processes",
+    )
     wait_for(lambda: len(crawls.hits(REFUSES)) >= ENOUGH, 60, "the usual pace")
     crawls.crawl(REFUSES, 9000, 9001).wait(60)
     crawls.crawl(DELAYS, 3000, 4000, spider="others", ROBOTSTXT_OBEY=True)
@@ -263,7 +300,11 @@ def _two_after(crawls: Throttled, moment: float) -> list[float]:
 def _check_delay(crawls: Throttled) -> None:
     """One of the two has read robots.txt; the other does not even ask for it."""
     read = wait_for(lambda: _hit(crawls, DELAYS, "/robots.txt"), 60, "a look at robots.txt")
-    later = wait_for(lambda: _many([t for t in crawls.times(DELAYS) if t > read + NEWS], 6), 60, "six delayed hits")
+    later = wait_for(
+        lambda: _many([t for t in crawls.times(DELAYS) if t > read + NEWS], 6),
+        60,
+        "six delayed hits",
+    )
     assert mean_gap([t for t in crawls.times(DELAYS) if t < read]) < DELAY / 2
     assert mean_gap(later) > DELAY * 0.9
     assert len([row for row in crawls.hits(DELAYS) if row["target"] == "/robots.txt"]) == 1
@@ -360,12 +401,16 @@ def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_s
         "DISTRIBUTED_THROTTLE_HITS": 1, "DISTRIBUTED_THROTTLE_WINDOW": 60, "TELNETCONSOLE_ENABLED": False,
     }  # fmt: skip
     it = project(spiders={"broad": BROAD}, settings=settings)
-    urls = [f"http://127.1.{number // 200}.{number % 200 + 1}:{port}{page}" for number in range(HOSTS)]
+    urls = [
+        f"http://127.1.{number // 200}.{number % 200 + 1}:{port}{page}" for number in range(HOSTS)
+    ]
     (it.path / "urls").write_text("\n".join(urls), encoding="utf-8")
     first = f"http://127.2.0.1:{port}{page}"
     run_scrapy(it, "crawl", "broad", "-a", f"first={first}", "-a", f"hosts={HOSTS}", code=0)
     told = json.loads((it.path / "told.json").read_text(encoding="utf-8"))
-    assert sorted(hit["host"] for hit in there.log()) == sorted(urlsplit(url).netloc for url in [first, *urls])
+    assert sorted(hit["host"] for hit in there.log()) == sorted(
+        urlsplit(url).netloc for url in [first, *urls]
+    )
     assert told["permits"] == HOSTS + 1
     assert told["steps"] < HOSTS / 4, told
     # Where a process gets no processor time for long, some permits grow old.
@@ -373,5 +418,7 @@ def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_s
     assert set(told["made"]) == {"DomainQueue", "Permit", "PermitRequest", "PermitReply"}, told
     assert min(told["made"].values()) > HOSTS, told
     assert told["objects"] == {}, told
-    with closing(open_store(tmp_path / "store.db")) as store:  # a grant counts for as long as its window
+    with closing(
+        open_store(tmp_path / "store.db")
+    ) as store:  # a grant counts for as long as its window
         assert len(store.domain_states()) == HOSTS + 1

@@ -18,13 +18,27 @@ NO_PIPELINE = 'ITEM_PIPELINES={"no.such.Pipeline": 1}'
 def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: MakeScene) -> None:
     """No blame, no halves, no next attempt, no workers without end; what was not made is listed."""
     at = scene(60, CONCURRENT_REQUESTS=1)
-    words = ["--batch-size", "15", "--max-jobs", "2", "-s", "CLOSESPIDER_ITEMCOUNT=4", "-s", "DISTRIBUTED_LIMITT=4"]
+    words = [
+        "--batch-size",
+        "15",
+        "--max-jobs",
+        "2",
+        "-s",
+        "CLOSESPIDER_ITEMCOUNT=4",
+        "-s",
+        "DISTRIBUTED_LIMITT=4",
+    ]
     at.crawl(way, *words)
     row = last_crawl(at.it)
     assert row.state is CrawlState.FINISHED
     summary = row.summary
     batches = summary["batches"]
-    assert (batches["done"], batches["failed"], batches["dead"], summary["dead_urls"]) == (4, 0, 0, 0)
+    assert (batches["done"], batches["failed"], batches["dead"], summary["dead_urls"]) == (
+        4,
+        0,
+        0,
+        0,
+    )
     left = [miss for miss in misses(at.it) if miss["reason"].startswith("not made: CLOSESPIDER_")]
     assert {miss["kind"] for miss in left} == {"gone"}
     assert 30 <= len(left) < 56
@@ -37,7 +51,9 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: Ma
     assert planned == summary["differences"]
     if way == "--pull":
         ended = {job["id"] for node in at.nodes for job in node.jobs("finished")}
-        assert len({job for job in ended if job.startswith(f"{home_of(row.id, row.created)}.w")}) == 2
+        assert (
+            len({job for job in ended if job.startswith(f"{home_of(row.id, row.created)}.w")}) == 2
+        )
 
 
 def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: MakeScene) -> None:
@@ -52,7 +68,9 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: Make
 
 
 @pytest.mark.full
-def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene: MakeScene) -> None:
+def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(
+    scene: MakeScene,
+) -> None:
     at = scene(200, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=1)
     command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--max-jobs", "2")
     wait_accepted(at.it, 1)
@@ -94,10 +112,18 @@ def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(scene: MakeSce
 
 
 def test_a_probe_forecasts_the_crawl_from_a_few_pages_and_keeps_nothing(scene: MakeScene) -> None:
-    at = scene(1200, "--latency=0.05", CONCURRENT_REQUESTS=4, FEEDS={"own.jl": {"format": "jsonlines"}})
+    at = scene(
+        1200, "--latency=0.05", CONCURRENT_REQUESTS=4, FEEDS={"own.jl": {"format": "jsonlines"}}
+    )
     options = [*arguments("sdist", at.pages)[1:-3], "--pull", "--max-jobs", "2"]
-    told = at.run("plan", *options, "-s", NO_PIPELINE, "--probe", "20", "--json", code=0).json()["forecast"]
-    assert (told["expected"], told["targets_per_page"], told["probed"]["detail"]["pages"]) == (1200, 30, 20)
+    told = at.run("plan", *options, "-s", NO_PIPELINE, "--probe", "20", "--json", code=0).json()[
+        "forecast"
+    ]
+    assert (told["expected"], told["targets_per_page"], told["probed"]["detail"]["pages"]) == (
+        1200,
+        30,
+        20,
+    )
     assert len(at.pages.hits()) == 40
     assert not list(at.it.path.glob("*.jl"))
     assert "it ends at about" in at.run("plan", *options, "--probe", "5", code=0).out
@@ -115,7 +141,9 @@ def test_a_probe_forecasts_the_crawl_from_a_few_pages_and_keeps_nothing(scene: M
     ],
 )
 @pytest.mark.full
-def test_a_probe_that_tells_nothing_says_what_to_check(path: str, behaviour: str, words: str, scene: MakeScene) -> None:
+def test_a_probe_that_tells_nothing_says_what_to_check(
+    path: str, behaviour: str, words: str, scene: MakeScene
+) -> None:
     at = scene(60, RETRY_TIMES=0)
     at.pages.behave({path: behaviour})
     done = at.run("plan", *arguments("sdist", at.pages)[1:-3], "--probe", "5", code=1)

@@ -32,8 +32,12 @@ def test_a_planted_crawl_runs_no_command_and_a_planted_node_gets_no_code(
     it = project()
     settings = {"DISTRIBUTED_ON_FINISH": f"touch {tmp_path / 'ran'}"}
     options = {"settings": settings, "args": {}, "spider_settings": {}, "cwd": str(it.path)}
-    crawl = Crawl(id="c", project="demo", spider="s", state=CrawlState.STOPPED, created=1.0, options=options)
-    with closing(open_store(it.path / ".sdist" / "store.db", key=state_key(state_dir(it.path)))) as store:
+    crawl = Crawl(
+        id="c", project="demo", spider="s", state=CrawlState.STOPPED, created=1.0, options=options
+    )
+    with closing(
+        open_store(it.path / ".sdist" / "store.db", key=state_key(state_dir(it.path)))
+    ) as store:
         store.add_crawl(crawl)
         store.update_node("evil", url="http://127.0.0.1:1")
     give_away(it.path / ".sdist")

@@ -183,7 +183,10 @@ def work(
         pages = site(PAGES)
         code = SPIDER.format(settings="{}", body=body)
         queue = frontier(project(spiders={"own": code}), "own", kind="crawl")
-        queue.add(values_of([pages.detail(number) for number in range(PAGES)], callback="parse_page"), size=5)
+        queue.add(
+            values_of([pages.detail(number) for number in range(PAGES)], callback="parse_page"),
+            size=5,
+        )
         for worker in range(1, workers):
             queue.run(worker, max_batches=2)
             queue.accept()
@@ -268,6 +271,10 @@ def test_a_page_whose_item_makes_a_pipeline_fail_has_failed(
     work: Callable[[str, int], tuple[Frontier, SiteProcess]],
 ) -> None:
     queue, pages = work(FAILING, 1)
-    failed = {pages.detail(number): "KeyError in a pipeline: 'price'" for number in range(0, PAGES, 3)}
-    assert {item["url"] for item in queue.items} == {pages.detail(n) for n in range(PAGES)} - failed.keys()
+    failed = {
+        pages.detail(number): "KeyError in a pipeline: 'price'" for number in range(0, PAGES, 3)
+    }
+    assert {item["url"] for item in queue.items} == {
+        pages.detail(n) for n in range(PAGES)
+    } - failed.keys()
     assert {miss.url: miss.reason for miss in queue.store.misses(CRAWL)} == failed

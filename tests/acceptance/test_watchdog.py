@@ -53,12 +53,30 @@ STALLED = "stalled: no page and no item for more than 1 s; it has not ended, and
 class Job:
     """A process that passes for a job on a node."""
 
-    def __init__(self, project: Any, start: Callable[..., Any], deed: str, base: str = "data:,{}", **settings: Any):
+    def __init__(
+        self,
+        project: Any,
+        start: Callable[..., Any],
+        deed: str,
+        base: str = "data:,{}",
+        **settings: Any,
+    ):
         self._log = project.path / "job.log"
         with (project.package / "settings.py").open("a") as file:
-            file.write(SHORT.format(20 if deed == "never starts" else 0.5))  # that one can end in order
-        project.settings(**{"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "LOG_FILE": str(self._log), **settings})
-        self.command = start(project, "crawl", "deeds", "-a", "_job=j", "-a", f"deed={deed}", "-a", f"base={base}")
+            file.write(
+                SHORT.format(20 if deed == "never starts" else 0.5)
+            )  # that one can end in order
+        project.settings(
+            **{
+                "ADDONS": ADDON,
+                "DISTRIBUTED_ENABLED": False,
+                "LOG_FILE": str(self._log),
+                **settings,
+            }
+        )
+        self.command = start(
+            project, "crawl", "deeds", "-a", "_job=j", "-a", f"deed={deed}", "-a", f"base={base}"
+        )
 
     def ends(self) -> tuple[Outcome, str]:
         """How `sdist jobs` tells of it."""
@@ -66,7 +84,12 @@ class Job:
         reader = LogReader()
         reader.feed(self._log.read_bytes())
         excerpt = LogExcerpt(
-            facts=reader.facts(), says_info=True, would_tell_end=True, total=0, silent=None, offset=None
+            facts=reader.facts(),
+            says_info=True,
+            would_tell_end=True,
+            total=0,
+            silent=None,
+            offset=None,
         )
         verdict = by_log(JobState.FINISHED, excerpt)
         return verdict.outcome, verdict.reason
@@ -74,7 +97,9 @@ class Job:
 
 @pytest.fixture
 def job(project: Any, start_scrapy: Callable[..., Any]) -> Callable[..., Job]:
-    return lambda *arguments, **settings: Job(project(spiders={"deeds": SPIDER}), start_scrapy, *arguments, **settings)
+    return lambda *arguments, **settings: Job(
+        project(spiders={"deeds": SPIDER}), start_scrapy, *arguments, **settings
+    )
 
 
 #: with Scrapy 2.13 there is always one
@@ -146,12 +171,18 @@ def test_a_worker_that_waits_for_a_batch_does_not_stall_and_one_that_has_one_doe
 ) -> None:
     pages = site(10)
     place = project(spiders={"deeds": SPIDER})
-    place.write("small/settings.py", (place.package / "settings.py").read_text() + SHORT.format(0.5))
+    place.write(
+        "small/settings.py", (place.package / "settings.py").read_text() + SHORT.format(0.5)
+    )
     queue = frontier(place, "deeds", standing=True)
 
     def worked(number: int, deed: str, **settings: Any) -> int:
         line = queue.arguments(number, settings=settings, idle=2.5)
-        return int(start_scrapy(place, *line, "-a", f"_job={queue.job(number)}", "-a", f"deed={deed}").wait(60).code)
+        return int(
+            start_scrapy(place, *line, "-a", f"_job={queue.job(number)}", "-a", f"deed={deed}")
+            .wait(60)
+            .code
+        )
 
     queue.add([pages.detail(1), pages.detail(2)])
     assert worked(1, "", **STALL) == 0
@@ -167,4 +198,7 @@ def test_a_worker_that_waits_for_a_batch_does_not_stall_and_one_that_has_one_doe
     assert worked(4, "", DISTRIBUTED_JOB_TIMEOUT=1, DISTRIBUTED_LOGIN="log_in") == 0
     waited, hung = queue.report(3), queue.report(4)
     assert (waited.finish_reason, waited.problem) == ("timeout", "")
-    assert (hung.finish_reason, hung.problem) == ("timeout", "timeout: not one of its requests has ended")
+    assert (hung.finish_reason, hung.problem) == (
+        "timeout",
+        "timeout: not one of its requests has ended",
+    )

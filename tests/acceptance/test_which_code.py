@@ -37,7 +37,9 @@ def news(
 ) -> Callable[..., tuple[Project, list[ScrapydNode], SiteProcess]]:
     """`news(items)`: the project, its nodes and its site."""
 
-    def make(items: int, *options: str, **fields: Any) -> tuple[Project, list[ScrapydNode], SiteProcess]:
+    def make(
+        items: int, *options: str, **fields: Any
+    ) -> tuple[Project, list[ScrapydNode], SiteProcess]:
         the_site = site(items, *options, **fields)
         for node in pair:
             node.clear()
@@ -56,14 +58,18 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     it, nodes, the_site = news(40, per_page=4)
     failing = {the_site.site.detail_path(number): "fail" for number in (3, 4)}
     # Far from its end when the first batch is at work.
-    the_site.behave({**failing, **{the_site.site.index_path(page): "slow:3" for page in range(4, 10)}})
+    the_site.behave(
+        {**failing, **{the_site.site.index_path(page): "slow:3" for page in range(4, 10)}}
+    )
     command = start_cli(it, "crawl", "news", "-o", "items.jl")
     wait_for(the_site.item_hits, 60, "a job at work")
     begun = crawls(it)[0]
     os.kill(begun.pid or 0, signal.SIGINT)
     command.wait(60, code=130)
     wait_state(it, CrawlState.STOPPED)
-    assert the_site.hits().get(the_site.site.index_path(9), 0) == 0, "the index was walked before the stop"
+    assert the_site.hits().get(the_site.site.index_path(9), 0) == 0, (
+        "the index was walked before the stop"
+    )
     the_site.behave(failing)
     nodes[0].wait_idle()  # Scrapy reads a spider's source file when its first page comes
     began_with = crawls(it)[0].version
@@ -111,7 +117,9 @@ def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: R
     assert by(it)["second"] == 1
 
 
-def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], run_cli: RunCommand) -> None:
+def test_a_crawl_does_not_change_what_plain_jobs_run(
+    news: Callable[..., Any], run_cli: RunCommand
+) -> None:
     it, (node, *_), _ = news(4)
     run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
     # As scrapyd-deploy does it, with other code.
@@ -135,7 +143,9 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     assert [ours in one["text"] for one in told if "r9-main" in one["text"]] == [True]
 
 
-def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., Any], run_cli: RunCommand) -> None:
+def test_after_a_rollback_a_crawl_says_which_code_it_takes(
+    news: Callable[..., Any], run_cli: RunCommand
+) -> None:
     it, (node, *_), _ = news(4)
     run_cli(it, "deploy", "--all", code=0)
     change(it, "second")
@@ -150,7 +160,9 @@ def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., A
     assert by(it) == {"first": 5}
     assert last_crawl(it).version == back
     assert node.versions("small")[-1] == back
-    run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl").expect(4, "is not kept", back)
+    run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl").expect(
+        4, "is not kept", back
+    )
 
 
 # nodes with other code
@@ -192,13 +204,18 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
 
     run_cli(it, "deploy", "--all", "--only-missing", code=0)
     second = run_cli(it, *line, code=0)
-    assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {new.name: "up", old.name: "up"}
+    assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {
+        new.name: "up",
+        old.name: "up",
+    }
     assert {attempt.node for attempt in attempts(it)} == {new.name, old.name}
     assert second.json()["version"] == first.json()["version"]
     assert [item["title"] for item in it.items(ITEMS)] == titles
 
 
-def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: StartFleet, run_cli: RunCommand) -> None:
+def test_a_fleet_that_refuses_as_one_stops_it(
+    project: MakeProject, fleet: StartFleet, run_cli: RunCommand
+) -> None:
     (locked,) = fleet(1, username="me", password="right")
     section = f"[deploy:web2]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = ${{WEB2_PASSWORD}}\n"
     it = project(settings=QUICK, extra=section)
@@ -230,6 +247,8 @@ def test_an_old_checkout_in_the_nodes_folder_is_not_what_runs(
     run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
     assert by(it) == {"first": 9}
     start = f"START_URL={the_site.start_url}"
-    job = run_cli(it, "jobs", "schedule", "news", "-s", start, "--json", code=0).json()["jobs"][0]["job"]
+    job = run_cli(it, "jobs", "schedule", "news", "-s", start, "--json", code=0).json()["jobs"][0][
+        "job"
+    ]
     node.wait_idle()
     assert node.job_log(job).count("'by': 'first'") == 9

@@ -23,12 +23,20 @@ def shell(it: Project, line: str) -> subprocess.CompletedProcess[str]:
     environment = {**private_environment(it.home), "SDIST": f"{sys.executable} -m scrapyd_dist"}
     it.home.mkdir(exist_ok=True)
     return subprocess.run(
-        ["/bin/sh", "-c", line], cwd=it.path, env=environment, capture_output=True, text=True, check=False, timeout=120
+        ["/bin/sh", "-c", line],
+        cwd=it.path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("words", ["version", "config", "nodes targets", "crawls", "nodes list --json", "help crawl"])
+@pytest.mark.parametrize(
+    "words", ["version", "config", "nodes targets", "crawls", "nodes list --json", "help crawl"]
+)
 def test_streams_that_are_closed_or_full(project: MakeProject, words: str) -> None:
     it = project()
     usual = shell(it, f"$SDIST {words}")
@@ -44,14 +52,30 @@ def test_streams_that_are_closed_or_full(project: MakeProject, words: str) -> No
 
 
 #: modules of the library and of packages that we use, which would end any process that takes them for these
-SHADOWS = ("json", "typing", "queue", "requests", "twisted", "attr", "typer", "redis", "yaml", "sqlite3", "logging")
+SHADOWS = (
+    "json",
+    "typing",
+    "queue",
+    "requests",
+    "twisted",
+    "attr",
+    "typer",
+    "redis",
+    "yaml",
+    "sqlite3",
+    "logging",
+)
 
 
 @pytest.mark.black_box
-def test_files_beside_scrapy_cfg_are_not_taken_for_libraries(project: MakeProject, run_cli: RunCommand) -> None:
+def test_files_beside_scrapy_cfg_are_not_taken_for_libraries(
+    project: MakeProject, run_cli: RunCommand
+) -> None:
     it = project()
     for name in SHADOWS:
-        it.write(f"{name}.py", "raise SystemExit('a file beside scrapy.cfg was taken for a library')\n")
+        it.write(
+            f"{name}.py", "raise SystemExit('a file beside scrapy.cfg was taken for a library')\n"
+        )
     it.write("tools.py", "VALUE = 'found'\n")
     with (it.package / "settings.py").open("a") as file:
         file.write("\nimport tools\nBOT_NAME = tools.VALUE\n")
@@ -66,7 +90,9 @@ def test_the_project_s_folder_is_looked_into_last(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(1)\n")
     (tmp_path / "mine.py").write_text("NAME = 'mine'\n")
     code = "import json, mine, sys; print(json.dumps([mine.NAME, sys.argv[1:], sys.path[-1]]))"
-    done = subprocess.run(command_of_code(code, "a"), cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command_of_code(code, "a"), cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == ["mine", ["a"], str(tmp_path)]
 
 
@@ -79,7 +105,9 @@ def test_settings_that_change_the_folder_make_no_other_store(
     target = tmp_path / place  # an absolute one stays as it is
     target.mkdir(exist_ok=True)
     with (it.package / "settings.py").open("a") as file:
-        file.write(f"\nimport os\nos.chdir({str(target)!r})\nADDONS = {{'scrapyd_dist.Addon': 500}}\n")
+        file.write(
+            f"\nimport os\nos.chdir({str(target)!r})\nADDONS = {{'scrapyd_dist.Addon': 500}}\n"
+        )
     before = {*target.iterdir()}
     it.targets([], "[deploy:gone]\nurl = http://127.0.0.1:1/\nproject = properties\n")
     assert "gone" in run_cli(it, "crawl", "easy").err
@@ -91,7 +119,11 @@ def test_settings_that_change_the_folder_make_no_other_store(
 @pytest.mark.full
 @pytest.mark.black_box
 def test_an_output_folder_that_becomes_a_file_costs_no_item(
-    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_cli: StartCommand, run_cli: RunCommand
+    project: MakeProject,
+    pair: list[ScrapydNode],
+    site: StartSite,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     there = site(60)
     it = project(nodes=pair, settings={"START_URL": there.start_url})
@@ -115,8 +147,16 @@ def test_a_name_that_no_project_can_have_is_refused_and_leaves_nothing_running(
     it = project()
     with (it.package / "settings.py").open("a") as file:
         file.write("\nBOT_NAME = 'two\\nlines'\n")
-    it.write("scrapy.cfg", "[settings]\ndefault = properties.settings\n[deploy]\nurl = http://127.0.0.1:1/\n")
-    for words in (("crawl", "easy"), ("plan", "easy"), ("deploy", "--all"), ("jobs", "schedule", "easy")):
+    it.write(
+        "scrapy.cfg",
+        "[settings]\ndefault = properties.settings\n[deploy]\nurl = http://127.0.0.1:1/\n",
+    )
+    for words in (
+        ("crawl", "easy"),
+        ("plan", "easy"),
+        ("deploy", "--all"),
+        ("jobs", "schedule", "easy"),
+    ):
         done = run_cli(it, *words)
         done.expect(2, "cannot be the name of a project")
     assert run_cli(it, "crawls", "--json", code=0).json()["crawls"] == []

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from rig.badpeer import BadPeer
-from rig.stores import opened, redis_server, store, where  # noqa: F401 - fixtures
+from rig.stores import opened, redis_server, store, where
 from scrapyd_dist.cli import main
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
@@ -73,7 +73,9 @@ def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
     elif request.param == "treq":
         made = _Blocking(TreqTransport(connect_timeout=CONNECT_TIMEOUT), _in_reactor)
     else:
-        made = _Blocking(ThreadTransport(RequestsTransport(connect_timeout=CONNECT_TIMEOUT)), _in_other_loop)
+        made = _Blocking(
+            ThreadTransport(RequestsTransport(connect_timeout=CONNECT_TIMEOUT)), _in_other_loop
+        )
     yield made
     if isinstance(made, _Blocking):
         made.close()
@@ -88,12 +90,14 @@ def peer() -> Iterator[Callable[..., BadPeer]]:
 @pytest.fixture
 def sdist(
     tmp_path: Path,
-    where: str,  # noqa: F811 - the fixture
+    where: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:
     """`sdist("count", "shop")`: the document of `sdist frontier count shop --json`; SDIST_STORE names the store."""
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8")
+    (tmp_path / "scrapy.cfg").write_text(
+        "[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8"
+    )
     (tmp_path / "folder").mkdir(exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDIST_STORE", where)

@@ -64,7 +64,10 @@ ENDLESS: dict[str, Play] = {
     "trailers that drip": endless(CHUNKED + b"1\r\na\r\n0\r\n", b"X: y\r\n", 0.2),
     "the extension of a chunk": endless(CHUNKED + b"1;", b"x" * 1000),
 }
-BEGIN, SIZE = b'{"status": "ok", "node_name": "", "pending": 1, "running": 1, "projects": [', 31 * 1024 * 1024
+BEGIN, SIZE = (
+    b'{"status": "ok", "node_name": "", "pending": 1, "running": 1, "projects": [',
+    31 * 1024 * 1024,
+)
 #: replies that take many times their bytes when they are parsed
 HUGE: dict[str, bytes] = {
     "objects": BEGIN + b"{}," * (SIZE // 3),
@@ -80,16 +83,32 @@ BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
     "reset": (lambda c, _: c.reset(), ConnectionLost, True),
     "closed without a word": (lambda c, _: None, ConnectionLost, True),
     "hangs": (lambda c, _: c.hang(), NoReply, True),
-    "hangs in the head": (steps(lambda c: c.say(b"HTTP/1.1 200 OK\r\nContent-Le"), Connection.hang), NoReply, True),
-    "stalls in the body": (steps(lambda c: c.answer(200, b"{", length=99), Connection.hang), NoReply, True),
-    "stalls before the body": (steps(lambda c: c.answer(200, b"", length=99), Connection.hang), NoReply, True),
+    "hangs in the head": (
+        steps(lambda c: c.say(b"HTTP/1.1 200 OK\r\nContent-Le"), Connection.hang),
+        NoReply,
+        True,
+    ),
+    "stalls in the body": (
+        steps(lambda c: c.answer(200, b"{", length=99), Connection.hang),
+        NoReply,
+        True,
+    ),
+    "stalls before the body": (
+        steps(lambda c: c.answer(200, b"", length=99), Connection.hang),
+        NoReply,
+        True,
+    ),
     "cut": (lambda c, _: c.answer(200, b'{"status": "ok"', length=99), CutReply, True),
     "reset in the body": (
         steps(lambda c: c.answer(200, b"{", length=99), lambda c: c.pause(0.3), Connection.reset),
         CutReply,
         True,
     ),
-    "cut chunks": (lambda c, _: c.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"), CutReply, True),
+    "cut chunks": (
+        lambda c, _: c.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+        CutReply,
+        True,
+    ),
     "no HTTP": (lambda c, _: c.say(b"SSH-2.0-OpenSSH_9.6\r\n" * 9), NotJson, True),
     "HTML": (lambda c, _: c.answer(200, b"<html>Log in", "Content-Type: text/html"), NotJson, True),
     "nothing": (lambda c, _: c.answer(200, b""), NotJson, True),
@@ -107,7 +126,9 @@ BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
 
 class TestBadPeers:
     @pytest.mark.parametrize("name", BREAKAGES)
-    def test_each_breakage_is_its_own_error(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+    def test_each_breakage_is_its_own_error(
+        self, sender: Sender, peer: Callable[..., BadPeer], name: str
+    ) -> None:
         play, kind, maybe_accepted = BREAKAGES[name]
         server = peer(play)
         started = time.monotonic()
@@ -119,7 +140,9 @@ class TestBadPeers:
             assert SHORT * 0.9 < time.monotonic() - started < SHORT * 2 + 5
 
     @pytest.mark.parametrize("name", ENDLESS)
-    def test_no_part_of_a_reply_is_read_for_ever(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+    def test_no_part_of_a_reply_is_read_for_ever(
+        self, sender: Sender, peer: Callable[..., BadPeer], name: str
+    ) -> None:
         node = node_at(peer(ENDLESS[name]).port)
         before = peak_memory()
         for call in (JOB, api.fetch("logs/a", sink=lambda _: None)):
@@ -130,7 +153,9 @@ class TestBadPeers:
         assert peak_memory() - before < 200
 
     @pytest.mark.parametrize("name", HUGE)
-    def test_no_reply_takes_more_than_200_mb(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+    def test_no_reply_takes_more_than_200_mb(
+        self, sender: Sender, peer: Callable[..., BadPeer], name: str
+    ) -> None:
         node = node_at(peer(lambda c, _: c.answer(200, HUGE[name])).port)
         peak_memory()
         before = peak_memory()
@@ -144,9 +169,16 @@ class TestBadPeers:
         batch = base64.b64encode(bytes(range(256)) * (BATCH_MAX_BYTES * 3 // 4 // 256)).decode()
 
         def play(connection: Connection, _: bytes) -> None:
-            connection.say(b'HTTP/1.1 200 OK\r\n\r\n{"status": "ok", "running": [], "finished": [], "pending": [')
+            connection.say(
+                b'HTTP/1.1 200 OK\r\n\r\n{"status": "ok", "running": [], "finished": [], "pending": ['
+            )
             for number in range(150):
-                row = {"id": f"c.b{number}.a1", "project": "p", "spider": "s", "settings": {"A": "\u20ac" + batch}}
+                row = {
+                    "id": f"c.b{number}.a1",
+                    "project": "p",
+                    "spider": "s",
+                    "settings": {"A": "\u20ac" + batch},
+                }
                 connection.say(json.dumps(row).encode() + (b"," if number < 149 else b"]}"))
 
         node = node_at(peer(play).port)
@@ -184,11 +216,15 @@ class TestBadPeers:
         assert not error.maybe_accepted
 
     def test_no_such_host(self, sender: Sender) -> None:
-        error = failure(sender, Node.parse("nowhere.invalid:6800", username="me", password=PASSWORD), JOB)
+        error = failure(
+            sender, Node.parse("nowhere.invalid:6800", username="me", password=PASSWORD), JOB
+        )
         assert type(error) is HostNotFound
         assert not error.maybe_accepted
 
-    def test_drops_do_not_renew_the_time_out(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
+    def test_drops_do_not_renew_the_time_out(
+        self, sender: Sender, peer: Callable[..., BadPeer]
+    ) -> None:
         def drip(connection: Connection, _: bytes) -> None:
             connection.answer(200, b"", length=1000)
             for _drop in range(100):
@@ -203,7 +239,13 @@ class TestBadPeers:
     def test_what_is_sent(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
         server = peer(says(status="ok", jobid="c.b1.a1"))
         call = api.schedule(
-            "p", "s", jobid="c.b1.a1", version="r1", priority=2, settings={"A": "1=2&ü", "B": ""}, args={"c": "d e"}
+            "p",
+            "s",
+            jobid="c.b1.a1",
+            version="r1",
+            priority=2,
+            settings={"A": "1=2&ü", "B": ""},
+            args={"c": "d e"},
         )
         assert sender.send(node_at(server.port), call) == "c.b1.a1"
         head, _, body = server.requests[0].partition(b"\r\n\r\n")
@@ -220,7 +262,11 @@ class TestBadPeers:
         )
 
     def test_the_environment_decides_nothing(
-        self, sender: Sender, peer: Callable[..., BadPeer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self,
+        sender: Sender,
+        peer: Callable[..., BadPeer],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
     ) -> None:
         (tmp_path / ".netrc").write_text("machine 127.0.0.1 login other password other\n", "utf-8")
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -235,13 +281,17 @@ THEIRS = "import sys, requests, scrapyd_dist.transports.requests; requests.get(s
 
 
 class TestTls:
-    def test_a_ca_file_is_trusted(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
+    def test_a_ca_file_is_trusted(
+        self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
+    ) -> None:
         authority = Authority(tmp_path)
         server = peer(says(status="ok", projects=["a"]), authority.context())
         node = node_at(server.port, "https", ca=str(authority.file))
         assert sender.send(node, api.listprojects()) == ("a",)
 
-    def test_a_stranger_is_not(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
+    def test_a_stranger_is_not(
+        self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
+    ) -> None:
         server = peer(says(status="ok", projects=[]), Authority(tmp_path).context())
         error = failure(sender, node_at(server.port, "https"), JOB)
         assert type(error) is TlsRefused
@@ -249,16 +299,22 @@ class TestTls:
         assert error.exit_code == 6
         assert not server.requests
 
-    def test_a_certificate_for_another_host(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
+    def test_a_certificate_for_another_host(
+        self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
+    ) -> None:
         authority = Authority(tmp_path)
         server = peer(says(status="ok", projects=[]), authority.context("127.0.0.2"))
         error = failure(sender, node_at(server.port, "https", ca=str(authority.file)), JOB)
         assert type(error) is TlsRefused
         assert not server.requests
 
-    def test_unless_nothing_is_checked(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
+    def test_unless_nothing_is_checked(
+        self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
+    ) -> None:
         server = peer(says(status="ok", projects=["a"]), Authority(tmp_path).context("127.0.0.2"))
-        assert sender.send(node_at(server.port, "https", verify=False), api.listprojects()) == ("a",)
+        assert sender.send(node_at(server.port, "https", verify=False), api.listprojects()) == (
+            "a",
+        )
 
     def test_nothing_is_said_of_our_own_and_the_project_is_still_warned(
         self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
@@ -286,7 +342,9 @@ class TestTls:
         server = peer(says(status="ok", projects=[]), Authority(tmp_path).context())
         assert type(failure(sender, node_at(server.port, "https", ca=str(file)), JOB)) is TlsRefused
 
-    def test_an_address_that_was_looked_up_needs_no_tls(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
+    def test_an_address_that_was_looked_up_needs_no_tls(
+        self, sender: Sender, peer: Callable[..., BadPeer]
+    ) -> None:
         server = peer(says(status="ok", projects=["a"]))
         pool = Node.parse(f"dns+http://pool.example:{server.port}/", name="pool")
         assert sender.send(pool.at("127.0.0.1"), api.listprojects()) == ("a",)
@@ -296,8 +354,12 @@ class TestTls:
     ) -> None:
         authority = Authority(tmp_path)
         server = peer(says(status="ok", projects=["a"]), authority.context("pool.example"))
-        pool = Node.parse(f"dns+https://pool.example:{server.port}/", name="pool", ca=str(authority.file))
+        pool = Node.parse(
+            f"dns+https://pool.example:{server.port}/", name="pool", ca=str(authority.file)
+        )
         assert sender.send(pool.at("127.0.0.1"), api.listprojects()) == ("a",)
         assert f"host: pool.example:{server.port}".encode() in server.requests[-1].lower()
-        other = Node.parse(f"dns+https://other.example:{server.port}/", name="pool", ca=str(authority.file))
+        other = Node.parse(
+            f"dns+https://other.example:{server.port}/", name="pool", ca=str(authority.file)
+        )
         assert type(failure(sender, other.at("127.0.0.1"), JOB)) is TlsRefused

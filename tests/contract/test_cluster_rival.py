@@ -38,7 +38,9 @@ def test_a_permit_takes_sixteen_commands_and_a_denial_four(client: Any) -> None:
 
 
 def test_a_look_at_an_empty_queue_is_charged(client: Any) -> None:
-    throttle = ClusterThrottle(client, "rival-empty", Limit(hits=3, window=60.0, moderated=False), "one")
+    throttle = ClusterThrottle(
+        client, "rival-empty", Limit(hits=3, window=60.0, moderated=False), "one"
+    )
     assert [throttle.pop() for _ in range(3)] == [None] * 3
     throttle.fill(1)
     assert throttle.pop() is None

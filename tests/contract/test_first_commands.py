@@ -32,11 +32,17 @@ def run(project: Path, where: str, *words: str) -> Result:
     return run_here(words, cwd=project, home=project.parent / "home", env={"SDIST_STORE": where})
 
 
-def test_a_node_that_is_added_first_of_all_is_believed_afterwards(project: Path, where: str) -> None:
-    run(project, where, "nodes", "add", "127.0.0.1:1", "--name", "spare").expect(5, "It is added all the same")
+def test_a_node_that_is_added_first_of_all_is_believed_afterwards(
+    project: Path, where: str
+) -> None:
+    run(project, where, "nodes", "add", "127.0.0.1:1", "--name", "spare").expect(
+        5, "It is added all the same"
+    )
     seen = run(project, where, "nodes", "--json").expect(5)
     assert "not believed" not in seen.err
-    assert [(node["name"], node["url"]) for node in seen.json()["nodes"]] == [("spare", "http://127.0.0.1:1")]
+    assert [(node["name"], node["url"]) for node in seen.json()["nodes"]] == [
+        ("spare", "http://127.0.0.1:1")
+    ]
     run(project, where, "nodes", "remove", "spare").expect(0)
 
 
@@ -47,7 +53,9 @@ def test_a_node_that_is_added_first_of_all_is_believed_afterwards(project: Path,
         ("throttle", "set", "a.com", "--hits", "5", "--window", "5"),
     ],
 )  # fmt: skip
-def test_what_any_first_command_keeps_is_believed_afterwards(project: Path, where: str, words: tuple[str, ...]) -> None:
+def test_what_any_first_command_keeps_is_believed_afterwards(
+    project: Path, where: str, words: tuple[str, ...]
+) -> None:
     run(project, where, *words).expect(None)
     key = known_key(project / ".sdist")
     assert key is not None

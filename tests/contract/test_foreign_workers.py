@@ -71,7 +71,9 @@ def o_job(worker: ModelWorker) -> ModelJob:
     return worker.node.jobs[worker.job]
 
 
-async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tmp_path: Path) -> None:
+async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(
+    tmp_path: Path,
+) -> None:
     one = with_shop("one", slots=4)
     spec = JobRequest(
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
@@ -102,7 +104,9 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tm
 def test_the_newest_version_is_the_last_one_that_sdist_deployed() -> None:
     moments = [datetime(2026, 11, day, tzinfo=timezone.utc) for day in (1, 2)]
     old, new = (version_name("0123456789ab", moment, label="git-v1") for moment in moments)
-    assert newest((old, new, "r9")) == new  # Scrapyd sorts r9 behind them, and runs it when nothing is said
+    assert (
+        newest((old, new, "r9")) == new
+    )  # Scrapyd sorts r9 behind them, and runs it when nothing is said
     assert newest(("r1", "r2")) == "r2"
 
 
@@ -112,14 +116,21 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
     async with with_work(tmp_path, one, producer="me") as o:
         worker = await introduced(o)
         worker.lease(seconds=0.05)  # and no word from it any more
-        await until(lambda: o_job(worker).state is JobState.FINISHED, "the one that hangs is told to end")
+        await until(
+            lambda: o_job(worker).state is JobState.FINISHED, "the one that hangs is told to end"
+        )
         o.add(1, slot=LANE)
         other = (await of_shop(o, 3)).begin()
         one.down = ConnectionRefused
-        await until(lambda: o.state.members[0].cancel_later, "it is given up while its node is away")
+        await until(
+            lambda: o.state.members[0].cancel_later, "it is given up while its node is away"
+        )
         assert o_job(other).state is JobState.RUNNING
         one.down = None
-        await until(lambda: o_job(other).state is JobState.FINISHED, "it is cancelled when the node answers again")
+        await until(
+            lambda: o_job(other).state is JobState.FINISHED,
+            "it is cancelled when the node answers again",
+        )
 
 
 async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) -> None:
@@ -145,15 +156,21 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
         assert having.cancels != []
 
 
-async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
+async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(
+    tmp_path: Path,
+) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
-    async with with_work(tmp_path, lacking, having, producer="me", scaling=ScalingPolicy(per_slot=1)) as o:
+    async with with_work(
+        tmp_path, lacking, having, producer="me", scaling=ScalingPolicy(per_slot=1)
+    ) as o:
         (await introduced(o)).work_off().end()
         await until(lambda: o.states() == ["done"], "which node has it is known")
         for number, slot in enumerate(("p0", "p1"), 1):
             o.add(1, slot=slot)
             await until(lambda number=number: len(o.workers()) == number, "a worker for it")  # type: ignore[misc]  # the default binds it
-        assert [worker.begin().slots for worker in o.workers() if worker.node is lacking] == [["p0"]]
+        assert [worker.begin().slots for worker in o.workers() if worker.node is lacking] == [
+            ["p0"]
+        ]
         for worker in o.workers():
             worker.begin().work_off()
         o.add(1, slot=LANE)
@@ -183,7 +200,9 @@ async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path:
         assert (o.state.stopped, o.states()) == ("", ["sealed"])
 
 
-async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
+async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(
+    tmp_path: Path,
+) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=2)
     patient = replace(QUICK, fleet_timeout=QUICK.node_timeout * 20)
     async with with_work(tmp_path, lacking, having, producer="me", limits=patient) as o:
@@ -194,16 +213,22 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
         assert time.monotonic() - began > patient.fleet_timeout
 
 
-async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(
+    tmp_path: Path,
+) -> None:
     one, began = with_shop("one"), time.monotonic()
     one.failing = {"listversions.json": ServerFailed}
     async with with_work(tmp_path, one, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
-        await until(lambda: one.calls.count("listversions.json") == 5, "it is asked again and again")
+        await until(
+            lambda: one.calls.count("listversions.json") == 5, "it is asked again and again"
+        )
         assert time.monotonic() - began > 4 * 0.1  # never more often than nodes are looked at
         assert o.states() == ["sealed"]
 
 
-async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
+async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
     async with with_work(tmp_path, one, two, sizes=(2,)) as o:
         reason = await given_up(o)
@@ -227,7 +252,9 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
         assert "spider 'login' not found" in await given_up(o)
 
 
-async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
+async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(
+    tmp_path: Path,
+) -> None:
     one = with_shop("one")
     async with with_work(tmp_path, one, producer="me", sizes=(2,)) as o:
         for number in (1, 2):
@@ -253,9 +280,13 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
         assert why in await given_up(o)
 
 
-async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
+async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(
+    tmp_path: Path,
+) -> None:
     async with with_work(tmp_path, with_shop("one"), producer="me", sizes=(2,)) as o:
-        (await introduced(o)).end("refused", unreached=True, problem="The store is out of reach: why.")
+        (await introduced(o)).end(
+            "refused", unreached=True, problem="The store is out of reach: why."
+        )
         reason = await given_up(o)
         assert "the version r2 of the project shop cannot work" in reason
         assert "out of reach: why; deploy it" in reason

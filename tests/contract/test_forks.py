@@ -83,7 +83,9 @@ def probe_egg(spiders: str = SPIDER) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def twins(node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ScrapydNode]]:
+def twins(
+    node_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[ScrapydNode]]:
     """A node that forks its jobs, and one whose jobs start as they do for a user."""
     maker = Nodes(node_python, tmp_path_factory.mktemp("twins"))
     options: dict[str, Any] = {"poll_interval": 0.1, "max_proc": 1}
@@ -95,7 +97,14 @@ def twins(node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def run_probe(node: ScrapydNode, job: str, act: str) -> None:
-    options = {"project": "probed", "spider": "probe", "jobid": job, "_version": "1", "act": act, "text": "ä = b\n'c'"}
+    options = {
+        "project": "probed",
+        "spider": "probe",
+        "jobid": job,
+        "_version": "1",
+        "act": act,
+        "text": "ä = b\n'c'",
+    }
     answer = node.api("schedule.json", **options, setting=["A=x=y", "LOG_LEVEL=INFO"])
     assert answer["status"] == "ok", answer
 
@@ -112,7 +121,11 @@ def wait_gone(node: ScrapydNode) -> None:
 
 def alike(node: ScrapydNode, text: str) -> str:
     """A text in which nothing is left that only this node has."""
-    for own, word in ((str(node.home.parent), "FOLDER"), (node.name, "NODE"), (str(node.port), "PORT")):
+    for own, word in (
+        (str(node.home.parent), "FOLDER"),
+        (node.name, "NODE"),
+        (str(node.port), "PORT"),
+    ):
         text = text.replace(own, word)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+0000)?", "TIME", text)
     text = re.sub(r"datetime\([\d, ]+", "TIME", text)
@@ -148,7 +161,9 @@ ENDS = {"exit": "exitstatus=7", "abort": "exitstatus=None", "end": "finished"}
 
 
 @pytest.mark.parametrize(("act", "ended"), ENDS.items())
-def test_its_node_hears_how_it_ends_and_what_it_prints(twins: list[ScrapydNode], act: str, ended: str) -> None:
+def test_its_node_hears_how_it_ends_and_what_it_prints(
+    twins: list[ScrapydNode], act: str, ended: str
+) -> None:
     for node in twins:
         run_probe(node, f"ends-{act}", act)
         node.wait_idle()
@@ -175,7 +190,9 @@ def test_a_signal_ends_it_in_good_order(twins: list[ScrapydNode], number: signal
     assert "It ends: shutdown" in "\n".join(logs[0])
 
 
-def test_a_killed_one_is_gone_whichever_of_its_processes_was_killed(twins: list[ScrapydNode]) -> None:
+def test_a_killed_one_is_gone_whichever_of_its_processes_was_killed(
+    twins: list[ScrapydNode],
+) -> None:
     for node in twins:
         for way in ("by the node", "by hand"):
             job = f"killed {way}".replace(" ", "-")
@@ -199,10 +216,14 @@ def test_a_version_has_the_same_spiders_and_errors(twins: list[ScrapydNode]) -> 
         assert answer["message"].endswith("ModuleNotFoundError: No module named 'not_there'\n")
 
 
-def test_a_job_that_a_fork_cannot_be_given_starts_as_it_does_for_a_user(twins: list[ScrapydNode]) -> None:
+def test_a_job_that_a_fork_cannot_be_given_starts_as_it_does_for_a_user(
+    twins: list[ScrapydNode],
+) -> None:
     node = twins[0]
     options = [f"LONG{number}={'x' * 100_000}" for number in range(12)]
-    node.api("schedule.json", project="probed", spider="probe", jobid="long", text="", setting=options)
+    node.api(
+        "schedule.json", project="probed", spider="probe", jobid="long", text="", setting=options
+    )
     node.wait_idle()
     assert "It ends: finished" in node.job_log("long")
 
@@ -218,11 +239,15 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
         node.start()
         node.wait()
         assert isinstance(node._daemon, ForkedProgram) is bool(preload)
-        answers = [node.api(f"{name}.json") for name in ("daemonstatus", "listprojects", "listjobs")]
+        answers = [
+            node.api(f"{name}.json") for name in ("daemonstatus", "listprojects", "listjobs")
+        ]
         added = node.add_version("p", "1", egg)
         assert added["status"] == "ok", added
         spiders = node.api("listspiders.json", project="p")
-        files = sorted(str(path.relative_to(node.home.parent)) for path in node.home.parent.rglob("*"))
+        files = sorted(
+            str(path.relative_to(node.home.parent)) for path in node.home.parent.rglob("*")
+        )
         told = json.dumps([answers, spiders, files])
         seen.append(told.replace(node.name, "NODE").replace(str(node.port), "PORT"))
     assert json.loads(seen[0]) == json.loads(seen[1])

@@ -24,14 +24,19 @@ PRINTS = [b"%03d" % number for number in range(40)]
 @contextmanager
 def shop(where: str, folder: Path, number: int) -> Iterator[Store]:
     """The store with a frontier of so many requests, ten in a batch."""
-    found = [FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=PRINTS[at], slot="p0") for at in range(number)]
+    found = [
+        FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=PRINTS[at], slot="p0")
+        for at in range(number)
+    ]
     with closing(open_store(where, key=key_of(folder))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         store.add_batches("shop", pack(found, size=10, key=None))
         yield store
 
 
-def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
+def test_slots_and_batches_are_moved_and_deleted(
+    sdist: Callable[..., Any], where: str, tmp_path: Path
+) -> None:
     with shop(where, tmp_path, 40) as store:
         moved = sdist("move", "shop", "p", "q", 2)
         assert (moved["batches"], moved["requests"], moved["to"]) == (4, 40, ["q0", "q1"])
@@ -42,14 +47,23 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
 
         number = store.peek("shop", "q0", 1)[0].number
         alone = sdist("move", "shop", "--batch", number, "alone")
-        leased = lease_next(store, "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",))
+        leased = lease_next(
+            store, "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",)
+        )
         assert [one.batch.number for one in leased] == [alone["batch"]]
-        assert sdist("delete", "shop", "--prefix", "alone", "--yes", code=3)["left"] == [alone["batch"]]
-        assert store.fail("shop", alone["batch"], 1, reason="x", now=2.0, max_attempts=1) is BatchState.DEAD
+        assert sdist("delete", "shop", "--prefix", "alone", "--yes", code=3)["left"] == [
+            alone["batch"]
+        ]
+        assert (
+            store.fail("shop", alone["batch"], 1, reason="x", now=2.0, max_attempts=1)
+            is BatchState.DEAD
+        )
         assert sdist("requeue", "shop")["requests"] == alone["requests"]
 
         gone = sdist("dump", "shop", "alone", "--num-requests", 100)["batches"]
-        assert sdist("delete", "shop", "--prefix", "alone", "--yes")["requests"] == alone["requests"]
+        assert (
+            sdist("delete", "shop", "--prefix", "alone", "--yes")["requests"] == alone["requests"]
+        )
         urls = {value["url"] for batch in gone for value in batch["requests"]}
         forgotten = {PRINTS[int(url.rpartition("/")[2])] for url in urls}
         assert set(store.fingerprints("shop")) == set(PRINTS) - forgotten
@@ -74,7 +88,9 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
         assert main._run(["crawls", "misses", "shop", "--kind", "dead", "--json"], debug=False) == 0
         assert json.loads(capsys.readouterr().out)["misses"] == [vars(dead), vars(elsewhere)]
         assert main._run(["crawls", "misses"], debug=False) == 4
-        assert "no crawls yet" in capsys.readouterr().err, "without a name, the newest crawl is meant"
+        assert "no crawls yet" in capsys.readouterr().err, (
+            "without a name, the newest crawl is meant"
+        )
         told = sdist("requeue", "shop", 1)
         assert (told["batches"], told["requests"], told["urls"]) == ([], 0, 1)
         assert store.misses("shop") == [failed, elsewhere]
@@ -113,7 +129,10 @@ def test_the_first_write_makes_a_frontier_and_its_slots_and_both_are_listed(
 ) -> None:
     assert opened().crawls() == []
     add(*pages(*range(40)), options=("--prefix", "p", "--slots", 2))
-    add({"url": "http://shop.example/q", "meta": {"frontier_slot_prefix": "q"}}, options=("--prefix", "p"))
+    add(
+        {"url": "http://shop.example/q", "meta": {"frontier_slot_prefix": "q"}},
+        options=("--prefix", "p"),
+    )
     (listed,) = sdist("list")["frontiers"]
     assert (listed["frontier"], listed["requests"]["waiting"]) == ("shop", 41)
     assert [one["slot"] for one in listed["slots"]] == ["p0", "p1", "q0"]
@@ -131,7 +150,11 @@ def test_ten_thousand_pages_are_spread_evenly_over_eight_slots_and_lie_in_no_oth
 
 def test_a_batch_has_a_hundred_requests_at_most(opened: Callable[[], Store], add: Add) -> None:
     add(*pages(*range(250)))
-    assert [(batch.slot, batch.size) for batch in opened().batches("shop")] == [("0", 100), ("0", 100), ("0", 50)]
+    assert [(batch.slot, batch.size) for batch in opened().batches("shop")] == [
+        ("0", 100),
+        ("0", 100),
+        ("0", 50),
+    ]
 
 
 def test_what_asks_for_the_same_is_known_again_in_any_slot_until_its_slot_is_deleted(
@@ -147,7 +170,9 @@ def test_what_asks_for_the_same_is_known_again_in_any_slot_until_its_slot_is_del
     assert waiting(sdist) == {"q0": 3}
 
 
-def test_what_is_not_to_be_filtered_comes_each_time_and_a_fingerprint_of_its_own_counts(add: Add) -> None:
+def test_what_is_not_to_be_filtered_comes_each_time_and_a_fingerprint_of_its_own_counts(
+    add: Add,
+) -> None:
     url = "http://shop.example/1"
     always = {"url": url, "dont_filter": True}
     assert add(always, always, url, url) == (3, 1)

@@ -21,7 +21,11 @@ from scrapyd_dist.middlewares.producer import filler
 from scrapyd_dist.middlewares.producer import worklist_import as worklists
 from scrapyd_dist.middlewares.producer.filler import FrontierWriter
 from scrapyd_dist.middlewares.producer.read_ahead import STEP
-from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport, request_reader
+from scrapyd_dist.middlewares.producer.worklist_import import (
+    RowReader,
+    WorklistImport,
+    request_reader,
+)
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
 from scrapyd_dist.batches import Miss
@@ -42,13 +46,19 @@ def shop(opened: Callable[[], Store]) -> Store:
     return opened()
 
 
-def producer(store: Store, work: str = "links", process: str = "1", **fields: Any) -> FrontierProducer:
+def producer(
+    store: Store, work: str = "links", process: str = "1", **fields: Any
+) -> FrontierProducer:
     options: dict[str, Any] = {"frontier": "shop", "project": "p", "size": 10, "key": KEY, **fields}
     return FrontierProducer(store=store, work=work, process=process, **options)
 
 
 def found(number: int) -> FrontierIntake:
-    return FrontierIntake(value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=str(number % 3))
+    return FrontierIntake(
+        value={"url": f"http://web/{number}"},
+        fingerprint=str(number).encode(),
+        slot=str(number % 3),
+    )
 
 
 def stored(store: Store) -> Counter[str]:
@@ -80,14 +90,21 @@ def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(sho
 def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(shop: Store) -> None:
     producer(shop, "links", "killed", seconds=0.0).keep([found(1)])
     producer(shop, "links2", "other", seconds=0.0).keep([found(2)])
-    producer(shop, "links.deadbeef", "other", seconds=0.0).keep([found(3)])  # the same spider, told something else
+    producer(shop, "links.deadbeef", "other", seconds=0.0).keep(
+        [found(3)]
+    )  # the same spider, told something else
     wait_for(lambda: len(shop.backlog("shop").lost) == 3)
     producer(shop, "links", "new").begin()
     backlog = shop.backlog("shop")
-    assert (backlog.producers, set(backlog.lost)) == (("links@new",), {"links2@other", "links.deadbeef@other"})
+    assert (backlog.producers, set(backlog.lost)) == (
+        ("links@new",),
+        {"links2@other", "links.deadbeef@other"},
+    )
 
 
-def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(shop: Store) -> None:
+def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(
+    shop: Store,
+) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     producer(shop, "links", f"here.{gone.pid}").keep([found(1)])
@@ -117,7 +134,9 @@ def test_the_name_of_a_crawl_or_no_name_is_refused(store: Store, name: str) -> N
         producer(store, frontier=name).keep([found(1)])
 
 
-def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Callable[[], Store]) -> None:
+def test_several_producers_at_once_lose_nothing_and_double_nothing(
+    opened: Callable[[], Store],
+) -> None:
     count, each = 4, 600
     barrier = Barrier(count, timeout=60)  # a thread that fails must not leave the others waiting
 
@@ -137,7 +156,9 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Calla
     store = opened()
     distinct = (count - 1) * 200 + each
     assert stored(store) == Counter({f"http://web/{n}": 1 for n in range(distinct)})
-    assert counts == store.counts("shop") == {"sealed": distinct, "duplicate": count * each - distinct}
+    assert (
+        counts == store.counts("shop") == {"sealed": distinct, "duplicate": count * each - distinct}
+    )
     assert {slot.slot for slot in store.backlog("shop").slots} == {"0", "1", "2"}
 
 
@@ -159,7 +180,9 @@ for step in count():
 def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
     where: str, opened: Callable[[], Store]
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-c", PRODUCER, where], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, where], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     with process:
         told = 0
@@ -222,7 +245,9 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
     assert shop.misses("shop") == [MISS]
 
 
-async def test_while_too_much_waits_scrapy_waits_too(writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_too_much_waits_scrapy_waits_too(
+    writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(filler, "ROOM", 5)
     await asyncio.wait_for(writer.room.wait(), 10)
     writer.take(map(found, range(5)), {})
@@ -251,7 +276,9 @@ http://web/3
 
 
 def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
-    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(rows(LIST.splitlines(), kind="urls"))
+    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(
+        rows(LIST.splitlines(), kind="urls")
+    )
     assert (account.rows, account.added, account.duplicate, account.bad) == (5, 3, 1, 1)
     assert [row.line for row in account.told] == [4]
     (batch,) = shop.batches("shop")
@@ -259,7 +286,9 @@ def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
     values = decode(shop.payload("shop", 1).get, key=KEY)
     assert values[0] == {"url": "http://web/1", "callback": "parse_page", "priority": 2}
     assert shop.backlog("shop").producers == ()
-    *_, again = WorklistImport(producer=producer(shop), read=work()).fill(rows(LIST.splitlines(), kind="urls"))
+    *_, again = WorklistImport(producer=producer(shop), read=work()).fill(
+        rows(LIST.splitlines(), kind="urls")
+    )
     assert (again.added, again.duplicate) == (0, 4)
 
 
@@ -275,19 +304,28 @@ JSON_LIST = b"""{"url": "http://web/1", "priority": 7, "callback": "other"}
 
 
 def test_json_lines_say_slot_priority_and_spider_of_each(shop: Store) -> None:
-    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(rows(JSON_LIST.splitlines(), kind="jsonl"))
+    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(
+        rows(JSON_LIST.splitlines(), kind="jsonl")
+    )
     assert (account.added, account.duplicate, [row.line for row in account.told]) == (6, 1, [7])
     places = {(batch.slot, batch.priority, batch.size) for batch in shop.batches("shop")}
     assert places == {("0", 7, 1), ("q0", 2, 2), ("@login", 2, 1), ("0", 2, 2)}
-    by_slot = {batch.slot: decode(shop.payload("shop", batch.number).get, key=KEY) for batch in shop.batches("shop")}
+    by_slot = {
+        batch.slot: decode(shop.payload("shop", batch.number).get, key=KEY)
+        for batch in shop.batches("shop")
+    }
     assert by_slot["@login"] == [{"url": "http://web/3", "callback": "enter", "priority": 2}]
     assert by_slot["q0"][0]["meta"] == {"a": 1}
-    assert "secret" not in str([shop.payload("shop", batch.number) for batch in shop.batches("shop")])
+    assert "secret" not in str(
+        [shop.payload("shop", batch.number) for batch in shop.batches("shop")]
+    )
 
 
 def test_a_worklist_knows_pages_as_the_projects_crawls_do(shop: Store) -> None:
     own = work(REQUEST_FINGERPRINTER_CLASS=ByHost)
-    *_, account = WorklistImport(producer=producer(shop), read=own).fill(rows(LIST.splitlines(), kind="urls"))
+    *_, account = WorklistImport(producer=producer(shop), read=own).fill(
+        rows(LIST.splitlines(), kind="urls")
+    )
     assert (account.added, account.duplicate) == (1, 3)
 
 
@@ -298,7 +336,9 @@ class ByHost:
         return request.url.split("/")[2].encode()
 
 
-def test_a_list_that_comes_slowly_is_written_as_it_comes(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_comes_slowly_is_written_as_it_comes(
+    shop: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worklists, "MAX_AGE", 0.0)
     seen = Event()
 
@@ -334,5 +374,7 @@ def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> 
 
 def test_a_list_that_cannot_be_read_leaves_nothing_behind(shop: Store) -> None:
     with pytest.raises(ConfigError, match="has no column"):
-        list(WorklistImport(producer=producer(shop), read=work()).fill(rows([b"a,b\n"], kind="csv")))
+        list(
+            WorklistImport(producer=producer(shop), read=work()).fill(rows([b"a,b\n"], kind="csv"))
+        )
     assert shop.crawls() == []

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
-from rig.scheduling import CRAWL, HOME, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
+from rig.scheduling import (
+    CRAWL,
+    HOME,
+    QUICK,
+    Bench,
+    ModelWorker,
+    leasing,
+    left_behind,
+    make,
+    reach,
+    until,
+)
 from rig.stores import lease_next
 
 from scrapyd_dist.batches import AttemptState
@@ -51,7 +62,9 @@ async def alone(
     tmp_path: Path, *sizes: int, node: ModelNode | None = None, **options: Any
 ) -> AsyncIterator[tuple[Bench, ModelWorker]]:
     """A scheduler with batches of these sizes, and the only worker that it may have."""
-    async with leasing(tmp_path, node or model("one"), scaling=ScalingPolicy(most=1), producer="me", **options) as o:
+    async with leasing(
+        tmp_path, node or model("one"), scaling=ScalingPolicy(most=1), producer="me", **options
+    ) as o:
         o.add(*sizes)
         yield o, await one_worker(o)
 
@@ -60,7 +73,9 @@ async def die_of_a_batch(o: Bench, attempt: int) -> None:
     worker = await one_worker(o)
     await until(worker.lease, "the batch")
     worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-    await until(lambda: any(w.report and w.report.requests for w in o.state.workers()), "its report is read")
+    await until(
+        lambda: any(w.report and w.report.requests for w in o.state.workers()), "its report is read"
+    )
     worker.node.die(worker.job)
     await gone(o, worker)
 
@@ -79,7 +94,9 @@ async def stopped(tmp_path: Path, node: ModelNode, **options: Any) -> AsyncItera
 
 
 async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me") as o:
+    async with leasing(
+        tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me"
+    ) as o:
         o.add(2, 2, 2, 2, 2)
         for worker in await workers(o, 3):
             worker.work_off()
@@ -90,13 +107,28 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
 
 async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) -> None:
     terms = WorkerRequest(lease=30.0, max_batches=5, start="first")
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1, terms=terms), producer="me") as o:
+    async with leasing(
+        tmp_path, model("one"), scaling=ScalingPolicy(most=1, terms=terms), producer="me"
+    ) as o:
         worker = await one_worker(o)
         told = o.nodes[0].jobs[worker.job].told
-        assert (told["crawl"], told["worker"], told["node"], told["url"]) == (CRAWL, 1, "one", "http://one:6800")
-        assert (told["slots"], told["lease"], told["max_batches"], told["start"]) == ([], 30.0, 5, "first")
+        assert (told["crawl"], told["worker"], told["node"], told["url"]) == (
+            CRAWL,
+            1,
+            "one",
+            "http://one:6800",
+        )
+        assert (told["slots"], told["lease"], told["max_batches"], told["start"]) == (
+            [],
+            30.0,
+            5,
+            "first",
+        )
         assert told["store"] == "here"
-        assert (o.nodes[0].jobs[worker.job].spider, o.nodes[0].jobs[worker.job].args) == ("s", {"a": "1"})
+        assert (o.nodes[0].jobs[worker.job].spider, o.nodes[0].jobs[worker.job].args) == (
+            "s",
+            {"a": "1"},
+        )
 
 
 async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that_another_process_left(
@@ -140,7 +172,9 @@ async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_p
         assert o.merged() == [(1, 0), (1, 1), (2, 0)]
 
 
-async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_began_at_once(tmp_path: Path) -> None:
+async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_began_at_once(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=2)
     async with leasing(tmp_path, one, producer="me") as o:
         running = await one_worker(o, 2)
@@ -161,7 +195,9 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
         member = o.state.members[0]
-        await until(lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests")
+        await until(
+            lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests"
+        )
         await until(lambda: o.state.backlog.out == 2, "both batches are seen to be out")
         worker.finish()
         await until(lambda: o.state.counters.requests_done == 10, "a batch is home")
@@ -171,14 +207,20 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
 # workers that fail
 
 
-async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=1), producer="me") as o:
+async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(
+    tmp_path: Path,
+) -> None:
+    async with leasing(
+        tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=1), producer="me"
+    ) as o:
         o.add(2, 2)
         first = await one_worker(o)
         first.lease(2)
         first.finish()
         first.node.die(first.job)
-        await until(lambda: o.states() == ["done", "failed"], "the first is home, the second waits again")
+        await until(
+            lambda: o.states() == ["done", "failed"], "the first is home, the second waits again"
+        )
         second = await one_worker(o)
         assert second.job != first.job
         second.work_off()
@@ -207,13 +249,17 @@ async def test_how_each_worker_ended_is_written_down_as_it_ends(tmp_path: Path) 
         assert found[kept[1]].reason.startswith("after 1 of 2 requests")
 
 
-async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
+async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(
+    tmp_path: Path,
+) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
         first = await one_worker(o, 2)
         first.lease(seconds=-1.0)
         await until(lambda: o.states() == ["failed"], "it waits again")
-        await until(lambda: first.job not in [worker.job for worker in o.workers()], "it is told to end")
+        await until(
+            lambda: first.job not in [worker.job for worker in o.workers()], "it is told to end"
+        )
         (await one_worker(o)).work_off()
         await o.over()
         assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
@@ -223,14 +269,18 @@ async def test_a_worker_that_hangs_counts_once_however_many_leases_it_had(tmp_pa
     async with alone(tmp_path, 2, 2, 2) as (o, hanging):
         hanging.lease(3, seconds=-1.0)
         await until(lambda: o.states() == ["failed"] * 3, "they wait again")
-        await until(lambda: hanging.job not in [worker.job for worker in o.workers()], "it is told to end")
+        await until(
+            lambda: hanging.job not in [worker.job for worker in o.workers()], "it is told to end"
+        )
         second = await one_worker(o)
         assert o.scheduler.breaker._nodes["one"] == 1
         second.work_off()
         await o.over()
 
 
-async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_batch(tmp_path: Path) -> None:
+async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_batch(
+    tmp_path: Path,
+) -> None:
     bad, good = model("bad"), model("good")
     limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=2)}
     async with leasing(tmp_path, bad, good, **limits) as o:
@@ -258,7 +308,9 @@ async def test_a_restarted_node_costs_what_its_workers_had_no_attempt(tmp_path: 
             worker.node.die(worker.job)
             worker.node.jobs[worker.job].forgotten = True
             await gone(o, worker)
-            await until(lambda: o.states() == ["failed"], f"it waits again after {number + 1} restarts")
+            await until(
+                lambda: o.states() == ["failed"], f"it waits again after {number + 1} restarts"
+            )
         (await one_worker(o)).work_off()
         await o.over(whole=1)
 
@@ -283,7 +335,9 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
         member = o.state.members[0]
-        await until(lambda: member.progress() == Counter(), "what will be done again does not count")
+        await until(
+            lambda: member.progress() == Counter(), "what will be done again does not count"
+        )
         worker.work_off()
         await o.over(whole=1)
 
@@ -333,7 +387,9 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
         assert len(one.posts) in {3, 4}  # one may be on its way when the third is judged
 
 
-async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(tmp_path: Path) -> None:
+async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=9)
     async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, prefix="p", most=8)) as o:
         for number in range(7):
@@ -346,7 +402,9 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
         assert (o.scheduler.failed, o.states()) == (True, ["sealed"] * 7)
 
 
-async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(tmp_path: Path) -> None:
+async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(
+    tmp_path: Path,
+) -> None:
     one, other = model("one", slots=1), model("other", slots=1)
     async with leasing(tmp_path, one, other, scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
@@ -367,7 +425,9 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
         await until(lambda: len(o.workers()) == 2, "two workers")
         for count in range(1, 4):
             await until(lambda count=count: len(bad.posts) == count, "another one there")  # type: ignore[misc]  # the default binds it
-            next(worker for worker in o.workers() if worker.node is bad).end("refused", problem="no disk")
+            next(worker for worker in o.workers() if worker.node is bad).end(
+                "refused", problem="no disk"
+            )
         await until(lambda: o.state.members[0].unfit, "it is taken out")
         assert "no disk" in o.state.members[0].unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
@@ -395,9 +455,16 @@ async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Pa
     one = model("one")
     async with leasing(tmp_path, one, producer="me", scaling=ScalingPolicy(most=1)) as o:
         o.add(1, slot="@login")
-        await until(lambda: any(job.spider == "login" for job in one.jobs.values()), "the idle one makes room")
+        await until(
+            lambda: any(job.spider == "login" for job in one.jobs.values()),
+            "the idle one makes room",
+        )
         worker = o.workers()[-1].begin()
-        assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@login"], "p", {})
+        assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (
+            ["@login"],
+            "p",
+            {},
+        )
         worker.work_off()
         worker.end()
         await o.over()
@@ -428,7 +495,9 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 ) -> None:
     slots = [f"p{number}" for number in range(8)]
     one, two = model("one", slots=8), model("two", slots=8)  # more room than is wanted
-    async with leasing(tmp_path, one, two, scaling=ScalingPolicy(per_slot=1, prefix="p", most=12)) as o:
+    async with leasing(
+        tmp_path, one, two, scaling=ScalingPolicy(per_slot=1, prefix="p", most=12)
+    ) as o:
         for slot in slots:
             o.add(1, 1, 1, slot=slot)
         await until(lambda: len(o.workers()) == 8, "eight workers")
@@ -449,7 +518,9 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 
 
 async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)) as o:
+    async with leasing(
+        tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)
+    ) as o:
         o.add(1, slot="p0")
         (await one_worker(o)).work_off()
         o.store.register_producer(CRAWL, "me", 60)
@@ -484,7 +555,9 @@ async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path:
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
 
 
-async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers_alone(tmp_path: Path) -> None:
+async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers_alone(
+    tmp_path: Path,
+) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=2, every=0)) as o:
         o.add(1, 1, 1, slot="p0")
         await o.ended()
@@ -494,7 +567,9 @@ async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers
 
 async def test_a_producer_that_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
     once = replace(QUICK, wait=False)
-    async with leasing(tmp_path, model("one"), limits=once, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(
+        tmp_path, model("one"), limits=once, scaling=ScalingPolicy(most=1), producer="me"
+    ) as o:
         o.add(1)
         await o.over()
         await asyncio.wait_for(o.scheduler.left(), 5)
@@ -513,7 +588,9 @@ async def test_enough_time_is_enough(tmp_path: Path) -> None:
 
 async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: Path) -> None:
     far, near = model("far"), model("near")
-    async with leasing(tmp_path, far, near, reach=far_away, producer="me", scaling=ScalingPolicy(most=2)) as o:
+    async with leasing(
+        tmp_path, far, near, reach=far_away, producer="me", scaling=ScalingPolicy(most=2)
+    ) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
         assert o.state.members[0].unfit == WHY
@@ -549,7 +626,9 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
         assert (o.states(), o.state.counters.failed) == (["done"], 0)
 
 
-async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
+async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(
+    tmp_path: Path,
+) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
         (lost,) = (worker for worker in await workers(o, 2) if worker.node is away)
@@ -559,12 +638,16 @@ async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batc
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.state.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
+            await until(
+                lambda count=count: o.state.counters.failed == count, "and it is out of reach"
+            )  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).work_off()
         await o.over(whole=1)
 
 
-async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_is_cancelled(tmp_path: Path) -> None:
+async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_is_cancelled(
+    tmp_path: Path,
+) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     once = replace(QUICK, max_attempts=1)  # it says nothing of the batch, which is not dead for it
     async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
@@ -600,7 +683,9 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         assert len(o.posts()) == 2
 
 
-async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
+async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     async with alone(tmp_path, 4, 4, node=one) as (before, worker):
         worker.lease(2)
@@ -610,7 +695,9 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
         done = Counter(requests=2, pages=2, items=2)
-        await until(lambda: after.state.members[0].progress() == done, "what was home before counts once")
+        await until(
+            lambda: after.state.members[0].progress() == done, "what was home before counts once"
+        )
         worker.finish()
         await after.over()
         after.whole(2, size=4)
@@ -629,7 +716,9 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
         assert after.merged() == [(1, 0), (1, 1)]
 
 
-async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
+async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
         before.add(2)
@@ -644,7 +733,9 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
 
 
-async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
+async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
         before.add(2)
@@ -694,7 +785,9 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
-async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: Path, names: tuple[str, str]) -> None:
+async def test_where_no_worker_reaches_the_store_all_batches_are_sent(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
     """Nodes of which that is known, and nodes whose first worker says so."""
     nodes = [model(name) for name in names]
     async with auto(tmp_path, *nodes, reach=far_away) as b:
@@ -720,13 +813,17 @@ async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_
         assert sent(one) == ["c.b1.a2", "c.b2.a1"]
 
 
-async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_batches(tmp_path: Path) -> None:
+async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_batches(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     async with auto(tmp_path, one, scaling=ScalingPolicy(most=1)) as b:
         b.add(2, 2)
         for _ in range(OF_A_NODE):
             await until(b.workers, "a worker")
-            b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
+            b.workers()[-1].begin().end(
+                "store-lost", problem="The store is out of this worker's reach: refused."
+            )
         await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
         (member,) = b.state.members
@@ -744,5 +841,8 @@ async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another
         b.add(2, slot="@shop:login")
         await b.over()
         assert b.states() == ["done", "done", "dead"]
-        assert [(job.spider, job.args.get("a")) for job in far.jobs.values()] == [("s", "1"), ("login", None)]
+        assert [(job.spider, job.args.get("a")) for job in far.jobs.values()] == [
+            ("s", "1"),
+            ("login", None),
+        ]
         assert WHY in b.store.batch("c", 3).reason

@@ -64,14 +64,19 @@ class Short(scrapy.Spider):
 @pytest.fixture
 def made(project: MakeProject) -> Project:
     """A project whose scrapy.cfg would lead a Scrapyd below its folder astray."""
-    return project(spiders={"all": SPIDER}, extra="[scrapyd]\nhttp_port = 1\nmax_proc = 77\nnode_name = astray\n")
+    return project(
+        spiders={"all": SPIDER},
+        extra="[scrapyd]\nhttp_port = 1\nmax_proc = 77\nnode_name = astray\n",
+    )
 
 
 @pytest.fixture
 def state(made: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     home = made.path.parent / "home"
     home.mkdir()
-    (home / ".scrapyd.conf").write_text("[scrapyd]\nitems_dir = items\nnode_name = astray\n", encoding="utf-8")
+    (home / ".scrapyd.conf").write_text(
+        "[scrapyd]\nitems_dir = items\nnode_name = astray\n", encoding="utf-8"
+    )
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "no.such.module")
     folder = made.path / ".sdist"
@@ -89,12 +94,21 @@ def ask(node: Node, call: Call[Any]) -> Any:
 
 
 def pids(state: Path) -> list[int]:
-    return [row["pid"] for row in json.loads((state / "nodes/nodes.json").read_text(encoding="utf-8"))["nodes"]]
+    return [
+        row["pid"]
+        for row in json.loads((state / "nodes/nodes.json").read_text(encoding="utf-8"))["nodes"]
+    ]
 
 
 def begin(node: Node, made: Project, job: str, **args: str) -> int:
     """Deploy, start the endless spider, and give its process id once it is under way."""
-    result = ensure([node], "small", build(made.path, "small.settings"), RollOutRequest(spider="endless"), now=NOON)
+    result = ensure(
+        [node],
+        "small",
+        build(made.path, "small.settings"),
+        RollOutRequest(spider="endless"),
+        now=NOON,
+    )
     ask(node, api.schedule("small", "endless", jobid=job, version=result.version, args=args))
     log = made.path / ".sdist/nodes" / node.name / f"logs/small/endless/{job}.log"
     wait_for(lambda: "it began" in log.read_text(encoding="utf-8"), 60, f"the begin of {job}")
@@ -141,7 +155,9 @@ def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project
     result = ensure([node], "small", build(made.path, "small.settings"), now=NOON)
     ask(node, api.schedule("small", "short", jobid="j", version=result.version))
     wait_for(lambda: ask(node, api.listjobs()).finished, 60, "the end of a job")
-    assert "finish_reason': 'finished'" in (state / "nodes/local1/logs/small/short/j.log").read_text(encoding="utf-8")
+    assert "finish_reason': 'finished'" in (
+        state / "nodes/local1/logs/small/short/j.log"
+    ).read_text(encoding="utf-8")
     assert not (state / "nodes/local1/items").exists()
 
     # What finished is remembered over a restart.
@@ -157,18 +173,26 @@ def test_only_its_owner_gets_in(start: Start, state: Path) -> None:
     assert fetch(node.url_of("daemonstatus.json"), auth=("sdist", "wrong")).status == 401
     assert stat.S_IMODE((state / "nodes/nodes.json").stat().st_mode) == 0o600
     command = Path(f"/proc/{pids(state)[0]}/cmdline").read_bytes().decode()
-    files = [path.read_text(encoding="utf-8") for path in (state / "nodes/local1").iterdir() if path.is_file()]
+    files = [
+        path.read_text(encoding="utf-8")
+        for path in (state / "nodes/local1").iterdir()
+        if path.is_file()
+    ]
     assert node.password not in "".join([command, repr(node), *files])
     # Ctrl-C in this terminal does not reach it.
     assert os.getsid(pids(state)[0]) == pids(state)[0]
 
 
-def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(start: Start, state: Path, made: Project) -> None:
+def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(
+    start: Start, state: Path, made: Project
+) -> None:
     (node,) = start(1)
     job = begin(node, made, "j1")
     down(state, grace=30)
     assert not is_there(job)
-    assert "Spider closed (shutdown)" in (state / "nodes/local1/logs/small/endless/j1.log").read_text(encoding="utf-8")
+    assert "Spider closed (shutdown)" in (
+        state / "nodes/local1/logs/small/endless/j1.log"
+    ).read_text(encoding="utf-8")
     (node,) = start(1)
     job = begin(node, made, "j2", deaf="1")
     down(state, grace=0.2)
@@ -192,9 +216,18 @@ def test_a_reused_pid_is_left_alone(start: Start, state: Path) -> None:
     start(1)
     down(state)
     # As if the id of a node belonged to another process by now.
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as other:
         path = state / "nodes/nodes.json"
-        row = {"name": "local1", "port": 1, "password": "x", "slots": 1, "pid": other.pid, "folder": "/"}
+        row = {
+            "name": "local1",
+            "port": 1,
+            "password": "x",
+            "slots": 1,
+            "pid": other.pid,
+            "folder": "/",
+        }
         path.write_text(json.dumps({"schema": 1, "nodes": [row]}), encoding="utf-8")
         assert running(state) == ()
         assert down(state, grace=0) == ()
@@ -219,7 +252,9 @@ class TestWhatGoesWrong:
     def test_one_that_dies_says_why(
         self, start: Start, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        (tmp_path / "scrapyd.py").write_text("raise OSError('the disk is full of bees')\n", encoding="utf-8")
+        (tmp_path / "scrapyd.py").write_text(
+            "raise OSError('the disk is full of bees')\n", encoding="utf-8"
+        )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         with pytest.raises(DistError, match="the disk is full of bees"):
             start(1)
@@ -266,7 +301,9 @@ if LOW in os.environ:
         assert not is_there(job)
 
 
-def test_without_psutil_the_extra_is_named(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_psutil_the_extra_is_named(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert running(state) == ()
     with pytest.raises(ConfigError, match=r"need psutil.*pip install 'scrapyd-dist\[local\]'"):

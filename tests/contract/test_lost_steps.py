@@ -15,7 +15,10 @@ STEPS = ("sealed", "sent", "running")
 
 def copy(source: Path, target: Path) -> None:
     """Copy a store that is in use, or put it back into one that is."""
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target, timeout=10)) as other:
+    with (
+        closing(sqlite3.connect(source)) as one,
+        closing(sqlite3.connect(target, timeout=10)) as other,
+    ):
         one.backup(other)
 
 

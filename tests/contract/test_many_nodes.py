@@ -29,7 +29,9 @@ SILENT = 4.0
 def test_two_hundred_nodes_fifty_of_them_dead() -> None:
     with closing(ManyNodes()) as many, closing(BlackHole()) as hole:
         # The dead stand at the front, where they hold most of the threads at once.
-        dead = [hole.node(f"hole{n}") for n in range(25)] + [refusing(f"closed{n}") for n in range(25)]
+        dead = [hole.node(f"hole{n}") for n in range(25)] + [
+            refusing(f"closed{n}") for n in range(25)
+        ]
         nodes = dead + [many.node(f"web{n}") for n in range(150)]
         sender = RequestsTransport(connect_timeout=CONNECT)
         threads_before = threading.active_count()
@@ -47,7 +49,9 @@ def test_two_hundred_nodes_fifty_of_them_dead() -> None:
     assert all(type(seen[f"hole{n}"].error) is ConnectTimeout for n in range(25))
     first_dead = min(told[f"hole{n}"] for n in range(25))
     assert first_dead >= CONNECT * 0.9
-    assert told["web0"] < first_dead, "the first of the living is told while the dead are waited for"
+    assert told["web0"] < first_dead, (
+        "the first of the living is told while the dead are waited for"
+    )
     assert took < 3 * CONNECT
     assert most <= MAX_THREADS
     # Who does not connect is not asked for versions as well.
@@ -58,7 +62,9 @@ def test_silent_nodes_delay_no_look_at_another() -> None:
     async def look() -> float:
         with closing(ThreadTransport()) as sender:
             silent = [
-                asyncio.ensure_future(sender.send(mute.node(f"mute{n}"), api.daemonstatus(), timeout=SILENT))
+                asyncio.ensure_future(
+                    sender.send(mute.node(f"mute{n}"), api.daemonstatus(), timeout=SILENT)
+                )
                 for n in range(40)
             ]
             await asyncio.sleep(0)
@@ -70,7 +76,11 @@ def test_silent_nodes_delay_no_look_at_another() -> None:
             return took
 
     # Twisted's loop runs in this thread.
-    with closing(ManyNodes()) as many, closing(ManyNodes(latency=60)) as mute, ThreadPoolExecutor(1) as other:
+    with (
+        closing(ManyNodes()) as many,
+        closing(ManyNodes(latency=60)) as mute,
+        ThreadPoolExecutor(1) as other,
+    ):
         assert other.submit(lambda: asyncio.run(look())).result() < SILENT / 2
 
 
@@ -83,7 +93,12 @@ def test_a_sweep_asks_all_nodes_at_the_same_time() -> None:
 
 def test_a_node_may_take_longer_to_answer_than_to_connect() -> None:
     with closing(ManyNodes(latency=0.6)) as slow:
-        assert RequestsTransport(connect_timeout=0.3).send(slow.node("b"), api.daemonstatus(), timeout=20).pending == 0
+        assert (
+            RequestsTransport(connect_timeout=0.3)
+            .send(slow.node("b"), api.daemonstatus(), timeout=20)
+            .pending
+            == 0
+        )
 
 
 def test_a_port_without_tls_is_not_waited_for_as_long_as_an_answer() -> None:

@@ -20,7 +20,15 @@ from rig.calls import SHORT, node_at
 
 from scrapyd_dist.errors import AuthRefused, CutReply, NodeError, NoReply, NotJson, ServerFailed
 from scrapyd_dist.items import download
-from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home, count_lines, mend, pull
+from scrapyd_dist.items.download import (
+    DownloadedFile,
+    DownloadState,
+    WantedFile,
+    copy_home,
+    count_lines,
+    mend,
+    pull,
+)
 from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, look, survey
 from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.nodes import Node
@@ -40,7 +48,9 @@ def asked(request: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2] or len(LOG))
 
 
-def piece(connection: Connection, request: bytes, total: object, longer: int = 0, told: int = 0) -> None:
+def piece(
+    connection: Connection, request: bytes, total: object, longer: int = 0, told: int = 0
+) -> None:
     """A 206 with the bytes that were asked for, or so many more or less; `told`: how far off it says that they are."""
     first, last = asked(request)
     body = LOG[first : last + 1 + longer]
@@ -48,7 +58,9 @@ def piece(connection: Connection, request: bytes, total: object, longer: int = 0
         connection.answer(416, b"", f"Content-Range: bytes */{len(LOG)}")
         return
     begins = first + told
-    connection.answer(206, body, f"Content-Range: bytes {begins}-{begins + len(body) - 1}/{total}", TEXT)
+    connection.answer(
+        206, body, f"Content-Range: bytes {begins}-{begins + len(body) - 1}/{total}", TEXT
+    )
 
 
 def rightly(connection: Connection, request: bytes, data: bytes) -> None:
@@ -58,7 +70,9 @@ def rightly(connection: Connection, request: bytes, data: bytes) -> None:
         connection.answer(416, b"", f"Content-Range: bytes */{len(data)}")
     else:
         body = data[first : last + 1]
-        connection.answer(206, body, f"Content-Range: bytes {first}-{first + len(body) - 1}/{len(data)}", TEXT)
+        connection.answer(
+            206, body, f"Content-Range: bytes {first}-{first + len(body) - 1}/{len(data)}", TEXT
+        )
 
 
 def whole(connection: Connection, _: bytes) -> None:
@@ -102,13 +116,22 @@ RIGHT: dict[str, Play] = {
 WRONG: dict[str, tuple[Play, type[NodeError]]] = {
     "other bytes": (lambda c, r: piece(c, r, len(LOG), told=7), NotJson),
     "no Content-Range": (lambda c, r: c.answer(206, LOG[: asked(r)[1] + 1], TEXT), NotJson),
-    "a Content-Range that is none": (lambda c, _: c.answer(206, LOG, "Content-Range: bytes 0-9/3", TEXT), NotJson),
+    "a Content-Range that is none": (
+        lambda c, _: c.answer(206, LOG, "Content-Range: bytes 0-9/3", TEXT),
+        NotJson,
+    ),
     "5,000 digits": (lambda c, r: piece(c, r, "9" * 5000), NotJson),
     "less than was asked for": (lambda c, r: piece(c, r, len(LOG), longer=-100), CutReply),
     "a size that is too large": (lambda c, r: piece(c, r, 10**15), CutReply),
-    "416 for ever": (lambda c, _: c.answer(416, b"", f"Content-Range: bytes */{len(LOG)}"), NotJson),
+    "416 for ever": (
+        lambda c, _: c.answer(416, b"", f"Content-Range: bytes */{len(LOG)}"),
+        NotJson,
+    ),
     "a body without an end": (endless("200 OK"), NoReply),
-    "a piece without an end": (endless("206 OK", f"Content-Range: bytes 0-9/{len(LOG)}"), NodeError),
+    "a piece without an end": (
+        endless("206 OK", f"Content-Range: bytes 0-9/{len(LOG)}"),
+        NodeError,
+    ),
     "a size that shrinks": (shrinking(), NotJson),
 }
 
@@ -141,7 +164,9 @@ def test_or_the_node_is_named_in_time(name: str) -> None:
 
 def test_a_log_that_is_replaced_by_a_shorter_one_is_read_on() -> None:
     now = [LOG]
-    with closing(BadPeer(lambda connection, request: rightly(connection, request, now[0]))) as server:
+    with closing(
+        BadPeer(lambda connection, request: rightly(connection, request, now[0]))
+    ) as server:
         tap = LogTap(RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS)
         assert len(list(tap.all())) == 10_000
         now[0] = LINE % (0, 1)
@@ -161,7 +186,10 @@ def test_no_more_of_a_whole_log_is_read_than_it_had() -> None:
 
 def test_a_look_at_times_that_are_none() -> None:
     def play(connection: Connection, _: bytes) -> None:
-        times = ("Date: Fri, 31 Dec 99999999999 1:1:1 GMT", "Last-Modified: Mon, 01 Jan 0001 00:00:00 +2300")
+        times = (
+            "Date: Fri, 31 Dec 99999999999 1:1:1 GMT",
+            "Last-Modified: Mon, 01 Jan 0001 00:00:00 +2300",
+        )
         connection.answer(200, b"0001-01-01 00:00:00 [x] INFO: y\n", TEXT, *times)
 
     with closing(BadPeer(play)) as server:
@@ -176,7 +204,11 @@ PLAYS = pytest.mark.parametrize(
 
 
 def received(
-    sender: Sender, node: Node, error: type[NodeError] | None = None, silence: float = 30, **options: Any
+    sender: Sender,
+    node: Node,
+    error: type[NodeError] | None = None,
+    silence: float = 30,
+    **options: Any,
 ) -> bytes:
     """What a download of the log from there on gives to its sink, until this error if one is named."""
     got = bytearray()
@@ -213,7 +245,9 @@ def test_a_length_that_is_none(sender: Sender, peer: Callable[..., BadPeer], len
 
 def test_nothing_new(sender: Sender, peer: Callable[..., BadPeer]) -> None:
     got = bytearray()
-    chunk = sender.send(node_at(peer(RIGHT["ranges"]).port), api.fetch("logs/a", start=len(LOG), sink=got.extend))
+    chunk = sender.send(
+        node_at(peer(RIGHT["ranges"]).port), api.fetch("logs/a", start=len(LOG), sink=got.extend)
+    )
     assert chunk is not None
     assert (bytes(got), chunk.body, chunk.total) == (b"", b"", len(LOG))
 
@@ -240,7 +274,11 @@ def test_a_log_folder_behind_a_proxy_that_compresses_is_there(
     sender: Sender, peer: Callable[..., BadPeer], status: int
 ) -> None:
     page = gzip.compress(b"<html>No Such Resource: File not found.</html>")
-    node = node_at(peer(lambda c, _: c.answer(status, page, "Content-Encoding: gzip", "Content-Type: text/html")).port)
+    node = node_at(
+        peer(
+            lambda c, _: c.answer(status, page, "Content-Encoding: gzip", "Content-Type: text/html")
+        ).port
+    )
     assert sender.send(node, api.serves("logs")) is True
 
 
@@ -272,7 +310,12 @@ def test_packed_bytes_stay_packed(sender: Sender, peer: Callable[..., BadPeer]) 
     ("play", "kind"),
     [
         (lambda c, _: c.answer(401, b"<html>Unauthorized"), AuthRefused),
-        (lambda c, _: c.answer(200, b"<html>Log in here", "Content-Type: text/html; charset=utf-8"), NotJson),
+        (
+            lambda c, _: c.answer(
+                200, b"<html>Log in here", "Content-Type: text/html; charset=utf-8"
+            ),
+            NotJson,
+        ),
         (lambda c, _: c.answer(206, b"xyz", "Content-Range: bytes 0-2/3"), NotJson),
         (lambda c, _: c.answer(302, b"moved", "Location: /x/"), NotJson),
         (lambda c, _: c.answer(503, b"wait"), ServerFailed),
@@ -370,7 +413,9 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
 
 
 def part_of(data: bytes) -> PartInfo:
-    return PartInfo(file="x", items=data.count(b"\n"), bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return PartInfo(
+        file="x", items=data.count(b"\n"), bytes=len(data), sha256=hashlib.sha256(data).hexdigest()
+    )
 
 
 def bring(shelf: Any, folder: Path, **more: Any) -> DownloadedFile:
@@ -385,10 +430,20 @@ def names(folder: Path) -> list[str]:
 
 def test_a_part_comes_home_once(shelf: Shelf, tmp_path: Path) -> None:
     first = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (first.state, first.fetched, first.items, first.bytes) == (DownloadState.WHOLE, len(DATA), 5000, len(DATA))
+    assert (first.state, first.fetched, first.items, first.bytes) == (
+        DownloadState.WHOLE,
+        len(DATA),
+        5000,
+        len(DATA),
+    )
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
     again = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (again.state, again.fetched, again.items, len(shelf.sent)) == (DownloadState.PRESENT, 0, 5000, 1)
+    assert (again.state, again.fetched, again.items, len(shelf.sent)) == (
+        DownloadState.PRESENT,
+        0,
+        5000,
+        1,
+    )
 
 
 @pytest.mark.parametrize("part", [part_of(DATA), None], ids=["told by a worker", "a plain feed"])
@@ -404,7 +459,11 @@ def test_broken_off_and_pulled_again_it_fetches_only_what_is_missing(
     shelf.sent.clear()
     shelf.cuts = [20_000]
     whole = bring(shelf, tmp_path, part=part)
-    assert (whole.state, whole.fetched, whole.items) == (DownloadState.WHOLE, len(DATA) - 30_000, 5000)
+    assert (whole.state, whole.fetched, whole.items) == (
+        DownloadState.WHOLE,
+        len(DATA) - 30_000,
+        5000,
+    )
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
     assert sum(count for _, count in shelf.sent) == len(DATA) - 30_000
     assert [first for first, _ in shelf.sent] == [30_000, 50_000]
@@ -430,10 +489,14 @@ def test_what_is_here_of_another_file_is_thrown_away(
 
 
 @pytest.mark.parametrize("data", [DATA[:-3] + b"0}\n", DATA[:100]])
-def test_a_part_that_is_not_what_its_worker_wrote_is_lost(shelf: Shelf, tmp_path: Path, data: bytes) -> None:
+def test_a_part_that_is_not_what_its_worker_wrote_is_lost(
+    shelf: Shelf, tmp_path: Path, data: bytes
+) -> None:
     shelf.data = data
     lost = DownloadedFile(
-        state=DownloadState.LOST, fetched=len(data), reason="it is not what its worker wrote: the hashes differ"
+        state=DownloadState.LOST,
+        fetched=len(data),
+        reason="it is not what its worker wrote: the hashes differ",
     )
     assert bring(shelf, tmp_path, part=part_of(DATA)) == lost
     assert names(tmp_path) == []
@@ -442,11 +505,19 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_lost(shelf: Shelf, tmp_path
 def test_while_its_job_writes_it_a_file_grows(shelf: Shelf, tmp_path: Path) -> None:
     shelf.data = DATA[:1005]
     growing = bring(shelf, tmp_path, over=False)
-    assert (growing.state, growing.fetched, growing.items) == (DownloadState.GROWING, 1005, DATA[:1005].count(b"\n"))
+    assert (growing.state, growing.fetched, growing.items) == (
+        DownloadState.GROWING,
+        1005,
+        DATA[:1005].count(b"\n"),
+    )
     assert (tmp_path / "c.b1.a1.jl.part").read_bytes() == DATA[:1005]
     shelf.data = DATA + b'{"number": 5'
     whole = bring(shelf, tmp_path)
-    assert (whole.state, whole.fetched, whole.items) == (DownloadState.WHOLE, len(DATA) + 12 - 1005, 5000)
+    assert (whole.state, whole.fetched, whole.items) == (
+        DownloadState.WHOLE,
+        len(DATA) + 12 - 1005,
+        5000,
+    )
     assert whole.torn == 12
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
 
@@ -487,7 +558,12 @@ def test_files_of_this_machine_are_copied_when_they_changed(tmp_path: Path) -> N
     assert copy_home(source, target).state is DownloadState.LOST
     source.write_bytes(b'{"a": 1}\n{"a"')
     first = copy_home(source, target)
-    assert (first.state, first.items, first.torn, target.read_bytes()) == (DownloadState.WHOLE, 1, 4, b'{"a": 1}\n')
+    assert (first.state, first.items, first.torn, target.read_bytes()) == (
+        DownloadState.WHOLE,
+        1,
+        4,
+        b'{"a": 1}\n',
+    )
     source.write_bytes(b'{"a": 1}\n{"a": 2}\n')
     assert copy_home(source, target).items == 2
     assert copy_home(source, target).state is DownloadState.PRESENT

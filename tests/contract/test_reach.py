@@ -51,7 +51,9 @@ class TestWorker:
         assert PASSWORD not in str(way.told)
         assert reached(way.told) == "s"
 
-    def test_its_nodes_environment_comes_first(self, where: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_nodes_environment_comes_first(
+        self, where: str, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv(VARIABLE, where)
         assert reached({}) == "s"
         assert reached({"store": "/no/such/file"}) == "s"
@@ -79,7 +81,9 @@ class TestWorker:
         assert "failed" in why_not({"store": f"redis://127.0.0.1:{free_port()}/0"})
 
     @pytest.mark.parametrize(
-        ("key", "words"), [(None, "carries no key"), (Fernet.generate_key(), "another key")], ids=["none", "another"]
+        ("key", "words"),
+        [(None, "carries no key"), (Fernet.generate_key(), "another key")],
+        ids=["none", "another"],
     )
     def test_a_sealed_address_needs_the_key(
         self, key: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +109,8 @@ class TestSender:
         assert "fuse.bindfs" in how_to_reach(str(tmp_path / "store.db"), HERE, None).reason
 
     @pytest.mark.parametrize(
-        "where", ["redis://127.0.0.1/0", "redis://localhost:7/0", "unix:///s?db=0", "redis://[::1]/0"]
+        "where",
+        ["redis://127.0.0.1/0", "redis://localhost:7/0", "unix:///s?db=0", "redis://[::1]/0"],
     )
     def test_a_server_of_this_machine_is_for_this_machine(self, where: str) -> None:
         assert how_to_reach(where, HERE, None).told == {"store": where}
@@ -132,7 +137,9 @@ class TestSender:
         assert "has no key" in bare.reason
         assert "hush" not in bare.reason
 
-    def test_each_node_is_looked_for_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_node_is_looked_for_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         asked: list[str] = []
 
         def here(host: str) -> bool:

@@ -11,7 +11,9 @@ from rig.waiting import wait_for
 
 def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) -> None:
     line = [str(node_python), "-c", "import scrapyd_dist"]
-    done = subprocess.run(line, cwd=tmp_path, env=private_environment(tmp_path), check=False, capture_output=True)
+    done = subprocess.run(
+        line, cwd=tmp_path, env=private_environment(tmp_path), check=False, capture_output=True
+    )
     assert b"No module named 'scrapyd_dist'" in done.stderr
 
 
@@ -27,7 +29,9 @@ def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
         (demo.path / name).rename(node.work / name)
     node.start()
     node.wait()
-    job = node.api("schedule.json", project="default", spider="plain", setting=["A=1", "B=2"], jobid="j1")
+    job = node.api(
+        "schedule.json", project="default", spider="plain", setting=["A=1", "B=2"], jobid="j1"
+    )
     assert job["status"] == "ok", job
     wait_for(running.hits, 60, "the job's first request")
     assert list(node.job_pids().values()) == ["j1"]

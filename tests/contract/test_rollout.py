@@ -79,7 +79,13 @@ MakeEgg = Callable[..., Egg]
 
 
 def node_of(real: ScrapydNode, **more: Any) -> Node:
-    return Node.parse(real.url, name=real.name, username=real.username or None, password=real.password or None, **more)
+    return Node.parse(
+        real.url,
+        name=real.name,
+        username=real.username or None,
+        password=real.password or None,
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +127,18 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
     def note(node: Node, step: Step) -> None:
         steps[node.name].append(step)
 
-    first = ensure(nodes, "p", egg, RollOutRequest(spider="one"), now=NOON, state=tmp_path, progress=note)
+    first = ensure(
+        nodes, "p", egg, RollOutRequest(spider="one"), now=NOON, state=tmp_path, progress=note
+    )
     name = version_name(egg.content_hash, NOON)
     assert (first.version, uploaded(first)) == (name, [True, True])
     assert all(node.spiders == ("one",) and node.same_code for node in first.ready)
     assert clean[0].versions("p") == clean[1].versions("p") == [name]
     assert list(steps.values()) == [[Step.ASKING, Step.UPLOADING, Step.CHECKING, Step.UPLOADED]] * 2
 
-    again = ensure(nodes, "p", egg, RollOutRequest(spider="one", dirty=True), now=NOON + timedelta(days=1))
+    again = ensure(
+        nodes, "p", egg, RollOutRequest(spider="one", dirty=True), now=NOON + timedelta(days=1)
+    )
     assert (again.version, uploaded(again)) == (name, [False, False])
 
     # One node lost it, and its name is known from the other one, or from the kept egg alone.
@@ -153,7 +163,9 @@ def test_changed_code_gets_a_name_of_its_own(clean: Pair, make_egg: MakeEgg) -> 
 
 
 def test_a_nodes_own_project_name(clean: Pair, make_egg: MakeEgg) -> None:
-    result = ensure([node_of(clean[0], project="own"), node_of(clean[1])], "p", make_egg(), now=NOON)
+    result = ensure(
+        [node_of(clean[0], project="own"), node_of(clean[1])], "p", make_egg(), now=NOON
+    )
     assert clean[0].versions("own") == clean[1].versions("p") == [result.version]
 
 
@@ -163,7 +175,10 @@ def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> 
     ensure(nodes[:1], "p", egg, now=NOON)
     ensure(nodes[1:], "p", egg, now=NOON + timedelta(hours=1))
     both = ensure(nodes, "p", egg, now=NOON + timedelta(hours=2))
-    assert (both.version, uploaded(both)) == (version_name(egg.content_hash, NOON + timedelta(hours=1)), [True, False])
+    assert (both.version, uploaded(both)) == (
+        version_name(egg.content_hash, NOON + timedelta(hours=1)),
+        [True, False],
+    )
 
 
 def test_a_failing_node_stops_no_other(clean: Pair, make_egg: MakeEgg, deaf: Node) -> None:
@@ -192,7 +207,9 @@ def test_a_broken_egg_is_removed_and_told_once(clean: Pair, make_egg: MakeEgg) -
 
 
 def test_a_missing_spider(clean: Pair, make_egg: MakeEgg) -> None:
-    result = ensure([node_of(real) for real in clean], "p", make_egg(), RollOutRequest(spider="none"), now=NOON)
+    result = ensure(
+        [node_of(real) for real in clean], "p", make_egg(), RollOutRequest(spider="none"), now=NOON
+    )
     ((reason, names),) = result.failures.items()
     assert "no spider 'none'. It has: one." in reason
     assert len(names) == 2
@@ -203,7 +220,11 @@ class Meanwhile(RequestsTransport):
     """Does something before or after each call of a page."""
 
     def __init__(
-        self, page: str, *, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
+        self,
+        page: str,
+        *,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__()
         self.page, self.before, self.after = page, before, after
@@ -230,17 +251,34 @@ def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
 
 def test_an_upload_whose_reply_was_lost_counts(clean: Pair, make_egg: MakeEgg) -> None:
     transport = Meanwhile("addversion.json", after=fails(NoReply))
-    result = ensure([node_of(clean[0])], "p", make_egg(), RollOutRequest(spider="one"), now=NOON, transport=transport)
+    result = ensure(
+        [node_of(clean[0])],
+        "p",
+        make_egg(),
+        RollOutRequest(spider="one"),
+        now=NOON,
+        transport=transport,
+    )
     assert result.version == clean[0].versions("p")[-1]
     # What the node cannot import is found out all the same, and removed.
-    bad = ensure([node_of(clean[1])], "p", make_egg("import nothing_like_it\n"), now=NOON, transport=transport)
+    bad = ensure(
+        [node_of(clean[1])],
+        "p",
+        make_egg("import nothing_like_it\n"),
+        now=NOON,
+        transport=transport,
+    )
     assert isinstance(bad.results[0].error, BrokenEggError)
     assert clean[1].versions("p") == []
 
 
 class TestNever:
     def test_takes_our_content_else_the_default(self, clean: Pair, make_egg: MakeEgg) -> None:
-        egg, other, nodes = make_egg(), make_egg(SPIDER.replace("one", "two")), [node_of(real) for real in clean]
+        egg, other, nodes = (
+            make_egg(),
+            make_egg(SPIDER.replace("one", "two")),
+            [node_of(real) for real in clean],
+        )
         ours = ensure(nodes[:1], "p", egg, now=NOON).version
         newer = ensure(nodes, "p", other, now=NOON + timedelta(hours=1)).version
         result = ensure(nodes, "p", egg, RollOutRequest(upload=False), now=NOON)
@@ -265,7 +303,11 @@ def test_refused_before_anything_is_asked(make_egg: MakeEgg) -> None:
 def start(real: ScrapydNode, version: str, job: str) -> None:
     real.api("schedule.json", project="p", spider="long", _version=version, jobid=job)
     wait_for(lambda: job in real.job_pids().values(), 30, f"the start of {job}")
-    wait_for(lambda: [row["id"] for row in real.api("listjobs.json", project="p")["running"]] == [job], 30, job)
+    wait_for(
+        lambda: [row["id"] for row in real.api("listjobs.json", project="p")["running"]] == [job],
+        30,
+        job,
+    )
 
 
 class TestNames:
@@ -285,7 +327,9 @@ class TestNames:
         third = ensure(nodes, "p", other, RollOutRequest(given=wish.given, only_missing=True))
         assert uploaded(third) == [False, True]
 
-    def test_a_label_is_part_of_a_name_that_is_found_again(self, clean: Pair, make_egg: MakeEgg) -> None:
+    def test_a_label_is_part_of_a_name_that_is_found_again(
+        self, clean: Pair, make_egg: MakeEgg
+    ) -> None:
         nodes, egg = [node_of(clean[0])], make_egg()
         first = ensure(nodes, "p", egg, RollOutRequest(label="git-r2-main"), now=NOON)
         assert first.version == version_name(egg.content_hash, NOON, label="git-r2-main")
@@ -293,16 +337,23 @@ class TestNames:
 
 
 class TestAllOrNone:
-    def test_one_fails_and_none_keeps_what_it_did_not_have_before(self, clean: Pair, make_egg: MakeEgg) -> None:
+    def test_one_fails_and_none_keeps_what_it_did_not_have_before(
+        self, clean: Pair, make_egg: MakeEgg
+    ) -> None:
         steps: list[tuple[str, Step]] = []
         egg, nodes = make_egg(), [*(node_of(real) for real in clean), refusing("gone")]
         first = ensure(nodes[:1], "p", egg, now=NOON)
         earlier = ensure(nodes[1:2], "p", make_egg(LONG), now=NOON - timedelta(hours=1))
         wish = RollOutRequest(atomic=True)
-        result = ensure(nodes, "p", egg, wish, progress=lambda node, step: steps.append((node.name, step)))
+        result = ensure(
+            nodes, "p", egg, wish, progress=lambda node, step: steps.append((node.name, step))
+        )
         assert [found.undone for found in result.results] == [False, True, False]
         assert [found.node.name for found in result.ready] == ["node1"]
-        assert (clean[0].versions("p"), clean[1].versions("p")) == ([first.version], [earlier.version])
+        assert (clean[0].versions("p"), clean[1].versions("p")) == (
+            [first.version],
+            [earlier.version],
+        )
         assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
     @pytest.mark.black_box
@@ -311,7 +362,9 @@ class TestAllOrNone:
     ) -> None:
         egg = make_egg(LONG)
         name = version_name(egg.content_hash, NOON)
-        ensure([node_of(clean[0])], "p", make_egg(LONG + "\n# older\n"), now=NOON - timedelta(hours=1))
+        ensure(
+            [node_of(clean[0])], "p", make_egg(LONG + "\n# older\n"), now=NOON - timedelta(hours=1)
+        )
         start(clean[0], clean[0].versions("p")[0], "before")
         begun, lock = threading.Event(), threading.Lock()
 
@@ -321,12 +374,22 @@ class TestAllOrNone:
                 if begun.is_set() or name not in clean[0].versions("p"):
                     return
                 begun.set()
-                clean[0].api("schedule.json", project="p", spider="long", _version=name, jobid="meanwhile")
+                clean[0].api(
+                    "schedule.json", project="p", spider="long", _version=name, jobid="meanwhile"
+                )
                 wait_for(lambda: "meanwhile" in clean[0].job_pids().values(), 30, "the other job")
 
         nodes = [*(node_of(real) for real in clean), refusing("gone")]
         transport = Meanwhile("listspiders.json", before=begin)
-        result = ensure(nodes, "p", egg, RollOutRequest(atomic=True), now=NOON, state=tmp_path, transport=transport)
+        result = ensure(
+            nodes,
+            "p",
+            egg,
+            RollOutRequest(atomic=True),
+            now=NOON,
+            state=tmp_path,
+            transport=transport,
+        )
         assert begun.is_set()
         assert result.results[0].stays.endswith("is in use there by meanwhile")
         assert [found.undone for found in result.results] == [False, True, False]
@@ -338,10 +401,15 @@ class TestAllOrNone:
     "page",
     [
         "addversion.json",
-        *(pytest.param(page, marks=pytest.mark.black_box) for page in ("listversions.json", "listspiders.json")),
+        *(
+            pytest.param(page, marks=pytest.mark.black_box)
+            for page in ("listversions.json", "listspiders.json")
+        ),
     ],
 )
-def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_passes_is_tried_again(
+    clean: Pair, make_egg: MakeEgg, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
     steps: list[Step] = []
     transport = Meanwhile(page, before=fails(ConnectionLost, 2))
@@ -353,14 +421,23 @@ def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, m
     assert steps.count(Step.RETRYING) == 2
 
 
-@pytest.mark.parametrize(("retries", "pause", "timeout", "tries"), [(3, 0.01, 60, 3), (20, 0.5, 0.2, 0)])
+@pytest.mark.parametrize(
+    ("retries", "pause", "timeout", "tries"), [(3, 0.01, 60, 3), (20, 0.5, 0.2, 0)]
+)
 def test_so_often_and_never_beyond_the_nodes_time(
-    make_egg: MakeEgg, monkeypatch: pytest.MonkeyPatch, retries: int, pause: float, timeout: float, tries: int
+    make_egg: MakeEgg,
+    monkeypatch: pytest.MonkeyPatch,
+    retries: int,
+    pause: float,
+    timeout: float,
+    tries: int,
 ) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", pause)
     steps: list[Step] = []
     wish = RollOutRequest(retries=retries, timeout=timeout)
-    result = ensure([refusing("gone")], "p", make_egg(), wish, progress=lambda _node, step: steps.append(step))
+    result = ensure(
+        [refusing("gone")], "p", make_egg(), wish, progress=lambda _node, step: steps.append(step)
+    )
     assert (len(result.failed), steps.count(Step.RETRYING)) == (1, tries)
 
 
@@ -390,7 +467,9 @@ def test_a_prune_leaves_what_a_job_began_to_need_meanwhile(clean: Pair, make_egg
     for number in range(4):
         ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
     names = clean[0].versions("p")
-    plans = [node_versions.plan(seen, 1) for seen in node_versions.look(nodes, "p", lambda _job: None)]
+    plans = [
+        node_versions.plan(seen, 1) for seen in node_versions.look(nodes, "p", lambda _job: None)
+    ]
     assert [plan.old for plan in plans] == [tuple(names[:3])] * 2
     start(clean[1], names[1], "c.b1.a1")
     done = node_versions.delete(plans, {"c.b1.a1": names[1]}.get)
@@ -412,7 +491,12 @@ def check(node: ScrapydNode, made: Project, name: str) -> None:
     assert node.api("listversions.json", project=name)["versions"] == [version]
     assert node.api("listspiders.json", project=name, _version=version)["spiders"] == ["facts"]
     job = f"job-{name}"
-    assert node.api("schedule.json", project=name, spider="facts", jobid=job, _version=version)["jobid"] == job
+    assert (
+        node.api("schedule.json", project=name, spider="facts", jobid=job, _version=version)[
+            "jobid"
+        ]
+        == job
+    )
     wait_for(lambda: node.jobs("finished", name), 60, f"the end of {job}")
     log = node.job_log(job)
     lines = [line for line in log.splitlines() if FACTS in line]
@@ -420,8 +504,14 @@ def check(node: ScrapydNode, made: Project, name: str) -> None:
     facts = json.loads(lines[0].partition(FACTS)[2])
     assert facts["version"] == scrapyd_dist.__version__
     folder = f"/eggs/{name}/.sdist-{os.geteuid()}/"
-    assert all(folder in file and "/scrapyd_dist/" in file for file in facts["files"]), facts["files"]
-    assert (facts["key"], facts["settings_module"], facts["word"]) == ("k", "facts.settings", "told")
+    assert all(folder in file and "/scrapyd_dist/" in file for file in facts["files"]), facts[
+        "files"
+    ]
+    assert (facts["key"], facts["settings_module"], facts["word"]) == (
+        "k",
+        "facts.settings",
+        "told",
+    )
     assert facts["resource"] == facts["pkgutil"] == facts["beside"] == "a word\n"
     assert facts["addons"] == ["scrapyd_dist.middlewares.addon"]
 
@@ -434,7 +524,8 @@ def facts_project(project: MakeProject) -> Callable[..., Project]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, pytest.param({"ADDONS": {"scrapyd_dist.Addon": 500}}, marks=pytest.mark.black_box)]
+    "settings",
+    [{}, pytest.param({"ADDONS": {"scrapyd_dist.Addon": 500}}, marks=pytest.mark.black_box)],
 )
 def test_a_project_that_names_the_addon_or_not(
     plain: ScrapydNode, facts_project: MakeProject, settings: dict[str, Any]
@@ -460,5 +551,7 @@ def test_an_old_broken_copy_on_the_node(
 
 if LOW in os.environ:
 
-    def test_the_lowest_versions(scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject) -> None:
+    def test_the_lowest_versions(
+        scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject
+    ) -> None:
         check(scrapyd_node(python=Path(os.environ[LOW])), facts_project(), "low")

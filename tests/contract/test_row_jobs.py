@@ -21,7 +21,9 @@ from scrapyd_dist.frontier.worklists import found, value_of
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store import Store, open_store
 
-SPEC = JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"all": "1"}, rows=True)
+SPEC = JobRequest(
+    crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"all": "1"}, rows=True
+)
 
 
 def add(store: Store, *words: str, priority: int = 0) -> None:
@@ -37,7 +39,9 @@ def begin(where: Path | str, *words: str) -> None:
         add(store, *words)
 
 
-def rows_on(folder: Path, *nodes: ModelNode, most: int = 0, where: str = "") -> AbstractAsyncContextManager[Bench]:
+def rows_on(
+    folder: Path, *nodes: ModelNode, most: int = 0, where: str = ""
+) -> AbstractAsyncContextManager[Bench]:
     """The rows of the frontier as jobs on these nodes, at most so many at one time."""
     limits = replace(QUICK, max_jobs=most) if most else QUICK
     return sending(folder, *nodes, limits=limits, producer="", spec=SPEC, where=where)
@@ -45,7 +49,12 @@ def rows_on(folder: Path, *nodes: ModelNode, most: int = 0, where: str = "") -> 
 
 def running(*nodes: ModelNode) -> list[str]:
     """The words of the jobs that have not ended."""
-    return sorted(job.args["word"] for node in nodes for job in node.jobs.values() if job.state.value != "finished")
+    return sorted(
+        job.args["word"]
+        for node in nodes
+        for job in node.jobs.values()
+        if job.state.value != "finished"
+    )
 
 
 def finish(node: ModelNode, word: str) -> None:
@@ -75,9 +84,13 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         assert (b.state.stopped, b.states()) == ("", ["done"] * 4)
 
 
-async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_let_wait_again(tmp_path: Path) -> None:
+async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_let_wait_again(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=1)
-    one.edit = lambda report: report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
+    one.edit = lambda report: (
+        report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
+    )
     begin(tmp_path, "bad", "good")
     async with rows_on(tmp_path, one) as b:
         await until(lambda: b.states() == ["dead", "done"], "both have ended")
@@ -88,7 +101,9 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
         await until(lambda: b.states() == ["done", "done"], "it is done now")
 
 
-async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
+async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=1, quick=False)
     begin(tmp_path, *(f"w{number}" for number in range(100)))
     async with rows_on(tmp_path, one, most=1) as b:
@@ -101,13 +116,19 @@ async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_al
         assert len(one.jobs) < 40
 
 
-async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
+async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     begin(tmp_path, "a")
     async with rows_on(tmp_path, one) as b:
         b.store.register_producer(CRAWL, "me", -1)
         await b.ended()
-        assert (b.scheduler.incomplete, b.states(), "me" in b.state.stopped) == (True, ["done"], True)
+        assert (b.scheduler.incomplete, b.states(), "me" in b.state.stopped) == (
+            True,
+            ["done"],
+            True,
+        )
 
 
 @dataclass(kw_only=True)
@@ -134,11 +155,16 @@ class Working(ModelNode):
 
 
 @pytest.mark.black_box
-async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_once(where: str, tmp_path: Path) -> None:
+async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_once(
+    where: str, tmp_path: Path
+) -> None:
     words = [f"w{number}" for number in range(1_000)]
     counters: Counter[str] = Counter()
     models = (model(name, slots=9, quick=False) for name in ("one", "two"))
-    nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, counters=counters) for one in models]
+    nodes = [
+        Working(name=one.name, node=one.node, slots=9, quick=False, counters=counters)
+        for one in models
+    ]
     begin(where, *words)
     async with rows_on(tmp_path, *nodes, most=4, where=where) as b:
         b.store.sign_off(CRAWL, "me")
@@ -148,7 +174,9 @@ async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_o
     assert counters == Counter([*words, *["most"] * 4]), "each word once, and four at one time"
 
 
-async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, tmp_path: Path) -> None:
+async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(
+    where: str, tmp_path: Path
+) -> None:
     one = model("one", slots=9, quick=False)
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
@@ -177,7 +205,9 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
         assert 0 < max(read) < 100
 
 
-async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_beside_them(tmp_path: Path) -> None:
+async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_beside_them(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
     async with rows_on(tmp_path, one, most=2) as before:
@@ -199,7 +229,9 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
     assert sorted(job.args["word"] for job in one.jobs.values()) == list("abcd")
 
 
-async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
+async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
     async with rows_on(tmp_path, one, most=1) as b:

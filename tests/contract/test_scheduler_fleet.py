@@ -40,7 +40,9 @@ async def drain(b: Bench, name: str, since: float | None) -> None:
     await until(lambda: member.draining is (since is not None), "the scheduler knows of it")
 
 
-async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_when_it_may(tmp_path: Path) -> None:
+async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_when_it_may(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two) as b:
         await b.seal()
@@ -81,12 +83,16 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(
         looks = one.calls.count("daemonstatus.json")
         await b.seal_all(1)
         await until(lambda: one.calls.count("daemonstatus.json") > looks + 3, "it goes on looking")
-        assert len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
+        assert (
+            len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
+        )
         await drain(b, "one", None)
         await b.ended(whole=1)
 
 
-async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp_path: Path) -> None:
+async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", slots=1, quick=False), model("two")
     listing, brought = Listing(one), list[str]()
 
@@ -94,7 +100,9 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         brought.append(member.node.name)
         return ""
 
-    async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
+    async with sending(
+        tmp_path, one, two, members=members(one), listed=listing, prepare=bring
+    ) as b:
         await b.seal_all(6)
         await until(lambda: len(one.posts) == 3, "the only node is full")
         listing.now = (one.node, two.node)
@@ -105,20 +113,26 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         assert [member.node.name for member in b.state.members] == ["one", "two"]
 
 
-async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_stop_the_crawl(tmp_path: Path) -> None:
+async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_stop_the_crawl(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
     listing = Listing(one, two)
 
     async def bring(_: NodeState) -> str:
         return "two has no log folder"
 
-    async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
+    async with sending(
+        tmp_path, one, two, members=members(one), listed=listing, prepare=bring
+    ) as b:
         await until(lambda: len(b.state.members) == 2 and b.state.members[1].unfit, "it was tried")
         await b.work_off(3)
         assert two.posts == []
 
 
-async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come_back(tmp_path: Path) -> None:
+async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come_back(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two")
     listing = Listing(one, two)
     async with sending(tmp_path, one, two, listed=listing) as b:
@@ -150,7 +164,9 @@ async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> Non
         await b.work_off(2)
 
 
-async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_batches(tmp_path: Path) -> None:
+async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_batches(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     listing = Listing()
     async with sending(tmp_path, one, listed=listing) as b:
@@ -169,7 +185,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(tmp_path: Path) -> None:
+async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", slots=1, quick=False), model("two", slots=1)
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
         await b.seal(2)
@@ -224,7 +242,9 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
         await b.ended(whole=9)
 
 
-async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line(tmp_path: Path) -> None:
+async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line(
+    tmp_path: Path,
+) -> None:
     one = model("one", slots=1, quick=False)
     strangers(one, 9)
     async with sending(tmp_path, one) as b:
@@ -237,7 +257,9 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
 
 
 @pytest.mark.parametrize("there", ["at the start", "later"])
-async def test_what_was_given_up_before_is_cancelled_by_the_next_producer(tmp_path: Path, there: str) -> None:
+async def test_what_was_given_up_before_is_cancelled_by_the_next_producer(
+    tmp_path: Path, there: str
+) -> None:
     one, two = model("one", quick=False), model("two")
     before, job = await left_behind(tmp_path, one, two)
     before.store.fail(CRAWL, 1, 1, reason="it did not answer", now=1.0, max_attempts=3)
@@ -254,13 +276,17 @@ async def test_what_was_given_up_before_is_cancelled_by_the_next_producer(tmp_pa
         assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
 
 
-async def test_cancellations_are_not_behind_jobs_that_the_node_tells_nothing_of(tmp_path: Path) -> None:
+async def test_cancellations_are_not_behind_jobs_that_the_node_tells_nothing_of(
+    tmp_path: Path,
+) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, limits=replace(QUICK, node_timeout=600.0)) as b:
         await b.seal()
         await until(lambda: one.posts == ["c.b1.a1"], "it has a job")
         one.failing["status.json"] = NoReply
-        await until(lambda: b.state.members[0].out["c.b1.a1"].untold_since, "nothing is told of the job")
+        await until(
+            lambda: b.state.members[0].out["c.b1.a1"].untold_since, "nothing is told of the job"
+        )
         b.state.members[0].cancel_later.append(AbandonedJob("c.b0.a1"))
         await until(lambda: not b.state.members[0].cancel_later, "the old job is cancelled")
         one.failing.clear()

@@ -52,12 +52,19 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
     """N6, by the placement that is used where nothing is set."""
     small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
-    async with sending(tmp_path, small, large, placement=Placement(ProducerOptions().placement)) as b:
+    async with sending(
+        tmp_path, small, large, placement=Placement(ProducerOptions().placement)
+    ) as b:
         await b.seal_all(180)
         ended = 0
         while ended < 180:
-            for node in (small, large):  # one batch takes as long as another, and each slot has one at a time
-                running = [job for job in node.posts if node.jobs[job].state is not JobState.FINISHED]
+            for node in (
+                small,
+                large,
+            ):  # one batch takes as long as another, and each slot has one at a time
+                running = [
+                    job for job in node.posts if node.jobs[job].state is not JobState.FINISHED
+                ]
                 for job in running[: node.slots]:
                     node.finish(job)
                     ended += 1
@@ -69,8 +76,12 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
 
 def _busy(b: Bench) -> bool:
     """Whether every slot has a job, or nothing waits for one."""
-    at_work = [sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes]
-    return not b.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
+    at_work = [
+        sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes
+    ]
+    return not b.state.waiting or all(
+        n >= node.slots for n, node in zip(at_work, b.nodes, strict=True)
+    )
 
 
 async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
@@ -94,10 +105,18 @@ async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> Non
         assert set(b.states()) == {"sent"}
 
 
-async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(tmp_path: Path) -> None:
+async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(
+    tmp_path: Path,
+) -> None:
     one = model("one")
     spec = JobRequest(
-        crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "=1"}
+        crawl=CRAWL,
+        home=HOME,
+        project="p",
+        spider="s",
+        version="v1",
+        settings={"LOG_LEVEL": "INFO"},
+        args={"a": "=1"},
     )
     async with sending(tmp_path, one, spec=spec) as b:
         await b.seal_all(1)
@@ -106,7 +125,12 @@ async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(t
         assert job.args == {"a": "=1"}
         assert job.settings["LOG_LEVEL"] == "INFO"
         told = json.loads(job.settings["DISTRIBUTED_JOB"])
-        assert (told["crawl"], told["batch"], told["attempt"], told["version"]) == (CRAWL, 1, 1, "v1")
+        assert (told["crawl"], told["batch"], told["attempt"], told["version"]) == (
+            CRAWL,
+            1,
+            1,
+            "v1",
+        )
         assert 0 < told["start_by"] - time.time() <= QUICK.start_timeout + 1
 
 
@@ -229,7 +253,10 @@ async def test_a_job_that_ends_before_its_post_is_answered_or_asked_about_keeps_
     async with sending(tmp_path, one) as b:
         b.sender.gate.clear()
         await b.seal_all(1)
-        await until(lambda: one.posts and one.calls.count("daemonstatus.json") > 8, "several polls after the job's end")
+        await until(
+            lambda: one.posts and one.calls.count("daemonstatus.json") > 8,
+            "several polls after the job's end",
+        )
         one.jobs["c.b1.a1"].forgotten = not answered  # it finished long ago
         b.sender.gate.set()
         await b.ended(whole=1)
@@ -238,7 +265,9 @@ async def test_a_job_that_ends_before_its_post_is_answered_or_asked_about_keeps_
         assert b.posts() == ["c.b1.a1"]
 
 
-async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tmp_path: Path) -> None:
+async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
 
     def vanish(node: ModelNode, job: Any) -> None:
@@ -248,7 +277,10 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
     one.plays = [vanish]
     async with sending(tmp_path, one, two) as b:
         await b.seal(4)
-        await until(lambda: b.states() == ["done"] * 4 and not b.state.posts, "all is done, and no post is out")
+        await until(
+            lambda: b.states() == ["done"] * 4 and not b.state.posts,
+            "all is done, and no post is out",
+        )
         await b.over(whole=4)
         assert b.state.counters.failed == 1
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]

@@ -25,7 +25,9 @@ from scrapyd_dist.store.reach import Way
 # nodes and workers that are lost
 
 
-async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(tmp_path: Path) -> None:
+async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two) as b:
         await b.seal_and_start(2)
@@ -52,7 +54,9 @@ async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -
         assert len(b.attempts()) == 2
 
 
-async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tmp_path: Path) -> None:
+async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
@@ -67,7 +71,9 @@ async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tm
         assert [(a.number, a.state.value) for a in b.attempts()] == [(1, "failed"), (2, "accepted")]
 
 
-async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two) as b:
         one.files["logs/p/s/c.b1.a1.log"] = b"2026-11-20 12:00:00 [scrapy] ERROR: it hurts\n"
@@ -78,12 +84,17 @@ async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_word
         assert "it hurts" in b.attempts()[0].reason
 
 
-async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(tmp_path: Path) -> None:
+async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(
+    tmp_path: Path,
+) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one) as b:
         await b.seal_and_start()
         one.jobs["c.b1.a1"].forgotten = True
-        await until(lambda: any(out.unknown_since for out in b.state.members[0].out.values()), "it is doubted")
+        await until(
+            lambda: any(out.unknown_since for out in b.state.members[0].out.values()),
+            "it is doubted",
+        )
         one.finish("c.b1.a1")
         await b.ended(whole=1)
         assert len(b.attempts()) == 1
@@ -97,7 +108,9 @@ async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -
         assert "did not start within" in b.attempts()[0].reason
 
 
-async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tmp_path: Path) -> None:
+async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
 
     def poison(node: ModelNode, job: Any) -> None:
@@ -112,7 +125,11 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
         await b.seal_all(3)
         await b.ended()
         assert b.states() == ["done", "dead", "done"]
-        assert [(a.number, a.state.value) for a in b.attempts(2)] == [(1, "failed"), (2, "failed"), (3, "failed")]
+        assert [(a.number, a.state.value) for a in b.attempts(2)] == [
+            (1, "failed"),
+            (2, "failed"),
+            (3, "failed"),
+        ]
         assert (b.state.counters.dead, b.state.counters.dead_urls) == (1, 2)
         assert {item[0] for item in b.merged()} == {1, 3}
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
@@ -191,7 +208,9 @@ async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path:
 # results that are not good
 
 
-async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt(tmp_path: Path) -> None:
+async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
 
     def with_wrong_hash(node: ModelNode, job: ModelJob) -> None:
@@ -211,18 +230,24 @@ async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_at
 
 
 @pytest.mark.parametrize("over", [True, False])
-async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
+async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(
+    tmp_path: Path, over: bool
+) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
         await b.seal_and_start()
         one.files.clear()
         if over:
             one.die("c.b1.a1")
-        await until(lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut")
+        await until(
+            lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut"
+        )
         assert "report" in b.attempts()[0].reason
 
 
-@pytest.mark.parametrize("junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000]
+)
 async def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: bytes) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two) as b:
@@ -247,7 +272,10 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
         assert b.state.fault is None
         assert (b.state.counters.gone, b.state.counters.failed_urls) == (1, 1)
         found = b.store.misses(CRAWL)
-        assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]
+        assert [(m.url, m.kind, m.batch) for m in found] == [
+            ("http://web/0", "gone", 1),
+            ("http://web/1", "failed", 1),
+        ]
 
 
 # leases: a worker that stands still is replaced, one that is only quiet is waited for
@@ -256,7 +284,9 @@ LEASE = 0.1  #: seconds
 
 
 def spec(ways: Callable[[Node], Way] | None = None) -> JobRequest:
-    return JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", lease=LEASE, ways=ways)
+    return JobRequest(
+        crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", lease=LEASE, ways=ways
+    )
 
 
 def hold(b: Bench, seconds: float) -> None:
@@ -292,7 +322,9 @@ async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(
         await b.ended(whole=1)
 
 
-async def test_one_without_a_lease_whose_report_stays_the_same_is_replaced_and_killed(tmp_path: Path) -> None:
+async def test_one_without_a_lease_whose_report_stays_the_same_is_replaced_and_killed(
+    tmp_path: Path,
+) -> None:
     one, two = model("one", quick=False), model("two")
     one.edit = lambda report: report.update(lease=False)
     async with sending(tmp_path, one, two, spec=spec()) as b:
@@ -306,7 +338,11 @@ async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Pa
     near, far = model("near", slots=1, quick=False), model("far", slots=1, quick=False)
 
     def ways(node: Node) -> Way:
-        return Way(told={"store": "/s.db"}) if node.name == "near" else Way(reason="it is another machine")
+        return (
+            Way(told={"store": "/s.db"})
+            if node.name == "near"
+            else Way(reason="it is another machine")
+        )
 
     async with sending(tmp_path, near, far, spec=spec(ways)) as b:
         await b.seal_all(2)
@@ -320,7 +356,9 @@ async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Pa
 
 @pytest.mark.parametrize("state", [AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING])
 @pytest.mark.parametrize("known", ["lost", "running", "finished"])
-async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
+async def test_a_producer_that_died_at_any_step_is_taken_up(
+    tmp_path: Path, state: AttemptState, known: str
+) -> None:
     one, two = model("one", quick=False), model("two")
     before, job = await left_behind(tmp_path, one, two, state=state)
     await before.leave()
@@ -333,7 +371,10 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
     async with sending(tmp_path, one, two) as b:
         b.scheduler.no_more()
         if known == "running":
-            await until(lambda: b.states() == ["running"] and b.state.members[0].out[job].report, "it is heard of")
+            await until(
+                lambda: b.states() == ["running"] and b.state.members[0].out[job].report,
+                "it is heard of",
+            )
             one.finish(job)
         one.quick = True
         await b.ended(whole=1)
@@ -352,7 +393,9 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
         assert b.state.members[0].items == 6
 
 
-async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
+async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(
+    tmp_path: Path,
+) -> None:
     gone, two = model("gone"), model("two")
     before, _ = await left_behind(tmp_path, gone, two)
     await before.leave()
@@ -361,7 +404,9 @@ async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_e
         assert two.posts == ["c.b1.a2"]
 
 
-async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp_path: Path) -> None:
+async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(
+    tmp_path: Path,
+) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one) as b:
         b.sender.gate.clear()
@@ -395,7 +440,9 @@ async def test_where_no_items_can_be_written_the_crawl_stops_and_the_node_keeps_
         assert [attempt.state.value for attempt in b.attempts()] == ["sent"]
 
 
-async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_ours_ends_the_crawl_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with sending(tmp_path, model("one")) as b:
         monkeypatch.setattr(merging, "sha256_of", len)
         await b.seal_all(1)
@@ -405,10 +452,16 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path, monke
         assert BatchState.DONE not in {batch.state for batch in b.store.batches(CRAWL)}
 
 
-async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
+async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(
+    tmp_path: Path,
+) -> None:
     one = model("one", quick=False)
     async with sending(
-        tmp_path, one, spec=JobRequest(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
+        tmp_path,
+        one,
+        spec=JobRequest(
+            crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v"
+        ),
     ) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
@@ -425,7 +478,9 @@ async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_fo
         await b.ended(whole=1)
 
 
-async def test_one_job_that_its_node_tells_nothing_of_keeps_no_other_from_its_end(tmp_path: Path) -> None:
+async def test_one_job_that_its_node_tells_nothing_of_keeps_no_other_from_its_end(
+    tmp_path: Path,
+) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, limits=replace(QUICK, node_timeout=60)) as b:
         await b.seal_all(2)

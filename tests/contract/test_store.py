@@ -26,7 +26,9 @@ def test_a_name_is_taken_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("reserve", [False, True])
-@pytest.mark.parametrize("limits", [{}, {"requests": 9}, {"items": 4, "dry_pages": 3}, {"errors": 1, "time": 2.5}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"requests": 9}, {"items": 4, "dry_pages": 3}, {"errors": 1, "time": 2.5}]
+)
 def test_goals_are_counted_and_granted_alike_in_every_store(
     store: Store, opened: Callable[[], Store], limits: dict[str, float], reserve: bool
 ) -> None:
@@ -42,7 +44,9 @@ def test_goals_are_counted_and_granted_alike_in_every_store(
         assert found.granted == expected.granted
         assert +Counter(found.counts) == +Counter(counts)
     store.walk_again("c")
-    assert +Counter(opened().spend("c", {}).counts) == +Counter(counts), "they outlive a second walk"
+    assert +Counter(opened().spend("c", {}).counts) == +Counter(counts), (
+        "they outlive a second walk"
+    )
     with pytest.raises(NothingMatched):
         store.spend("x", limits, 1)
     store.forget("c")
@@ -57,7 +61,12 @@ def test_crawls_come_newest_first(store: Store) -> None:
 
 
 def test_fields_of_a_crawl_change_by_name(store: Store) -> None:
-    changes: dict[str, Any] = {"state": CrawlState.STOPPED, "ended": 2.0, "exit_code": 3, "pid": None}
+    changes: dict[str, Any] = {
+        "state": CrawlState.STOPPED,
+        "ended": 2.0,
+        "exit_code": 3,
+        "pid": None,
+    }
     changes["summary"] = {"items": 1}
     store.update_crawl("c", **changes, message="half \ud83d of a pair")
     assert store.crawl("c") == replace(CRAWL, **changes, message="half ? of a pair")
@@ -102,7 +111,11 @@ def test_counts_add_up_and_belong_to_one_crawl(store: Store) -> None:
 
 
 def test_shards_are_kept_and_finished_by_number(store: Store) -> None:
-    shards = [Shard(number=0, url="u", first_page=0, last_page=4), Shard(number=1, url="v"), Shard(number=2, url="w")]
+    shards = [
+        Shard(number=0, url="u", first_page=0, last_page=4),
+        Shard(number=1, url="v"),
+        Shard(number=2, url="w"),
+    ]
     store.add_shards("c", shards)
     store.finish_shards("c", [0, 2])
     assert store.shards("c") == [
@@ -114,15 +127,22 @@ def test_shards_are_kept_and_finished_by_number(store: Store) -> None:
 
 
 def test_misses_keep_their_order_and_any_text(store: Store) -> None:
-    misses = [Miss(url=f"http://web/{n}", kind="failed", reason="ü\0'\";--", batch=n) for n in (3, 1, 2)]
+    misses = [
+        Miss(url=f"http://web/{n}", kind="failed", reason="ü\0'\";--", batch=n) for n in (3, 1, 2)
+    ]
     store.add_misses("c", misses)
     store.add_misses("c", [Miss(url="x", kind="index", reason="half \udcff of a pair")])
     shown = [replace(one, reason=one.reason.replace("\0", "\ufffd")) for one in misses]
     assert store.misses("c") == [*shown, Miss(url="x", kind="index", reason="half ? of a pair")]
 
 
-def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_is_sealed(store: Store) -> None:
-    of_batch, own = Miss(url="u", kind="gone", reason="", batch=2), Miss(url="v", kind="index", reason="")
+def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_is_sealed(
+    store: Store,
+) -> None:
+    of_batch, own = (
+        Miss(url="u", kind="gone", reason="", batch=2),
+        Miss(url="v", kind="index", reason=""),
+    )
     store.add_misses("c", [own, of_batch])
     store.count("c", {"offsite": 2})
     seal(store, counts={"sealed": 2, "local": 1})
@@ -130,7 +150,9 @@ def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_
     assert (store.misses("c"), store.counts("c")) == ([of_batch], {"sealed": 2})
 
 
-def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store, opened: Callable[[], Store]) -> None:
+def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     assert store.nodes() == []
     store.update_node("web2", draining=12.25)
     store.update_node("web1", start_delay=3.5, idle_looks=(1.5, 2.5))
@@ -145,7 +167,9 @@ def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store
         store.update_node("web1", colour="red")
 
 
-def test_a_wish_stays_until_it_is_taken_back_and_others_are_refused(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_wish_stays_until_it_is_taken_back_and_others_are_refused(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     assert store.wanted("c") == ""
     store.want("c", "pause")
     assert opened().crawl("c") == replace(CRAWL, wanted="pause")
@@ -167,7 +191,11 @@ def test_samples_come_in_order_of_time_and_belong_to_one_crawl(store: Store) -> 
     for at in (3.0, 1.25, 2.0):
         store.add_sample("c", at, {"found": int(at), "nodes": {"ü": {"items": 1.5}}})
     store.add_sample("d", 1.0, {})
-    assert [(at, values["found"]) for at, values in store.samples("c")] == [(1.25, 1), (2.0, 2), (3.0, 3)]
+    assert [(at, values["found"]) for at, values in store.samples("c")] == [
+        (1.25, 1),
+        (2.0, 2),
+        (3.0, 3),
+    ]
     assert store.samples("c")[0][1]["nodes"] == {"ü": {"items": 1.5}}
     assert store.samples("d") == [(1.0, {})]
 
@@ -209,15 +237,28 @@ def test_a_crawl_is_forgotten_whole_and_no_other_with_it(store: Store) -> None:
 
 def worker(number: int, **fields: Any) -> WorkerEntry:
     return WorkerEntry(
-        number=number, job=f"c.w{number}.a1", url="http://one:6800", pool="", since=float(number), **fields
+        number=number,
+        job=f"c.w{number}.a1",
+        url="http://one:6800",
+        pool="",
+        since=float(number),
+        **fields,
     )
 
 
-def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_again(store: Store) -> None:
+def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_again(
+    store: Store,
+) -> None:
     assert store.workers("c") == ([], 0)
-    store.add_workers("c", [worker(1), worker(2, version="v", project="q", introduces=True)], last=2)
+    store.add_workers(
+        "c", [worker(1), worker(2, version="v", project="q", introduces=True)], last=2
+    )
     store.add_workers("c", [worker(11)], last=11)
-    assert store.workers("c")[0] == [worker(1), worker(2, version="v", project="q", introduces=True), worker(11)]
+    assert store.workers("c")[0] == [
+        worker(1),
+        worker(2, version="v", project="q", introduces=True),
+        worker(11),
+    ]
     for number in (2, 11, 11):
         store.remove_worker("c", f"c.w{number}.a1")
     store.add_workers("c", [worker(1, version="w")], last=1)
@@ -232,7 +273,9 @@ def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_
     assert store.workers("c") == ([], 0)
 
 
-def test_forgetting_that_was_broken_off_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_that_was_broken_off_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(store, "c")
     steps = []
 

@@ -10,18 +10,18 @@ import pytest
 from rig.nodes import free_port
 from rig.redis import PASSWORD, RedisServer, ServerCluster
 from rig.stores import CRAWL, add, lease
-from test_store import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
-from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+from test_store import *  # type: ignore[import-not-found]
+from test_store_fair import (  # type: ignore[import-not-found]
     test_a_slot_is_its_workers_alone_until_it_has_nothing_of_it,
     test_slots_take_turns_whatever_lies_in_them,
 )
-from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
-from test_store_strategy import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
-from test_store_strategy_crawls import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+from test_store_frontier import *  # type: ignore[import-not-found]
+from test_store_strategy import *  # type: ignore[import-not-found]
+from test_store_strategy_crawls import (  # type: ignore[import-not-found]
     test_a_crawl_requests_every_link_once_and_ends,
     test_two_processes_share_the_work,
 )
-from test_store_throttle import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+from test_store_throttle import (  # type: ignore[import-not-found]
     test_a_page_that_is_handed_back_makes_room,
     test_a_permit_that_was_handed_back_is_given_to_the_next,
     test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay,
@@ -43,7 +43,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCluster]
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with contextlib.closing(RedisServer(tmp_path_factory.mktemp("valkey"), program="valkey-server")) as server:
+    with contextlib.closing(
+        RedisServer(tmp_path_factory.mktemp("valkey"), program="valkey-server")
+    ) as server:
         yield server
 
 
@@ -72,7 +74,9 @@ def test_a_prefix_with_a_tag_of_its_own_is_used_as_it_is(cluster: ServerCluster)
     assert any(client.keys("one{tag}two:c:c:crawl") for client in cluster.clients)
 
 
-def test_a_node_without_a_cluster_is_told_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_cluster_is_told_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scrapyd_dist.store.redis_link.OPENING", 0.3)
     options = {"cluster_enabled": "yes", "cluster_port": str(free_port())}
     with (

@@ -21,10 +21,14 @@ def turn(
     store: Store, lessee: Lessee = LESSEE, *, limit: int = 1, fair: str = SPREAD,
     slots: Collection[str] = (), enough: Collection[str] = (),
 ) -> list[Leased]:  # fmt: skip
-    return lease_next(store, "c", lessee, limit=limit, slots=slots, fair=fair, enough=enough, now=5.0)
+    return lease_next(
+        store, "c", lessee, limit=limit, slots=slots, fair=fair, enough=enough, now=5.0
+    )
 
 
-def turns(store: Store, lessee: Lessee = LESSEE, *, times: int = 99, **options: Any) -> list[Leased]:
+def turns(
+    store: Store, lessee: Lessee = LESSEE, *, times: int = 99, **options: Any
+) -> list[Leased]:
     """What a worker gets that asks for one after the other."""
     got: list[Leased] = []
     while len(got) < times and (one := turn(store, lessee, **options)):
@@ -37,7 +41,9 @@ def names(leased: Sequence[Leased]) -> str:
 
 
 def fill(store: Store, counts: dict[str, int], size: int = 2) -> None:
-    new = [new_batch(slot=slot, size=size) for slot, number in counts.items() for _ in range(number)]
+    new = [
+        new_batch(slot=slot, size=size) for slot, number in counts.items() for _ in range(number)
+    ]
     store.add_batches("c", new)
 
 
@@ -97,7 +103,9 @@ def test_priority_orders_the_batches_of_one_slot_only(store: Store) -> None:
     assert [one.batch.number for one in turns(store, times=4)] == [2, 3, 1, 4]
 
 
-def test_slots_of_other_spiders_are_leased_by_name_only_and_belong_to_no_worker_alone(store: Store) -> None:
+def test_slots_of_other_spiders_are_leased_by_name_only_and_belong_to_no_worker_alone(
+    store: Store,
+) -> None:
     fill(store, {"@login": 3, "a": 1})
     assert names(turns(store, times=9)) == "a"
     assert names(turn(store, slots=["@login"])) == "@login"
@@ -178,7 +186,11 @@ def test_who_came_first_and_has_all_slots_lets_others_have_their_share(store: St
     fill(store, dict.fromkeys(sites, 4))
     first = turns(store, fair=BY_DOMAIN, times=9)
     assert sorted(names(first)) == sites
-    assert turns(store, YOU, fair=BY_DOMAIN, times=9) == turns(store, THIRD, fair=BY_DOMAIN, times=9) == []
+    assert (
+        turns(store, YOU, fair=BY_DOMAIN, times=9)
+        == turns(store, THIRD, fair=BY_DOMAIN, times=9)
+        == []
+    )
     # Three want some of them now: nothing more for the first, until it has no more than a third.
     for at, one in enumerate(first[:6]):
         assert turns(store, fair=BY_DOMAIN, times=9) == []
@@ -221,7 +233,9 @@ def test_after_whatever_happens_the_next_slot_is_the_one_that_a_look_at_everythi
         elif kind == 6:
             dead = [batch.number for batch in store.batches("c", {BatchState.DEAD})]
             store.requeue("c", dead[:1])
-            waiting = [batch.number for batch in store.batches("c", {BatchState.SEALED, BatchState.FAILED})]
+            waiting = [
+                batch.number for batch in store.batches("c", {BatchState.SEALED, BatchState.FAILED})
+            ]
             if len(waiting) > 4:
                 store.drop_batch("c", chance.choice(waiting), forget=False)
         else:

@@ -37,7 +37,9 @@ def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_a_store_that_a_newer_version_took_over_is_refused_and_left_alone_also_where_it_is_open(tmp_path: Path) -> None:
+def test_a_store_that_a_newer_version_took_over_is_refused_and_left_alone_also_where_it_is_open(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "store.db"
     with contextlib.closing(open_store(path)) as older:
         older.add_crawl(CRAWL)
@@ -53,7 +55,9 @@ def test_a_store_that_a_newer_version_took_over_is_refused_and_left_alone_also_w
 @pytest.mark.parametrize(
     "content", [b"items,of,a\nspreadsheet\n" * 100, b"x" * 10, b"SQLite format 3\0" + b"\1" * 5000]
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "items.csv"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"items\.csv"):
@@ -76,7 +80,9 @@ def test_a_read_that_fails_for_now_is_told_apart_from_foreign_data(tmp_path: Pat
 
 
 def test_a_folder_is_no_store_and_that_is_said_as_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(NoPlaceForStore, match=r"cannot be opened: it is a folder\. Name another file") as caught:
+    with pytest.raises(
+        NoPlaceForStore, match=r"cannot be opened: it is a folder\. Name another file"
+    ) as caught:
         open_store(tmp_path)
     assert caught.value.exit_code == ConfigError.exit_code
 
@@ -101,7 +107,9 @@ def test_an_address_that_nobody_knows_is_refused_without_its_password() -> None:
     ],
     ids=["unmarked", "marked"],
 )
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path, statements: tuple[str, ...]) -> None:
+def test_a_database_of_another_program_is_refused_and_left_alone(
+    tmp_path: Path, statements: tuple[str, ...]
+) -> None:
     path = tmp_path / "shop.db"
     run(path, *statements)
     before = path.read_bytes()
@@ -171,7 +179,9 @@ def test_a_store_is_brought_to_the_next_schema_with_all_it_has(
     assert run(path, "SELECT * FROM mottos") == []
 
 
-def test_a_new_file_of_a_later_version_has_both_schemas(tmp_path: Path, next_version: Callable[[str], None]) -> None:
+def test_a_new_file_of_a_later_version_has_both_schemas(
+    tmp_path: Path, next_version: Callable[[str], None]
+) -> None:
     next_version(NEXT_SCHEMA)
     filled(tmp_path / "store.db")
     assert run(tmp_path / "store.db", "SELECT motto FROM crawls") == [("none",)]
@@ -230,14 +240,18 @@ def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:
     with contextlib.closing(open_store(path)) as store:
         store.add_crawl(CRAWL)
         for number in range(60):
-            seal(store, fingerprints=[os.urandom(20) for _ in range(500)], counts={"sealed": number})
+            seal(
+                store, fingerprints=[os.urandom(20) for _ in range(500)], counts={"sealed": number}
+            )
     full = path.stat().st_size
     with contextlib.closing(open_store(path)) as store:
         store.forget("c")
     assert path.stat().st_size < full / 3
 
 
-def test_a_store_opens_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_opens_while_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "store.db"
     with contextlib.closing(open_store(path)) as store:
         store.add_crawl(CRAWL)

@@ -32,9 +32,16 @@ from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 
 KEY = b"a key of this project"
-OPTIONS = {"settings": {"DISTRIBUTED_ON_FINISH": "true"}, "args": {"a": "ü"}, "spider_settings": {}, "cwd": "/"}
+OPTIONS = {
+    "settings": {"DISTRIBUTED_ON_FINISH": "true"},
+    "args": {"a": "ü"},
+    "spider_settings": {},
+    "cwd": "/",
+}
 WORKER = WorkerEntry(number=1, job="c.w1.a1", url="http://one:6800", pool="", since=1.0)
-MINE = Crawl(id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.5, options=OPTIONS)
+MINE = Crawl(
+    id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.5, options=OPTIONS
+)
 PAYLOAD = {"DISTRIBUTED_START_URLS": '["http://a/1"]'}
 
 
@@ -50,7 +57,9 @@ def theirs(where: str, key: bytes | None = None) -> Any:
     return closing(open_store(where, key=key))
 
 
-def test_what_this_project_wrote_is_read_back_by_whoever_has_its_key(where: str, mine: Store) -> None:
+def test_what_this_project_wrote_is_read_back_by_whoever_has_its_key(
+    where: str, mine: Store
+) -> None:
     mine.add_crawl(MINE)
     mine.update_crawl("c", version="v1", state=CrawlState.WORKING, summary={"items": 3})
     mine.update_crawl("c", options={**OPTIONS, "labels": ["a"]}, pid=9)
@@ -73,7 +82,9 @@ def test_what_another_key_has_signed_is_shown_and_not_believed(
             other.own_crawl("c")
         with pytest.raises(ForeignRow):
             other.update_crawl("c", **changes)
-        assert [(row.id, row.options, "another key" in row.foreign) for row in other.crawls()] == [("c", {}, True)]
+        assert [(row.id, row.options, "another key" in row.foreign) for row in other.crawls()] == [
+            ("c", {}, True)
+        ]
         other.update_crawl("c", state=CrawlState.FINISHED)
         other.want("c", "pause")
         other.forget("c")
@@ -112,7 +123,11 @@ def test_links_and_events_that_the_project_did_not_sign_lead_to_no_request(
     assert "not believed" in caplog.text
     assert (backlog.queued, backlog.events, backlog.dead) == (1, 1, 2)
     assert backlog.states == {States.QUEUED: 1, States.ERROR: 2}
-    log = [(one.fingerprint, one.at, one.after) for one in mine.changes("c") if "not believed" in one.reason]
+    log = [
+        (one.fingerprint, one.at, one.after)
+        for one in mine.changes("c")
+        if "not believed" in one.reason
+    ]
     assert sorted(log) == [(b"x1", 1_000.0, States.ERROR), (b"x2", 1_000.0, States.ERROR)]
     assert mine.dead_events("c") == []
 
@@ -172,7 +187,7 @@ def test_a_column_of_a_file_that_was_changed_is_not_believed(
         mine.finish_shards("c", [0])
         assert mine.shards("c")[0].state is ShardState.FINISHED
         with closing(sqlite3.connect(path)) as raw, raw:
-            raw.execute(f"UPDATE {table} SET {change}")  # noqa: S608 - own names
+            raw.execute(f"UPDATE {table} SET {change}")
         found: dict[str, Any] = {"shards": mine.shards("c"), "workers": mine.workers("c")[0]}
         found["nodes"] = [node for node in mine.nodes() if node.url]
         assert found[table] == []
@@ -211,8 +226,12 @@ def test_a_removed_node_that_is_put_back_is_not_believed_where_its_removal_was_h
     assert urls() == ["http://spare:6800"]
 
 
-@pytest.mark.parametrize("said", [b"", b"[]", b"5", b"{", b'{"x": 5}', b"\xff", b'{"STORE": {"spare": "x"}}'])
-def test_what_was_heard_may_be_damaged(where: str, mine: Store, tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize(
+    "said", [b"", b"[]", b"5", b"{", b'{"x": 5}', b"\xff", b'{"STORE": {"spare": "x"}}']
+)
+def test_what_was_heard_may_be_damaged(
+    where: str, mine: Store, tmp_path: Path, said: bytes
+) -> None:
     (tmp_path / "nodes-heard.json").write_bytes(said.replace(b"STORE", shown(where).encode()))
     mine.update_node("spare", url="http://spare:6800")
     assert [node.url for node in up_to_date(mine.nodes(), where, tmp_path)] == ["http://spare:6800"]
@@ -273,7 +292,9 @@ class Raw:
         if self._file:
             rows = dict(self._run("SELECT fingerprint, request FROM link_queue"))
             for name, other in ((b"x1", b"x2"), (b"x2", b"x1")):
-                self._run("UPDATE link_queue SET request = ? WHERE fingerprint = ?", rows[other], name)
+                self._run(
+                    "UPDATE link_queue SET request = ? WHERE fingerprint = ?", rows[other], name
+                )
             return
         key = f"{self._prefix}c:c:s:requests"
         one, two = self._client.hmget(key, "x1", "x2")
@@ -282,7 +303,7 @@ class Raw:
     def set_batch(self, field: str, value: str) -> None:
         """Give batch 1 another value of this field."""
         if self._file:
-            self._run(f"UPDATE batches SET {field} = ? WHERE number = 1", value)  # noqa: S608 - the store's own names
+            self._run(f"UPDATE batches SET {field} = ? WHERE number = 1", value)
         else:
             self._client.hset(f"{self._prefix}c:c:b:1", field, value)
 
@@ -298,7 +319,7 @@ class Raw:
         if self._file:
             self._run("DELETE FROM nodes WHERE name = ?", name)
             if kept is not None:
-                self._run(f"INSERT INTO nodes VALUES ({', '.join('?' * len(kept))})", *kept)  # noqa: S608 - only marks
+                self._run(f"INSERT INTO nodes VALUES ({', '.join('?' * len(kept))})", *kept)
             return
         self._client.delete(f"{self._prefix}node:{name}")
         self._client.srem(f"{self._prefix}nodes", name)
@@ -325,7 +346,11 @@ class Raw:
                 name for (name,) in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")
                 if name not in {"seen", "leases"} and not name.startswith("sqlite")
             ]  # fmt: skip
-            return [(table, row[1]) for table in sorted(tables) for row in self._run(f"PRAGMA table_info({table})")]
+            return [
+                (table, row[1])
+                for table in sorted(tables)
+                for row in self._run(f"PRAGMA table_info({table})")
+            ]
         found: list[tuple[Any, ...]] = []
         for key in sorted(self._client.scan_iter(f"{self._prefix}[^o]*")):
             kind = self._client.type(key).decode()
@@ -336,9 +361,13 @@ class Raw:
     def spoil(self, place: tuple[Any, ...], value: Any) -> None:
         if self._file:
             table, column = place
-            with closing(sqlite3.connect(self._file)) as db, suppress(sqlite3.Error, OverflowError), db:
+            with (
+                closing(sqlite3.connect(self._file)) as db,
+                suppress(sqlite3.Error, OverflowError),
+                db,
+            ):
                 db.execute("PRAGMA foreign_keys = OFF")
-                db.execute(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608 - the store's own names
+                db.execute(f"UPDATE {table} SET {column} = ?", (value,))
             return
         kind, key, field = place
         text = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
@@ -393,20 +422,35 @@ def fill(store: Store) -> None:
     store.add_sample("c", 3.0, {"done": 1})
     store.count("c", {"sealed": 3, "offsite": 1})
     store.register_producer("c", "filler", 60.0)
-    summary = {"items": 1, "batches": {"done": 1, "total": 2}, "nodes": [{"name": "one", "running": 1, "per_s": {}}]}
+    summary = {
+        "items": 1,
+        "batches": {"done": 1, "total": 2},
+        "nodes": [{"name": "one", "running": 1, "per_s": {}}],
+    }
     store.update_crawl("c", summary=summary, version="v", beat=2.0, ended=3.0)
     store.update_node("spare", url="http://spare:6800", draining=1.0)
     store.change_rules({"a.com": Rule(hits=1, window=1.0)})
-    store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))])
+    store.take_permits(
+        [PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]
+    )
     fill_strategy(store)
 
 
 def fill_strategy(store: Store) -> None:
     hold(store)
     told = [event("e1", "f1"), event("e2", slot="b"), event("e3")]
-    apply(store, link("l1"), link("l2", slot="b", due=9_000.0), link("l3"), domains={"a": {"n": 1}}, events=told)
+    apply(
+        store,
+        link("l1"),
+        link("l2", slot="b", due=9_000.0),
+        link("l3"),
+        domains={"a": {"n": 1}},
+        events=told,
+    )
     first, *_ = store.events("c", ALL, 1)
-    apply(store, dead={first.number: "ValueError"}, new=[batch_of([link("l3")])], counts={"found": 1})
+    apply(
+        store, dead={first.number: "ValueError"}, new=[batch_of([link("l3")])], counts={"found": 1}
+    )
     heads(store, ahead=0)
 
 
@@ -436,20 +480,32 @@ LOOKS: list[Callable[[Store], object]] = [
 QUIET = settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "examples", [15, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
+)
 def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
-    examples: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    examples: int,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "scrapy.cfg").write_text("[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8")
+    (folder / "scrapy.cfg").write_text(
+        "[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8"
+    )
     monkeypatch.chdir(folder)
     monkeypatch.setenv("SDIST_STORE", where)
     raw = Raw(where)
 
     @settings(QUIET, max_examples=examples)
     @given(
-        spoilt=st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, len(HOSTILE) - 1)), min_size=1, max_size=3),
+        spoilt=st.lists(
+            st.tuples(st.integers(0, 9_999), st.integers(0, len(HOSTILE) - 1)),
+            min_size=1,
+            max_size=3,
+        ),
         commands=st.lists(st.sampled_from(WORDS), min_size=3, max_size=3),
     )
     def check(spoilt: list[tuple[int, int]], commands: list[list[str]]) -> None:
@@ -468,7 +524,12 @@ def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
                 assert "Traceback" not in said.err, words
                 assert "has no words for" not in said.err, words
         assert {path.name for path in tmp_path.iterdir()} <= {"project", "folder"}
-        assert {path.name for path in folder.iterdir()} <= {"scrapy.cfg", ".sdist", "page.html", "all.jl"}
+        assert {path.name for path in folder.iterdir()} <= {
+            "scrapy.cfg",
+            ".sdist",
+            "page.html",
+            "all.jl",
+        }
 
     check()
 
@@ -489,7 +550,9 @@ def test_the_longest_address_that_travels_is_read_back_with_any_reason(mine: Sto
 
 @pytest.mark.parametrize("field", ["project", "spider", "version"])
 @pytest.mark.parametrize("name", ["a\nb", "a\x00b", "x" * 1000])
-def test_a_crawl_with_a_name_that_nobody_could_read_is_not_kept(mine: Store, field: str, name: str) -> None:
+def test_a_crawl_with_a_name_that_nobody_could_read_is_not_kept(
+    mine: Store, field: str, name: str
+) -> None:
     fields: dict[str, Any] = {field: name}
     with pytest.raises(StoreError, match="cannot be kept in the store"):
         mine.add_crawl(replace(MINE, **fields))

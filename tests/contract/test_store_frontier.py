@@ -4,7 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rig.stores import CRAWL, LESSEE, YOU, accept, add, attempt, bring_to, fail, lease, lease_next, new_batch, seal
+from rig.stores import (
+    CRAWL,
+    LESSEE,
+    YOU,
+    accept,
+    add,
+    attempt,
+    bring_to,
+    fail,
+    lease,
+    lease_next,
+    new_batch,
+    seal,
+)
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss, Shard
@@ -34,8 +47,14 @@ def test_a_frontier_is_a_crawl_that_says_so_and_one_that_stands_is_never_finishe
 # adding
 
 
-def test_what_is_added_waits_in_its_slot_and_is_counted(store: Store, opened: Callable[[], Store]) -> None:
-    some = [new_batch("a", "b", slot="one", priority=-3), new_batch("c"), new_batch(size=4, slot="one")]
+def test_what_is_added_waits_in_its_slot_and_is_counted(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    some = [
+        new_batch("a", "b", slot="one", priority=-3),
+        new_batch("c"),
+        new_batch(size=4, slot="one"),
+    ]
     first, second, third = store.add_batches("c", some, counts={"sealed": 7})
     assert [batch.number for batch in (first, second, third)] == [1, 2, 3]
     assert (first.slot, first.priority, first.size, first.sealed_at) == ("one", -3, 2, 10.0)
@@ -51,7 +70,11 @@ def test_requests_that_were_there_before_are_named_and_nothing_is_kept(store: St
     seal(store, fingerprints=[b"p"])
     before = (store.batches("c"), store.counts("c"), store.backlog("c").slots)
     with pytest.raises(SeenBefore) as caught:
-        store.add_batches("c", [new_batch("c", "a"), new_batch("p", "d", slot="x")], counts={"sealed": 4, "offsite": 1})
+        store.add_batches(
+            "c",
+            [new_batch("c", "a"), new_batch("p", "d", slot="x")],
+            counts={"sealed": 4, "offsite": 1},
+        )
     assert caught.value.prints == {b"a", b"p"}
     assert (store.batches("c"), store.counts("c"), store.backlog("c").slots) == before
     assert sorted(store.fingerprints("c")) == [b"a", b"b", b"p"]
@@ -86,7 +109,9 @@ def test_fingerprints_may_be_any_bytes(store: Store) -> None:
 
 
 @pytest.mark.parametrize("prints", [(b"a", b"a"), (b"x" * 256,)])
-def test_fingerprints_that_cannot_be_kept_are_refused(store: Store, prints: tuple[bytes, ...]) -> None:
+def test_fingerprints_that_cannot_be_kept_are_refused(
+    store: Store, prints: tuple[bytes, ...]
+) -> None:
     with pytest.raises(StoreError, match="fingerprint"):
         store.add_batches("c", [replace(new_batch(), fingerprints=prints)])
     assert store.batches("c") == []
@@ -119,7 +144,9 @@ def test_the_highest_priority_comes_first_and_then_the_oldest(store: Store) -> N
     assert lease_next(store, "c", LESSEE) == []
 
 
-def test_a_leased_batch_is_running_in_an_attempt_of_its_worker(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_leased_batch_is_running_in_an_attempt_of_its_worker(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     add(store, "a", "b", slot="x")
     (leased,) = lease_next(opened(), "c", LESSEE, now=7.0)
     assert (leased.attempt, leased.payload) == (1, store.payload("c", 1))
@@ -140,7 +167,9 @@ def test_several_are_leased_in_one_step_and_no_more_than_there_are(store: Store)
     assert [one.batch.number for one in lease_next(store, "c", YOU, limit=3)] == [4]
 
 
-def test_a_worker_takes_from_the_slots_it_names_else_from_all_of_its_own_spider(store: Store) -> None:
+def test_a_worker_takes_from_the_slots_it_names_else_from_all_of_its_own_spider(
+    store: Store,
+) -> None:
     for slot in ("", "x", "@login", "@shop:login", "y"):
         add(store, slot=slot)
     assert lease_next(store, "c", LESSEE, slots=["nowhere"]) == []
@@ -193,18 +222,35 @@ def test_what_was_found_enters_with_the_ack_or_not_at_all(store: Store) -> None:
     add(store, "a")
     lease(store)
     with pytest.raises(SeenBefore) as caught:
-        store.ack("c", 1, 1, ME, report={}, new=[new_batch("b", "a", slot="y")], now=9.0, counts={"sealed": 2})
+        store.ack(
+            "c",
+            1,
+            1,
+            ME,
+            report={},
+            new=[new_batch("b", "a", slot="y")],
+            now=9.0,
+            counts={"sealed": 2},
+        )
     assert caught.value.prints == {b"a"}
     assert store.attempts("c")[0].state is AttemptState.RUNNING
-    assert (store.counts("c"), list(store.fingerprints("c")), len(store.batches("c"))) == ({}, [b"a"], 1)
+    assert (store.counts("c"), list(store.fingerprints("c")), len(store.batches("c"))) == (
+        {},
+        [b"a"],
+        1,
+    )
     assert store.lease("c", 1, 1, ME, 60.0, again=True)
-    store.ack("c", 1, 1, ME, report={}, new=[new_batch("b", slot="y")], now=9.0, counts={"sealed": 1})
+    store.ack(
+        "c", 1, 1, ME, report={}, new=[new_batch("b", slot="y")], now=9.0, counts={"sealed": 1}
+    )
     assert store.peek("c", "y", 5) == [store.batch("c", 2)]
     assert (store.counts("c"), sorted(store.fingerprints("c"))) == ({"sealed": 1}, [b"a", b"b"])
 
 
 def late_ack(store: Store, holder: str = ME, attempt: int = 1) -> None:
-    store.ack("c", 1, attempt, holder, report={}, new=[new_batch("z")], now=9.0, counts={"sealed": 1})
+    store.ack(
+        "c", 1, attempt, holder, report={}, new=[new_batch("z")], now=9.0, counts={"sealed": 1}
+    )
 
 
 def late_return(store: Store, holder: str = ME, attempt: int = 1) -> None:
@@ -229,7 +275,11 @@ def test_a_lost_lease_ends_nothing(store: Store, end: Callable[..., None]) -> No
     lease(store)
     with pytest.raises(StepRefused):
         end(store, holder=ME)  # its first attempt is over; it has the second one
-    assert (len(store.batches("c")), store.counts("c"), list(store.fingerprints("c"))) == (1, {}, [])
+    assert (len(store.batches("c")), store.counts("c"), list(store.fingerprints("c"))) == (
+        1,
+        {},
+        [],
+    )
     end(store, attempt=2)
 
 
@@ -293,7 +343,12 @@ def test_slots_are_what_lies_in_them_and_a_look_changes_nothing(store: Store) ->
     assert store.peek("c", "x", 5) == [store.batch("c", 3)]
     assert (store.batches("c"), store.backlog("c").slots) == before
     first, second = store.backlog("c").slots
-    assert (first.slot, first.batches, first.requests, first.waiting) == ("", {"sealed": 1}, {"sealed": 1}, 1)
+    assert (first.slot, first.batches, first.requests, first.waiting) == (
+        "",
+        {"sealed": 1},
+        {"sealed": 1},
+        1,
+    )
     assert (second.slot, second.batches) == ("x", {"sealed": 1, "running": 1})
     assert (second.requests, second.waiting) == ({"sealed": 1, "running": 2}, 1)
 
@@ -304,10 +359,22 @@ def test_slots_are_what_lies_in_them_and_a_look_changes_nothing(store: Store) ->
 @pytest.mark.parametrize(
     ("size", "parts", "kept"),
     [
-        (3, [new_batch(size=2, slot="y", priority=7), new_batch(size=1, slot="z")], {b"a", b"b"}),  # in their order
+        (
+            3,
+            [new_batch(size=2, slot="y", priority=7), new_batch(size=1, slot="z")],
+            {b"a", b"b"},
+        ),  # in their order
         (3, [new_batch("b"), new_batch("a", "c")], {b"b"}),  # those that the parts name
-        (4, [new_batch(size=4, slot="y")], set()),  # one request has none: the batch moves as a whole
-        (4, [new_batch(size=1), new_batch(size=3)], {b"a", b"b", b"c"}),  # it is not known whose they are
+        (
+            4,
+            [new_batch(size=4, slot="y")],
+            set(),
+        ),  # one request has none: the batch moves as a whole
+        (
+            4,
+            [new_batch(size=1), new_batch(size=3)],
+            {b"a", b"b", b"c"},
+        ),  # it is not known whose they are
     ],
 )
 def test_parts_lie_where_they_are_told_and_keep_their_fingerprints(
@@ -327,7 +394,10 @@ def test_parts_lie_where_they_are_told_and_keep_their_fingerprints(
 
 FAILED = Miss(url="http://site/1", kind="failed", reason="HTTP 500", batch=1)
 GONE = Miss(url="http://site/2", kind="gone", reason="HTTP 404", batch=1)
-OTHERS = [Miss(url="http://site/3", kind="failed", reason="HTTP 500", batch=2), Miss(url="x", kind="index", reason="y")]
+OTHERS = [
+    Miss(url="http://site/3", kind="failed", reason="HTTP 500", batch=2),
+    Miss(url="x", kind="index", reason="y"),
+]
 
 
 def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) -> None:
@@ -335,7 +405,9 @@ def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) 
     lease(store)
     accept(store)
     store.add_misses("c", [FAILED, GONE, *OTHERS])
-    (new,) = store.retry("c", 1, [NewBatch(payload={"A": "again"}, size=1)], misses=[FAILED], now=50.0)
+    (new,) = store.retry(
+        "c", 1, [NewBatch(payload={"A": "again"}, size=1)], misses=[FAILED], now=50.0
+    )
     assert new == Batch(number=2, size=1, sealed_at=50.0, slot="x", priority=3)
     assert store.peek("c", "x", 1) == [new]
     assert store.payload("c", new.number) == {"A": "again"}
@@ -346,7 +418,9 @@ def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) 
     assert len(store.batches("c")) == new.number
 
 
-def test_a_retry_of_more_than_has_failed_and_the_second_of_two_at_once_change_nothing(store: Store) -> None:
+def test_a_retry_of_more_than_has_failed_and_the_second_of_two_at_once_change_nothing(
+    store: Store,
+) -> None:
     bring_to(store, BatchState.DONE)
     dead = replace(FAILED, kind="dead", reason="no such callback")
     store.add_misses("c", [FAILED, dead])
@@ -371,7 +445,9 @@ def test_a_batch_that_is_not_done_has_nothing_to_retry(store: Store, state: Batc
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_a_dropped_batch_is_gone_and_its_number_never_comes_again(store: Store, *, forget: bool) -> None:
+def test_a_dropped_batch_is_gone_and_its_number_never_comes_again(
+    store: Store, *, forget: bool
+) -> None:
     add(store, "a", "b", slot="x")
     lease(store)
     fail(store)
@@ -425,7 +501,9 @@ def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:
         lambda s: s.drop_batch("x", 1, forget=True),
     ],
 )
-def test_a_crawl_that_is_not_there_is_told_of_and_stays_away(store: Store, verb: Callable[[Store], object]) -> None:
+def test_a_crawl_that_is_not_there_is_told_of_and_stays_away(
+    store: Store, verb: Callable[[Store], object]
+) -> None:
     with pytest.raises(NothingMatched, match=r"no crawl 'x'|crawl x has no batch"):
         verb(store)
     assert store.peek("x", "", 5) == []

@@ -45,10 +45,16 @@ def test_several_producers_on_one_slot_lose_nothing_and_double_nothing(
 
     at_once(opened, [producer(first) for first in (0, 0, 50, 101)])
     kept = Counter(
-        itertools.chain.from_iterable(store.payload("c", b.number)["A"].split(",") for b in store.batches("c"))
+        itertools.chain.from_iterable(
+            store.payload("c", b.number)["A"].split(",") for b in store.batches("c")
+        )
     )
     assert kept == {str(number): 1 for number in range(306)}
-    assert sum(slot.waiting for slot in store.backlog("c").slots) == len(set(store.fingerprints("c"))) == 306
+    assert (
+        sum(slot.waiting for slot in store.backlog("c").slots)
+        == len(set(store.fingerprints("c")))
+        == 306
+    )
 
 
 def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[], Store]) -> None:
@@ -70,7 +76,9 @@ def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[]
         return work
 
     at_once(opened, [worker(name) for name in range(4)])
-    assert Counter(had) == dict.fromkeys([*((n, 1) for n in range(1, 81)), *((n, 2) for n in range(4, 81, 4))], 1)
+    assert Counter(had) == dict.fromkeys(
+        [*((n, 1) for n in range(1, 81)), *((n, 2) for n in range(4, 81, 4))], 1
+    )
     assert store.backlog("c").acked == 80
 
 
@@ -100,7 +108,9 @@ print(json.dumps(had))
 
 
 @pytest.mark.black_box
-def test_workers_that_add_what_they_find_end_when_all_of_them_have(where: str, store: Store) -> None:
+def test_workers_that_add_what_they_find_end_when_all_of_them_have(
+    where: str, store: Store
+) -> None:
     add(store, "1")
     answers = answers_of([ready(WORKER, where, f"c.w{name}.a1") for name in range(3)])
     had = list(itertools.chain.from_iterable(json.loads(told) for told in answers))
@@ -119,7 +129,9 @@ def step(store: Store, kind: int, number: int) -> None:
         lambda: add(store, f"{kind}.{number}", slot=slot, priority=priority),
         lambda: lease_next(store, "c", LESSEE, limit=1 + number % 3),
         lambda: lease_next(store, "c", LESSEE, slots=["@", "x"], seconds=-1.0),
-        lambda: store.ack("c", number, last, me, report={}, new=[new_batch(f"f{number}", slot=slot)], now=1.0),
+        lambda: store.ack(
+            "c", number, last, me, report={}, new=[new_batch(f"f{number}", slot=slot)], now=1.0
+        ),
         lambda: store.give_back("c", number, last, me, reason="", now=1.0),
         lambda: store.fail("c", number, last, reason="", now=1.0, max_attempts=2),
         lambda: store.accept("c", number, last, report={}, part="", misses=[missed], now=1.0),
@@ -139,7 +151,9 @@ def check_counts(store: Store) -> None:
         own = [batch for batch in batches if batch.slot == slot.slot]
         assert slot.batches == Counter(batch.state.value for batch in own)
         assert sum(slot.requests.values()) == sum(batch.size for batch in own)
-        waiting = sorted((b for b in own if b.state in WAITING), key=lambda b: (-b.priority, b.number))
+        waiting = sorted(
+            (b for b in own if b.state in WAITING), key=lambda b: (-b.priority, b.number)
+        )
         assert store.peek("c", slot.slot, 100) == waiting
     assert {slot.slot for slot in store.backlog("c").slots} == {batch.slot for batch in batches}
     backlog, attempts = store.backlog("c"), store.attempts("c")
@@ -147,13 +161,17 @@ def check_counts(store: Store) -> None:
     assert store.attempts("c", {AttemptState.ACKED}) == acked
     assert backlog.waiting == sum(batch.state in WAITING for batch in batches)
     assert (backlog.acked, backlog.expired) == (len(acked), len(store.expired("c")))
-    assert backlog.leased + backlog.acked + backlog.expired == sum(batch.state in OUT for batch in batches)
+    assert backlog.leased + backlog.acked + backlog.expired == sum(
+        batch.state in OUT for batch in batches
+    )
 
 
 def test_counts_are_what_a_scan_counts_whatever_was_done(store: Store) -> None:
     # The fixture stays out of hypothesis' hands: pytest-twisted cannot hand it over.
     @settings(max_examples=25)
-    @given(steps=st.lists(st.tuples(st.integers(0, 65), st.integers(1, 12)), min_size=10, max_size=50))
+    @given(
+        steps=st.lists(st.tuples(st.integers(0, 65), st.integers(1, 12)), min_size=10, max_size=50)
+    )
     def check(steps: list[tuple[int, int]]) -> None:
         store.forget("c")
         store.add_crawl(replace(CRAWL, kind="frontier"))
@@ -171,7 +189,10 @@ def test_counts_are_what_a_scan_counts_whatever_was_done(store: Store) -> None:
 
 def test_an_idle_worker_waits_for_nobody_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with closing(open_store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as writer:
+    with (
+        closing(open_store(path)) as store,
+        closing(sqlite3.connect(path, isolation_level=None)) as writer,
+    ):
         store.add_crawl(CRAWL)
         writer.execute("BEGIN IMMEDIATE")
         assert lease_next(store, "c", LESSEE) == []
@@ -196,7 +217,10 @@ def test_no_verb_of_a_worker_reads_through_a_table(tmp_path: Path) -> None:
         store.expired("c")
         database.set_trace_callback(None)
         asked = [text for text in statements if text.startswith(("SELECT", "UPDATE", "DELETE"))]
-        plans = {text: [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}")] for text in asked}
+        plans = {
+            text: [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}")]
+            for text in asked
+        }
     assert any("waiting_batches" in line for plan in plans.values() for line in plan)
     for text, plan in plans.items():
         # Attempts of one state are few, and are put in order.
@@ -221,7 +245,12 @@ def steps(path: Path, batches: int) -> dict[str, int]:
         store.add_crawl(CRAWL)
         for start in range(0, batches, 1000):
             new = [
-                NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=100, slot=f"p{number % 4}", fingerprints=())
+                NewBatch(
+                    payload={"DISTRIBUTED_START_URLS": "[]"},
+                    size=100,
+                    slot=f"p{number % 4}",
+                    fingerprints=(),
+                )
                 for number in range(start, min(start + 1000, batches))
             ]
             store.add_batches("c", new)
@@ -240,7 +269,9 @@ def steps(path: Path, batches: int) -> dict[str, int]:
     return taken
 
 
-def test_a_look_at_a_million_requests_takes_no_more_steps_than_one_at_a_thousand(tmp_path: Path) -> None:
+def test_a_look_at_a_million_requests_takes_no_more_steps_than_one_at_a_thousand(
+    tmp_path: Path,
+) -> None:
     few, many = steps(tmp_path / "few.db", FEW), steps(tmp_path / "many.db", MANY)
     assert all(number > 0 for number in few.values())
     assert many == few

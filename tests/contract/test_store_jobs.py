@@ -25,7 +25,9 @@ DONE = replace(
 )  # fmt: skip
 
 
-def test_jobs_come_back_as_they_were_in_the_order_of_their_ends(store: Store, opened: Callable[[], Store]) -> None:
+def test_jobs_come_back_as_they_were_in_the_order_of_their_ends(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     assert (store.jobs(), store.job_revision()) == ([], 0)
     assert store.keep_jobs([DONE, JOB])
     other = opened()
@@ -48,7 +50,9 @@ def test_a_job_that_has_ended_is_open_no_more(store: Store) -> None:
     assert store.jobs(OPEN_ONLY) == []
 
 
-def test_a_step_that_depends_on_what_was_read_is_made_only_if_nothing_has_changed(store: Store) -> None:
+def test_a_step_that_depends_on_what_was_read_is_made_only_if_nothing_has_changed(
+    store: Store,
+) -> None:
     for _ in range(2):  # before the first change, and after one
         seen = store.job_revision()
         assert store.keep_jobs([JOB], seen)
@@ -103,7 +107,9 @@ def test_whatever_a_job_has_counted_it_is_remembered(store: Store) -> None:
     assert store.jobs() == [replace(DONE, **cut)]
 
 
-@pytest.mark.parametrize("field", [{"settings": ("A\nB",)}, {"args": {"a": "x" * 100_001}}, {"project": "p" * 501}])
+@pytest.mark.parametrize(
+    "field", [{"settings": ("A\nB",)}, {"args": {"a": "x" * 100_001}}, {"project": "p" * 501}]
+)
 def test_what_could_not_be_read_again_is_not_written(store: Store, field: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="good-1 cannot be kept in the store"):
         store.keep_jobs([DONE, replace(JOB, **field)])
@@ -113,7 +119,11 @@ def test_what_could_not_be_read_again_is_not_written(store: Store, field: dict[s
 def test_a_job_that_waits_is_never_forgotten(store: Store) -> None:
     waits = replace(JOB, id="waits", state=Outcome.WAITING, sealed="x")
     store.keep_jobs([waits, replace(waits, id="out", state=Outcome.PENDING, posted=50.0)])
-    assert (store.forget_jobs(40.0), store.forget_jobs(1e11), store.jobs(OPEN_ONLY)) == (0, 1, [waits])
+    assert (store.forget_jobs(40.0), store.forget_jobs(1e11), store.jobs(OPEN_ONLY)) == (
+        0,
+        1,
+        [waits],
+    )
 
 
 @pytest.mark.parametrize(

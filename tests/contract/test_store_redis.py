@@ -56,8 +56,18 @@ print(round(time.time()), store.lease("c", 1, 1, "fast", 60), len(store.expired(
     seal(store)
     store.open_attempt("c", attempt())
     assert store.lease("c", 1, 1, "me", 60.0)
-    line = ["faketime", "-f", "+3600s", sys.executable, "-c", script, f"{redis_server.url}?prefix=clock:"]
-    told = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    line = [
+        "faketime",
+        "-f",
+        "+3600s",
+        sys.executable,
+        "-c",
+        script,
+        f"{redis_server.url}?prefix=clock:",
+    ]
+    told = subprocess.run(
+        line, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
     assert told[1:] == ["False", "0"]
     assert store.lease("c", 1, 1, "me", 60.0, again=True)
 
@@ -71,11 +81,17 @@ def test_two_prefixes_are_two_stores(at: Callable[..., Store]) -> None:
     assert shop.crawl("c").spider == "s"
 
 
-def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., Store], client: Any) -> None:
+def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(
+    at: Callable[..., Store], client: Any
+) -> None:
     store = at("forget:")
     store.add_crawl(CRAWL)
     for _ in range(3):
-        seal(store, fingerprints=[f"{n}".encode() for n in range(500)], counts={"sealed": 2, "local": 1})
+        seal(
+            store,
+            fingerprints=[f"{n}".encode() for n in range(500)],
+            counts={"sealed": 2, "local": 1},
+        )
     store.open_attempt("c", attempt())
     store.lease("c", 1, 1, "me", 60.0)
     store.add_sample("c", 1.0, {})
@@ -87,7 +103,12 @@ def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., St
     store.register_producer("c", "me", 60.0)
     hold(store)
     told = [event("e1"), event("e2", slot="b")]
-    apply(store, *(link(f"{n}", slot=f"s{n % 9}", due=n) for n in range(2_000)), domains={"a": {}}, events=told)
+    apply(
+        store,
+        *(link(f"{n}", slot=f"s{n % 9}", due=n) for n in range(2_000)),
+        domains={"a": {}},
+        events=told,
+    )
     apply(store, dead={store.events("c", ALL, 1)[0].number: "x"})
     cut(store, limit=9)
     heads(store, ahead=1)
@@ -113,7 +134,9 @@ def test_nothing_of_a_dropped_batch_is_left_on_the_server(
     assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
 
 
-def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(at: Callable[..., Store], client: Any) -> None:
+def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(
+    at: Callable[..., Store], client: Any
+) -> None:
     store = at("many:")
     store.add_crawl(CRAWL)
     for batch in range(40):
@@ -126,7 +149,9 @@ def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(at: Callable[.
     assert 100 < len(buckets) < 400
 
 
-def test_a_new_store_has_the_first_layout_and_is_opened_again(at: Callable[..., Store], client: Any) -> None:
+def test_a_new_store_has_the_first_layout_and_is_opened_again(
+    at: Callable[..., Store], client: Any
+) -> None:
     at("first:").add_crawl(CRAWL)
     assert client.get("{first}:layout") == b"1"
     assert at("first:").crawls() == [CRAWL]
@@ -137,16 +162,22 @@ def test_a_layout_that_is_not_known_is_refused_and_left_alone(
     at: Callable[..., Store], client: Any, layout: str
 ) -> None:
     client.set("{newer}:layout", layout)
-    with pytest.raises(StoreError, match=rf"newer scrapyd-dist \(layout {layout}, this one knows 1\)\. Upgrade"):
+    with pytest.raises(
+        StoreError, match=rf"newer scrapyd-dist \(layout {layout}, this one knows 1\)\. Upgrade"
+    ):
         at("newer:")
-    assert [(key, client.get(key)) for key in client.keys("{newer}:*")] == [(b"{newer}:layout", layout.encode())]
+    assert [(key, client.get(key)) for key in client.keys("{newer}:*")] == [
+        (b"{newer}:layout", layout.encode())
+    ]
 
 
 def test_a_server_that_keeps_nothing_is_told_of(tmp_path: Path, redis_server: RedisServer) -> None:
     with contextlib.closing(open_store(redis_server.url)) as safe:
         assert safe.warnings() == []
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(contextlib.closing(RedisServer(tmp_path / "redis", appendonly="no")))
+        server = stack.enter_context(
+            contextlib.closing(RedisServer(tmp_path / "redis", appendonly="no"))
+        )
         (told,) = stack.enter_context(contextlib.closing(open_store(server.url))).warnings()
     assert "appendonly" in told
     assert PASSWORD not in told
@@ -163,7 +194,9 @@ def test_a_server_that_throws_keys_away_is_refused(tmp_path: Path) -> None:
 
 def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(contextlib.closing(RedisServer(tmp_path / "redis", None, maxmemory="6mb")))
+        server = stack.enter_context(
+            contextlib.closing(RedisServer(tmp_path / "redis", None, maxmemory="6mb"))
+        )
         store = stack.enter_context(contextlib.closing(open_store(server.url)))
         store.add_crawl(CRAWL)
         sealed = 0
@@ -176,17 +209,25 @@ def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> 
         assert len(list(store.fingerprints("c"))) == sealed
 
 
-@pytest.mark.parametrize("url", ["redis://:geheim@127.0.0.1:{port}/0", "redis://wrong:geheim@127.0.0.1:{port}/0"])
-def test_a_wrong_password_is_told_at_once_and_not_shown(url: str, redis_server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    "url", ["redis://:geheim@127.0.0.1:{port}/0", "redis://wrong:geheim@127.0.0.1:{port}/0"]
+)
+def test_a_wrong_password_is_told_at_once_and_not_shown(
+    url: str, redis_server: RedisServer
+) -> None:
     with pytest.raises(StoreBarred, match=r"failed: .*password") as caught:
         open_store(url.format(port=redis_server.port))
     assert caught.value.exit_code == 6
     assert "geheim" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_told_with_where_its_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_there_is_told_with_where_its_address_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("scrapyd_dist.store.redis_link.PATIENCE", 0.0)
-    with pytest.raises(StoreError, match=r"127\.0\.0\.1:1/0 failed: .*SDIST_STORE or DISTRIBUTED_STORE") as caught:
+    with pytest.raises(
+        StoreError, match=r"127\.0\.0\.1:1/0 failed: .*SDIST_STORE or DISTRIBUTED_STORE"
+    ) as caught:
         open_store("redis://:geheim@127.0.0.1:1/0")
     assert "geheim" not in str(caught.value)
 
@@ -199,7 +240,9 @@ def test_a_user_who_may_not_and_a_certificate_that_nobody_trusts_are_no_broken_s
         open_store(f"redis://guest:word@127.0.0.1:{redis_server.port}/0")
     strange = Authority(tmp_path).context()
     with (
-        contextlib.closing(BadPeer(lambda connection, _: connection.answer(200, b""), strange)) as peer,
+        contextlib.closing(
+            BadPeer(lambda connection, _: connection.answer(200, b""), strange)
+        ) as peer,
         pytest.raises(StoreBarred, match=r"(?i)certificate"),
     ):
         open_store(f"rediss://127.0.0.1:{peer.port}/0")
@@ -267,7 +310,10 @@ BARRED = sorted(path for path, codes in CODES.items() if 6 in codes and path not
 
 
 def test_a_store_that_refuses_its_password_ends_every_command_with_6(
-    project: MakeProject, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: MakeProject,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     it = project(extra="[deploy:node1]\nurl = http://127.0.0.1:1/\nproject = properties\n")
     it.write("urls.txt", "http://a.com/\n")

@@ -64,7 +64,9 @@ def test_a_server_that_stays_away_is_told_without_its_password(
     assert caught.value.__cause__ is None
 
 
-def test_a_server_that_answers_no_more_is_given_up(own: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_answers_no_more_is_given_up(
+    own: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scrapyd_dist.store.redis_link.TIMEOUT", 0.5)
     with contextlib.closing(open_store(own.url)) as store:
         store.add_crawl(CRAWL)
@@ -90,10 +92,16 @@ class Breaker:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(self._listener.accept()[0],), daemon=True
+                ).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._server)) as server, contextlib.suppress(OSError):
+        with (
+            client,
+            socket.create_connection(("127.0.0.1", self._server)) as server,
+            contextlib.suppress(OSError),
+        ):
             losing = False
             while True:
                 for side in select.select([client, server], [], [])[0]:
@@ -121,7 +129,9 @@ def breaker(redis_server: RedisServer) -> Iterator[Breaker]:
 
 
 @pytest.mark.parametrize("breaks", [1, pytest.param(3, marks=pytest.mark.full)])
-def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(breaks: int, breaker: Breaker) -> None:
+def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(
+    breaks: int, breaker: Breaker
+) -> None:
     with contextlib.closing(open_store(f"{breaker.url}?prefix=lost{breaks}:")) as store:
         steps: list[Callable[[], Any]] = [
             lambda: store.add_crawl(CRAWL),
@@ -137,9 +147,20 @@ def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(breaks: int, brea
             lambda: store.add_sample("c", 1.0, {}),
             lambda: store.open_attempt("c", attempt(batch=3)),
             lambda: accept(store, batch=3),
-            lambda: store.add_batches("c", [new_batch("a"), new_batch("b", slot="x")], counts={"sealed": 2}),
+            lambda: store.add_batches(
+                "c", [new_batch("a"), new_batch("b", slot="x")], counts={"sealed": 2}
+            ),
             lambda: lease(store, slots=["x"]),
-            lambda: store.ack("c", 5, 1, LESSEE.job, report={}, new=[new_batch("d")], now=1.0, counts={"sealed": 1}),
+            lambda: store.ack(
+                "c",
+                5,
+                1,
+                LESSEE.job,
+                report={},
+                new=[new_batch("d")],
+                now=1.0,
+                counts={"sealed": 1},
+            ),
             lambda: store.drop_batch("c", 4, forget=True),
             lambda: lease(store),
             lambda: lease(store),
@@ -158,16 +179,30 @@ def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(breaks: int, brea
         assert store.counts("c") == {"offsite": 1, "sealed": 5}
         states = [(batch.number, batch.state.value) for batch in store.batches("c")]
         assert states == [(1, "split"), (2, "running"), (3, "done"), (5, "running"), (6, "sealed")]
-        assert [(answers[at].batch.number, answers[at].attempt) for at in (14, 17, 18)] == [(5, 1), (2, 2), (6, 1)]
+        assert [(answers[at].batch.number, answers[at].attempt) for at in (14, 17, 18)] == [
+            (5, 1),
+            (2, 2),
+            (6, 1),
+        ]
         assert set(store.fingerprints("c")) == {b"1", b"b", b"d"}
         backlog = store.backlog("c")
-        assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (1, 1, 1, ("me",))
+        assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (
+            1,
+            1,
+            1,
+            ("me",),
+        )
         assert len(store.samples("c")) == 1
 
 
 def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker) -> None:
     asked = PermitRequest(
-        key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c"
+        key="a.com",
+        domain="a.com",
+        count=3,
+        limit=Limit(hits=10, window=1000.0),
+        pages=9,
+        budget="c",
     )
     with contextlib.closing(open_store(f"{breaker.url}?prefix=lostpermits:")) as store:
         steps: list[Callable[[], Any]] = [

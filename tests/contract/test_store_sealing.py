@@ -20,7 +20,10 @@ def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(
     store: Store, opened: Callable[[], Store]
 ) -> None:
     first = store.seal(
-        "c", NewBatch(payload={"A": "ü", "B": "="}, size=3, sealed_at=10.0), [b"1", b"2", b"1"], {"sealed": 3}
+        "c",
+        NewBatch(payload={"A": "ü", "B": "="}, size=3, sealed_at=10.0),
+        [b"1", b"2", b"1"],
+        {"sealed": 3},
     )
     second = store.seal("c", NewBatch(payload={"A": "2"}, size=1), [b"2", b"\0"], {})
     assert first == Batch(number=1, size=3, sealed_at=10.0)
@@ -39,7 +42,9 @@ def test_a_seal_that_fails_leaves_nothing(store: Store) -> None:
     with pytest.raises(ConnectionError):
         seal(store, fingerprints=prints(), counts={"sealed": 2})
     with pytest.raises((StoreError, OverflowError)):
-        seal(store, fingerprints=[b"1"], counts={"sealed": 2, "offsite": 1 << 80})  # the last thing that is written
+        seal(
+            store, fingerprints=[b"1"], counts={"sealed": 2, "offsite": 1 << 80}
+        )  # the last thing that is written
     assert (store.batches("c"), list(store.fingerprints("c")), store.counts("c")) == ([], [], {})
     assert seal(store) == 1
 
@@ -115,7 +120,14 @@ def test_a_reader_is_not_held_up_by_a_writer_and_sees_whole_steps_only(
 
 def test_fingerprints_are_kept_exactly_however_many_and_whatever_they_are(store: Store) -> None:
     prints = [hashlib.sha1(str(n).encode(), usedforsecurity=False).digest() for n in range(3000)]
-    prints += [b"", b"\0", b"\xff" * 20, b"same beginning " * 3 + b"a", b"same beginning " * 3 + b"b", b"x" * 200]
+    prints += [
+        b"",
+        b"\0",
+        b"\xff" * 20,
+        b"same beginning " * 3 + b"a",
+        b"same beginning " * 3 + b"b",
+        b"x" * 200,
+    ]
     for start in range(0, len(prints), 250):
         seal(store, fingerprints=prints[start : start + 250] + prints[:50])
     kept = list(store.fingerprints("c"))

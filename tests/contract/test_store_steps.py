@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rig.stores import LESSEE, accept, answers_of, attempt, bring_to, fail, halves, lease_next, ready, seal
+from rig.stores import (
+    LESSEE,
+    accept,
+    answers_of,
+    attempt,
+    bring_to,
+    fail,
+    halves,
+    lease_next,
+    ready,
+    seal,
+)
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, Batch, BatchState, Miss
@@ -43,7 +54,9 @@ NO_VERB = {(BatchState.SEALED, BatchState.DEAD), (BatchState.FAILED, BatchState.
 
 @pytest.mark.parametrize("new", INTO)
 @pytest.mark.parametrize("old", BatchState)
-def test_every_step_of_the_table_can_be_made_and_no_other(store: Store, old: BatchState, new: BatchState) -> None:
+def test_every_step_of_the_table_can_be_made_and_no_other(
+    store: Store, old: BatchState, new: BatchState
+) -> None:
     last = bring_to(store, old)
     before = (store.batch("c", 1), store.attempts("c"), store.misses("c"))
     assert before[0].state is old
@@ -69,7 +82,9 @@ ATTEMPT_VERBS: dict[AttemptState, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("new", AttemptState)
 @pytest.mark.parametrize("old", AttemptState)
-def test_every_step_of_an_attempt_can_be_made_and_no_other(out: Store, old: AttemptState, new: AttemptState) -> None:
+def test_every_step_of_an_attempt_can_be_made_and_no_other(
+    out: Store, old: AttemptState, new: AttemptState
+) -> None:
     out.lease("c", 1, 1, "me", 60.0)
     if old is AttemptState.ACKED:
         out.running("c", 1, 1)
@@ -90,8 +105,12 @@ def test_every_step_of_an_attempt_can_be_made_and_no_other(out: Store, old: Atte
     assert out.attempts("c")[0].state is new
 
 
-@pytest.mark.parametrize("verb", [accept, fail, lambda s: s.sent("c", 1, 1), lambda s: s.running("c", 1, 1)])
-def test_an_attempt_that_was_never_opened_moves_nothing(store: Store, verb: Callable[[Store], object]) -> None:
+@pytest.mark.parametrize(
+    "verb", [accept, fail, lambda s: s.sent("c", 1, 1), lambda s: s.running("c", 1, 1)]
+)
+def test_an_attempt_that_was_never_opened_moves_nothing(
+    store: Store, verb: Callable[[Store], object]
+) -> None:
     seal(store)
     store.open_attempt("c", replace(attempt(2), number=2))
     with pytest.raises(NothingMatched):
@@ -116,11 +135,17 @@ def test_one_attempt_is_accepted_and_no_other_ever(out: Store) -> None:
     assert [miss.url for miss in out.misses("c")] == ["u"]
 
 
-def test_a_refused_post_counts_as_no_attempt_and_its_number_is_that_of_a_new_one(out: Store) -> None:
+def test_a_refused_post_counts_as_no_attempt_and_its_number_is_that_of_a_new_one(
+    out: Store,
+) -> None:
     assert out.lease("c", 1, 1, "me", 60.0)
     out.give_back("c", 1, 1, None, reason="connection refused", now=5.0)
     batch = out.batch("c", 1)
-    assert (batch.state, batch.attempts, batch.reason) == (BatchState.SEALED, 0, "connection refused")
+    assert (batch.state, batch.attempts, batch.reason) == (
+        BatchState.SEALED,
+        0,
+        "connection refused",
+    )
     out.open_attempt("c", attempt(1, node="two"))
     assert out.batch("c", 1).attempts == 1
     assert out.attempts("c") == [attempt(1, node="two")]
@@ -157,7 +182,12 @@ def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: 
     bring_to(store, BatchState.DEAD)
     assert store.requeue("c", [3, 1, 2, 1]) == [1, 3]
     batch = store.batch("c", 1)
-    assert (batch.state, batch.attempts, batch.forgiven, batch.reason) == (BatchState.SEALED, 1, 1, "broken")
+    assert (batch.state, batch.attempts, batch.forgiven, batch.reason) == (
+        BatchState.SEALED,
+        1,
+        1,
+        "broken",
+    )
     assert store.batch("c", 2).state is BatchState.DONE
     answers = []
     for number in (2, 3):
@@ -196,12 +226,17 @@ def test_a_batch_is_replaced_by_its_parts(store: Store) -> None:
     store.open_attempt("c", attempt(1))
     fail(store)
     left, right = store.split("c", 1, halves(2, 3))
-    assert [left, right] == [Batch(number=one, size=one, sealed_at=10.0, parent=1) for one in (2, 3)]
+    assert [left, right] == [
+        Batch(number=one, size=one, sealed_at=10.0, parent=1) for one in (2, 3)
+    ]
     whole = store.batch("c", 1)
     assert (whole.state, whole.reason, whole.attempts) == (BatchState.SPLIT, "broken", 1)
     assert store.batches("c") == [whole, left, right]
     assert (store.payload("c", 2), store.payload("c", 3)) == ({"A": "1"}, {"A": "2"})
-    assert sum(b.size for b in store.batches("c") if b.state is not BatchState.SPLIT) == store.counts("c")["sealed"]
+    assert (
+        sum(b.size for b in store.batches("c") if b.state is not BatchState.SPLIT)
+        == store.counts("c")["sealed"]
+    )
     assert sorted(store.fingerprints("c")) == [b"1", b"2"]
     assert seal(store) == 4
 
@@ -240,7 +275,9 @@ def test_a_holder_that_is_late_and_was_not_replaced_goes_on(out: Store) -> None:
     assert out.expired("c") == []
 
 
-@pytest.mark.parametrize("end", [accept, fail, lambda s: s.give_back("c", 1, 1, None, reason="no", now=5.0)])
+@pytest.mark.parametrize(
+    "end", [accept, fail, lambda s: s.give_back("c", 1, 1, None, reason="no", now=5.0)]
+)
 def test_what_is_over_has_no_lease(out: Store, end: Callable[[Store], object]) -> None:
     assert out.lease("c", 1, 1, "me", -1.0)
     end(out)
@@ -286,15 +323,21 @@ print(json.dumps(won))
 """
 
 
-def test_of_several_processes_that_make_the_same_step_exactly_one_succeeds(where: str, store: Store) -> None:
+def test_of_several_processes_that_make_the_same_step_exactly_one_succeeds(
+    where: str, store: Store
+) -> None:
     numbers = [seal(store) for _ in range(60)]
     names = ("one", "two", "three")
-    won = [json.loads(told) for told in answers_of([ready(RACER, where, who, "60") for who in names])]
+    won = [
+        json.loads(told) for told in answers_of([ready(RACER, where, who, "60") for who in names])
+    ]
     for step in ("open", "accept"):
         assert Counter(number for each in won for number in each[step]) == dict.fromkeys(numbers, 1)
     leased = Counter(number for each in won for number in each["lease"])
     assert max(leased.values()) == 1
     assert {batch.state for batch in store.batches("c")} == {BatchState.DONE}
-    accepted = {a.batch: (a.report["by"], a.part) for a in store.attempts("c", {AttemptState.ACCEPTED})}
+    accepted = {
+        a.batch: (a.report["by"], a.part) for a in store.attempts("c", {AttemptState.ACCEPTED})
+    }
     by = {number: who for who, each in zip(names, won, strict=True) for number in each["accept"]}
     assert accepted == {number: (who, who) for number, who in by.items()}

@@ -41,7 +41,9 @@ def mine(store: Store) -> Store:
 class QueueModel:
     """What the store has of links, in dicts."""
 
-    known: dict[bytes, tuple[Link, int]] = field(default_factory=dict)  #: with the place of those in the queue
+    known: dict[bytes, tuple[Link, int]] = field(
+        default_factory=dict
+    )  #: with the place of those in the queue
     later: set[bytes] = field(default_factory=set)
     place: int = 0
 
@@ -57,22 +59,41 @@ class QueueModel:
             return links, {}, []
         prints = [b"%d" % number for number, *_ in rows]
         if kind == "moved":
-            moves = {one: LinkMove(score=row[1] / 4, due=now + row[2]) for one, row in zip(prints, rows, strict=True)}
+            moves = {
+                one: LinkMove(score=row[1] / 4, due=now + row[2])
+                for one, row in zip(prints, rows, strict=True)
+            }
             for name, move in moves.items():
                 if name in self.known and self.known[name][0].state is States.QUEUED:
                     old, place = self.known[name]
                     self.known[name] = (replace(old, score=move.score, due=move.due or 0.0), place)
                     self._place(name, now)
             return [], moves, []
-        cut = [self.known[one][0] for one in prints if one in self.known and self.known[one][0].waits]
+        cut = [
+            self.known[one][0] for one in prints if one in self.known and self.known[one][0].waits
+        ]
         for one in cut:
             self.known[one.fingerprint] = (replace(one, waits=False), 0)
             self.later.discard(one.fingerprint)
-        return [], {}, [batch_of([one for one in cut if one.slot == slot]) for slot in {one.slot for one in cut}]
+        return (
+            [],
+            {},
+            [
+                batch_of([one for one in cut if one.slot == slot])
+                for slot in {one.slot for one in cut}
+            ],
+        )
 
     def _link(self, number: int, score: int, due: int, state: int, now: float) -> Link:
         kept = States(state) if 0 < state <= 3 else States.QUEUED
-        one = link(f"{number}", score / 4, "ab"[number % 2], state=kept, due=now + due, partition=number % 3)
+        one = link(
+            f"{number}",
+            score / 4,
+            "ab"[number % 2],
+            state=kept,
+            due=now + due,
+            partition=number % 3,
+        )
         return one if kept is States.QUEUED else replace(one, request=None)
 
     def _keep(self, one: Link, now: float) -> None:
@@ -81,7 +102,10 @@ class QueueModel:
         if waits and not place:
             self.place += 1
             place = self.place
-        self.known[one.fingerprint] = (replace(one, request=None, waits=waits), place if waits else 0)
+        self.known[one.fingerprint] = (
+            replace(one, request=None, waits=waits),
+            place if waits else 0,
+        )
         self._place(one.fingerprint, now)
 
     def _place(self, name: bytes, now: float) -> None:
@@ -94,7 +118,9 @@ class QueueModel:
 
     def order(self, slot: str) -> list[bytes]:
         waiting = [
-            (-one.score, place, name) for name, (one, place) in self.known.items() if one.waits and one.slot == slot
+            (-one.score, place, name)
+            for name, (one, place) in self.known.items()
+            if one.waits and one.slot == slot
         ]
         return [name for _, _, name in sorted(waiting) if name not in self.later]
 
@@ -103,7 +129,9 @@ class QueueModel:
 
 
 #: number, score, seconds until it is due, and state of a link; half of them are queued
-ROW = st.tuples(st.integers(0, 12), st.integers(0, 4), st.sampled_from([-5, 0, 2, 9]), st.integers(0, 7))
+ROW = st.tuples(
+    st.integers(0, 12), st.integers(0, 4), st.sampled_from([-5, 0, 2, 9]), st.integers(0, 7)
+)
 STEPS = st.tuples(st.sampled_from(["links", "links", "moved", "cut"]), st.lists(ROW, max_size=8))
 
 
@@ -111,7 +139,14 @@ STEPS = st.tuples(st.sampled_from(["links", "links", "moved", "cut"]), st.lists(
 
 
 def test_the_highest_score_comes_first_and_the_oldest_among_equals(mine: Store) -> None:
-    apply(mine, link("e", 0.5), link("a", 0.9), link("d", 0.5), link("b", 0.123456789012345), link("f", 1.0))
+    apply(
+        mine,
+        link("e", 0.5),
+        link("a", 0.9),
+        link("d", 0.5),
+        link("b", 0.123456789012345),
+        link("f", 1.0),
+    )
     apply(mine, link("c", 0.5), link("g", 0.1234567890123451))
     assert names(heads(mine)) == "f a e d c g b"
     assert names(heads(mine, limit=3)) == "f a e"
@@ -129,7 +164,11 @@ def test_what_is_queued_gets_another_score_and_keeps_its_age(mine: Store) -> Non
     apply(mine, link("c", 0.1), link("b", 0.9))
     assert names(heads(mine)) == "a b c"
     apply(mine, link("b", 0.9, slot="x"))
-    assert [(one.slot, one.fingerprint) for one in heads(mine)] == [("a", b"a"), ("a", b"c"), ("x", b"b")]
+    assert [(one.slot, one.fingerprint) for one in heads(mine)] == [
+        ("a", b"a"),
+        ("a", b"c"),
+        ("x", b"b"),
+    ]
     backlog = mine.strategy_backlog("c")
     assert (backlog.states, backlog.queued, backlog.later) == ({States.QUEUED: 3}, 3, 0)
 
@@ -181,7 +220,11 @@ def test_a_slot_of_several_sites_is_one_queue(mine: Store) -> None:
 
 def test_what_is_due_later_waits_for_its_moment_and_what_has_expired_is_told(mine: Store) -> None:
     apply(
-        mine, link("a", due=1_100.0), link("b", 0.5, due=1_050.0, expires=1_060.0), link("c", 0.1), link("d", due=999.0)
+        mine,
+        link("a", due=1_100.0),
+        link("b", 0.5, due=1_050.0, expires=1_060.0),
+        link("c", 0.1),
+        link("d", due=999.0),
     )
     assert names(heads(mine)) == "d c"
     backlog = mine.strategy_backlog("c")
@@ -211,7 +254,9 @@ def test_nothing_comes_when_the_strategy_has_ended_or_the_crawl_is_to_rest(mine:
     assert names(heads(mine)) == "a"
 
 
-def test_it_ends_as_empty_when_nothing_is_left_and_no_process_may_add_something(mine: Store) -> None:
+def test_it_ends_as_empty_when_nothing_is_left_and_no_process_may_add_something(
+    mine: Store,
+) -> None:
     def ends() -> bool:
         done = mine.end_strategy("c", if_empty=True)
         assert mine.strategy_backlog("c").ended is done
@@ -232,7 +277,11 @@ def test_it_ends_as_empty_when_nothing_is_left_and_no_process_may_add_something(
     mine.ack(*key, LESSEE.job, report={}, now=1.0, events=[event("a")])
     mine.accept(*key, report={}, part="", misses=[], now=1.0)
     assert not ends(), "its event waits"
-    apply(mine, taken(link("a"), state=States.CRAWLED), handled=[one.number for one in mine.events("c", ALL, 10)])
+    apply(
+        mine,
+        taken(link("a"), state=States.CRAWLED),
+        handled=[one.number for one in mine.events("c", ALL, 10)],
+    )
     assert ends()
     mine.register_producer("c", "seeds x@me", 60.0)
     assert not ends()
@@ -278,7 +327,9 @@ def test_changes_are_logged_in_their_order(mine: Store) -> None:
     apply(mine, link("a", 0.5, reason="seed"), now=1.0)
     apply(mine, link("a", 0.7), now=2.0)
     apply(mine, taken(link("a", 0.7)), now=3.0)  # no change that is worth a line
-    apply(mine, taken(link("a", 0.7), state=States.ERROR, reason="TimeoutError"), link("b"), now=4.0)
+    apply(
+        mine, taken(link("a", 0.7), state=States.ERROR, reason="TimeoutError"), link("b"), now=4.0
+    )
     log = mine.changes("c")
     new, queued, error = States.NOT_CRAWLED, States.QUEUED, States.ERROR
     assert [(one.number, one.at, one.fingerprint, one.before, one.after, one.score, one.reason) for one in log] == [
@@ -301,10 +352,18 @@ def test_a_long_log_is_read_in_pieces(mine: Store) -> None:
 
 def test_links_are_moved_in_the_queue_and_keep_the_rest(mine: Store) -> None:
     apply(
-        mine, link("a", 0.5), link("b", 0.5, due=2_000.0), link("c", 0.7), link("d", state=States.ERROR, request=None)
+        mine,
+        link("a", 0.5),
+        link("b", 0.5, due=2_000.0),
+        link("c", 0.7),
+        link("d", state=States.ERROR, request=None),
     )
     apply(mine, new=[batch_of([link("c")])])
-    moves = {b"a": LinkMove(score=0.1, due=1_500.0), b"b": LinkMove(score=0.9), b"c": LinkMove(score=0.2)}
+    moves = {
+        b"a": LinkMove(score=0.1, due=1_500.0),
+        b"b": LinkMove(score=0.9),
+        b"c": LinkMove(score=0.2),
+    }
     apply(mine, moved={**moves, b"d": LinkMove(score=0.3), b"none": LinkMove(score=0.3)})
     assert heads(mine) == []
     assert (mine.strategy_backlog("c").queued, mine.strategy_backlog("c").later) == (0, 2)
@@ -406,9 +465,14 @@ def test_the_oldest_events_come_first_whatever_their_partitions(mine: Store) -> 
 def test_an_event_whose_handler_raised_is_a_dead_letter_until_it_is_replayed(mine: Store) -> None:
     tell(mine, event("a"), event("b", slot="b"), event("c"))
     one, two, three = mine.events("c", ALL, 9)
-    apply(mine, handled=[one.number], dead={two.number: "ValueError: no\n…", three.number: "KeyError"})
+    apply(
+        mine, handled=[one.number], dead={two.number: "ValueError: no\n…", three.number: "KeyError"}
+    )
     assert mine.events("c", ALL, 9) == []
-    assert mine.dead_events("c") == [replace(two, fault="ValueError: no\n…"), replace(three, fault="KeyError")]
+    assert mine.dead_events("c") == [
+        replace(two, fault="ValueError: no\n…"),
+        replace(three, fault="KeyError"),
+    ]
     assert mine.dead_events("c", 1) == mine.dead_events("c")[:1]
     backlog = mine.strategy_backlog("c")
     assert (backlog.events, backlog.dead) == (0, 2)
@@ -499,7 +563,12 @@ def test_a_crawl_without_a_strategy_has_nothing(store: Store) -> None:
     assert (backlog.states, backlog.queued, backlog.events, len(backlog.processes), backlog.ended) == (
         {}, 0, 0, 0, False,
     )  # fmt: skip
-    assert (store.events("c", ALL, 9), store.links("c", [b"a"]), store.domains("c", ["a"]), heads(store)) == (
+    assert (
+        store.events("c", ALL, 9),
+        store.links("c", [b"a"]),
+        store.domains("c", ["a"]),
+        heads(store),
+    ) == (
         [],
         {},
         {},
@@ -527,7 +596,10 @@ def test_processes_share_the_partitions(store: Store) -> None:
     store.leave_partitions("c", "two")
     assert [len(hold(store, name)) for name in ("one", "three")] == [32, 32]
     hold(store, "one", finished=True)
-    assert {one.name: one.finished for one in store.strategy_backlog("c").processes} == {"one": True, "three": False}
+    assert {one.name: one.finished for one in store.strategy_backlog("c").processes} == {
+        "one": True,
+        "three": False,
+    }
 
 
 def test_a_process_that_dies_loses_its_partitions_when_its_time_runs_out(store: Store) -> None:
@@ -559,7 +631,9 @@ def test_no_partition_is_ever_held_by_two(store: Store, opened: Callable[[], Sto
                 seconds = dice.choice([60.0, 60.0, -1.0])
                 held = own.hold_partitions("c", name, seconds)
                 for one in dice.sample(held, min(3, len(held))):
-                    step = StrategyStep(crawl="c", process=name, partitions=[one], counts={"steps": 1})
+                    step = StrategyStep(
+                        crawl="c", process=name, partitions=[one], counts={"steps": 1}
+                    )
                     try:
                         own.apply(step)
                     except StepRefused:
@@ -576,7 +650,9 @@ def test_no_partition_is_ever_held_by_two(store: Store, opened: Callable[[], Sto
     # One round makes all three known, in the second each gives what is above its share, in the third the rest is taken.
     for name in ("one", "two", "three") * 3:
         hold(store, name)
-    held = Counter(one for process in store.strategy_backlog("c").processes for one in process.partitions)
+    held = Counter(
+        one for process in store.strategy_backlog("c").processes for one in process.partitions
+    )
     assert held == Counter(ALL)
 
 
@@ -633,11 +709,18 @@ def test_two_processes_share_a_third_joins_and_one_dies(where: str, store: Store
             process.communicate()
 
 
-def test_counts_and_order_are_exact_whatever_happens(where: str, opened: Callable[[], Store]) -> None:
+def test_counts_and_order_are_exact_whatever_happens(
+    where: str, opened: Callable[[], Store]
+) -> None:
     """Random steps, beside the same in dicts."""
     store, numbers = opened(), itertools.count()
 
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck), deadline=None, phases=[Phase.generate])
+    @settings(
+        max_examples=15,
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+        phases=[Phase.generate],
+    )
     @given(steps=st.lists(STEPS, min_size=5, max_size=25))
     def check(steps: list[tuple[str, list[tuple[int, int, int, int]]]]) -> None:
         crawl = f"r{next(numbers)}"
@@ -654,8 +737,13 @@ def test_counts_and_order_are_exact_whatever_happens(where: str, opened: Callabl
                 assert [one.fingerprint for one in front if one.slot == slot] == model.order(slot)
             backlog = store.strategy_backlog(crawl)
             assert backlog.states == model.states()
-            assert (backlog.queued, backlog.later) == (len(model.order("a") + model.order("b")), len(model.later))
-        assert store.links(crawl, model.known) == {name: one for name, (one, _) in model.known.items()}
+            assert (backlog.queued, backlog.later) == (
+                len(model.order("a") + model.order("b")),
+                len(model.later),
+            )
+        assert store.links(crawl, model.known) == {
+            name: one for name, (one, _) in model.known.items()
+        }
 
     check()
 
@@ -666,14 +754,26 @@ def test_counts_and_order_are_exact_whatever_happens(where: str, opened: Callabl
 def fill(store: Store, crawl: str = "c") -> None:
     """All that there is of a strategy."""
     store.hold_partitions(crawl, "me", 60.0)
-    apply(store, link("a"), link("b", slot="b", due=5_000.0), link("d", state=States.ERROR, request=None), crawl=crawl)
+    apply(
+        store,
+        link("a"),
+        link("b", slot="b", due=5_000.0),
+        link("d", state=States.ERROR, request=None),
+        crawl=crawl,
+    )
     apply(store, link("x"), crawl=crawl, domains={"a": {"n": 1}})
     apply(store, crawl=crawl, new=[batch_of([link("x")])])
     (leased,) = lease_next(store, crawl, LESSEE)
     events = [event("x"), event("y", slot="b")]
-    store.ack(crawl, leased.batch.number, leased.attempt, LESSEE.job, report={}, now=1.0, events=events)
+    store.ack(
+        crawl, leased.batch.number, leased.attempt, LESSEE.job, report={}, now=1.0, events=events
+    )
     first, _ = store.events(crawl, ALL, 9)
-    store.apply(StrategyStep(crawl=crawl, process="me", partitions=ALL, dead={first.number: "x"}, counts={"found": 1}))
+    store.apply(
+        StrategyStep(
+            crawl=crawl, process="me", partitions=ALL, dead={first.number: "x"}, counts={"found": 1}
+        )
+    )
     store.queue_heads(crawl, ALL, ahead=0, limit=5, now=1.0)
 
 
@@ -687,7 +787,9 @@ def nothing(store: Store, crawl: str = "c") -> bool:
     )  # fmt: skip
 
 
-def test_a_strategy_is_reset_when_nothing_works_on_it_and_others_are_left_alone(store: Store) -> None:
+def test_a_strategy_is_reset_when_nothing_works_on_it_and_others_are_left_alone(
+    store: Store,
+) -> None:
     for crawl in ("other", "c"):
         if crawl != "c":
             store.add_crawl(replace(CRAWL, id=crawl))
@@ -745,7 +847,15 @@ def test_requests_with_private_fields_are_encrypted(where: str) -> None:
             apply(store, link("x", request=secret), link("y"), crawl=crawl)
             apply(store, new=[batch_of([link("y")])], crawl=crawl)
             (leased,) = lease_next(store, crawl, LESSEE)
-            store.ack(crawl, leased.batch.number, leased.attempt, LESSEE.job, report={}, now=1.0, events=[told])
+            store.ack(
+                crawl,
+                leased.batch.number,
+                leased.attempt,
+                LESSEE.job,
+                report={},
+                now=1.0,
+                events=[told],
+            )
             (head,) = store.queue_heads(crawl, ALL, ahead=9, limit=9, now=1.0)
             assert head.request == secret
             (kept,) = store.events(crawl, ALL, 9)

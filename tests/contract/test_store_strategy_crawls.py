@@ -43,7 +43,9 @@ def test_a_crawl_requests_every_link_once_and_ends(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(opened: Callable[[], Store], seed: int) -> None:
+def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(
+    opened: Callable[[], Store], seed: int
+) -> None:
     pages = web(seed, 6, 40)
     seeds = list(pages)[:5]
     calm = StrategyRig(Counting(), pages)
@@ -80,7 +82,9 @@ def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(opened: Ca
     assert store.domains(NAME, list(calm.store.metadata)) == calm.store.metadata
 
 
-def test_a_process_that_is_killed_as_it_ends_the_crawl_has_not_ended_what_is_under_way(store: Store) -> None:
+def test_a_process_that_is_killed_as_it_ends_the_crawl_has_not_ended_what_is_under_way(
+    store: Store,
+) -> None:
     crawl = StoredStrategy(store, Counting(), {})
     pages = {f"{SITE}/": Page(links=[f"{SITE}/a"])}
     value = {"url": f"{SITE}/", "meta": {"distributed_link": {"fingerprint": "00", "read": "page"}}}
@@ -91,7 +95,11 @@ def test_a_process_that_is_killed_as_it_ends_the_crawl_has_not_ended_what_is_und
     def ack(verb: str) -> None:  # between the last look and the end
         if verb == "end_strategy":
             crawl.store.before = kill
-            store.apply(StrategyStep(crawl=NAME, process="a worker", partitions=(), events=events_of(value, pages)))
+            store.apply(
+                StrategyStep(
+                    crawl=NAME, process="a worker", partitions=(), events=events_of(value, pages)
+                )
+            )
 
     crawl.store.before = ack
     with pytest.raises(Killed):
@@ -113,7 +121,10 @@ def test_what_the_store_cannot_keep_is_a_dead_letter_of_its_own_event(store: Sto
             super().links_extracted(request, links)
 
     leaves = [f"{SITE}/{number}" for number in range(40)]
-    pages = {f"{SITE}/": Page(links=leaves), leaves[17]: Page(links=[f"{SITE}/good", f"{SITE}/bad"])}
+    pages = {
+        f"{SITE}/": Page(links=leaves),
+        leaves[17]: Page(links=[f"{SITE}/good", f"{SITE}/bad"]),
+    }
     crawl = finished(StoredStrategy(store, Deep(), pages), [f"{SITE}/"])
     assert sorted(crawl.made) == sorted([f"{SITE}/", *leaves])
     (letter,) = store.dead_events(NAME)
@@ -168,7 +179,9 @@ def test_a_batch_that_is_dead_is_told_of_and_dropped(store: Store) -> None:
 
 
 def test_pages_are_requested_again_at_their_moment(store: Store) -> None:
-    crawl = StoredStrategy(store, Revisit(interval=100, shortest=100, longest=100), {f"{SITE}/": Page(body="x")})
+    crawl = StoredStrategy(
+        store, Revisit(interval=100, shortest=100, longest=100), {f"{SITE}/": Page(body="x")}
+    )
     crawl.manager.read_seeds(iter([f"{SITE}/"]))
     moments: list[float] = []
     for _ in range(450):
@@ -186,7 +199,9 @@ class Posting(BasicStrategy):
 
     def page_crawled(self, response: Response) -> None:
         if response.url.endswith("/1"):
-            self.schedule(self.create_request(f"{SITE}/form", "POST", cookies={"a": "b"}, body="secret"))
+            self.schedule(
+                self.create_request(f"{SITE}/form", "POST", cookies={"a": "b"}, body="secret")
+            )
 
 
 @pytest.mark.parametrize("key", [None, Fernet.generate_key()], ids=["no key", "a key"])
@@ -196,4 +211,6 @@ def test_private_requests_need_a_key(where: str, key: bytes | None) -> None:
         finished(crawl, [f"{SITE}/1", f"{SITE}/2"])
         assert sorted(crawl.made) == [f"{SITE}/1", f"{SITE}/2", *([f"{SITE}/form"] if key else [])]
         letters = [letter.fault for letter in store.dead_events(NAME)]
-        assert [("no key to encrypt it with" in fault) for fault in letters] == ([] if key else [True])
+        assert [("no key to encrypt it with" in fault) for fault in letters] == (
+            [] if key else [True]
+        )

@@ -35,11 +35,15 @@ BURST = Limit(hits=3, window=1000.0, moderated=False)
 FREE, HELD = PermitReply(free=True), PermitReply(held=True)
 
 
-def ask(key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> PermitRequest:
+def ask(
+    key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any
+) -> PermitRequest:
     return PermitRequest(key=key, domain=key.rpartition("|")[2], count=count, limit=limit, **fields)
 
 
-def take(store: Store, key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> PermitReply:
+def take(
+    store: Store, key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any
+) -> PermitReply:
     return store.take_permits([ask(key, count, limit, **fields)]).answers[0]
 
 
@@ -61,11 +65,21 @@ def state(store: Store, domain: str = "a.com") -> DomainState:
 
 
 def test_a_limit_that_is_not_moderated_gives_them_all_and_then_rests(store: Store) -> None:
-    assert offsets(store.take_permits([ask(count=7, limit=BURST)])) == [0.0, 0.0, 0.0, 1000.0, 1000.0, 1000.0, 2000.0]
+    assert offsets(store.take_permits([ask(count=7, limit=BURST)])) == [
+        0.0,
+        0.0,
+        0.0,
+        1000.0,
+        1000.0,
+        1000.0,
+        2000.0,
+    ]
 
 
 def test_asks_of_several_keys_are_one_step_of_one_moment(store: Store) -> None:
-    taken = store.take_permits([ask("a.com"), ask("s|b.com", 2), ask("c.com", limit=None), ask("a.com")])
+    taken = store.take_permits(
+        [ask("a.com"), ask("s|b.com", 2), ask("c.com", limit=None), ask("a.com")]
+    )
     assert [offsets(taken, at) for at in range(4)] == [[0.0], [0.0, 100.0], [], [100.0]]
     assert taken.answers[2] == FREE
 
@@ -79,7 +93,9 @@ def test_nothing_asked_is_nothing_charged(store: Store) -> None:
 def test_names_may_have_anything_in_them(store: Store) -> None:
     keys = ["ein spider|ä.de", "a|::1|[::1]", "x y\n|b.com"]
     taken = store.take_permits([ask(key, 2, pages=9, budget="my crawl") for key in keys])
-    assert [[permit.key for permit in answer.permits] for answer in taken.answers] == [[key] * 2 for key in keys]
+    assert [[permit.key for permit in answer.permits] for answer in taken.answers] == [
+        [key] * 2 for key in keys
+    ]
     store.return_permits([permit for answer in taken.answers for permit in answer.permits[1:]])
     taken = store.take_permits([ask(key) for key in keys])
     assert [offsets(taken, at)[0] <= 100 for at in range(3)] == [True] * 3
@@ -110,15 +126,21 @@ def test_a_place_that_is_free_again_in_a_window_is_told_to_those_that_wait_for_t
     store.return_permits(burst[1:2])
     look = other.tell_sites([], waiting.version)
     assert look.changed == {"a.com"}
-    other.return_permits(waiting.answers[0].permits)  # as each worker does when it sees a new version
+    other.return_permits(
+        waiting.answers[0].permits
+    )  # as each worker does when it sees a new version
     assert offsets(other.take_permits([ask(limit=BURST)])) == [0.0]
-    assert other.tell_sites([]).version == look.version  # what is returned before its moment is no news
+    assert (
+        other.tell_sites([]).version == look.version
+    )  # what is returned before its moment is no news
 
 
 def test_many_are_taken_in_one_step(store: Store) -> None:
     taken = store.take_permits([ask(count=5000, limit=Limit(hits=1000, window=10.0))])
     assert offsets(taken) == [round(number * 0.01, 5) for number in range(5000)]
-    taken = store.take_permits([ask("b.com", count=5000, limit=Limit(hits=2000, window=10.0, moderated=False))])
+    taken = store.take_permits(
+        [ask("b.com", count=5000, limit=Limit(hits=2000, window=10.0, moderated=False))]
+    )
     assert [round(at) for at in offsets(taken)] == [number // 2000 * 10 for number in range(5000)]
 
 
@@ -144,13 +166,19 @@ def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], 
 def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
     store: Store, opened: Callable[[], Store]
 ) -> None:
-    said = {"a.com": Rule(hits=5, window=0.5, scale=0.25), ALL: Rule(paused=True), "ä.de": Rule(blocked=True)}
+    said = {
+        "a.com": Rule(hits=5, window=0.5, scale=0.25),
+        ALL: Rule(paused=True),
+        "ä.de": Rule(blocked=True),
+    }
     assert (store.rules(), store.tell_sites([]).version) == (Rules(version=0, rules={}), 0)
     assert store.change_rules(said) == 1
     other = opened()
     assert other.rules() == Rules(version=1, rules=said)
     assert other.change_rules({"a.com": None, "b.com": Rule()}) == 2
-    assert store.rules() == Rules(version=2, rules={ALL: said[ALL], "ä.de": said["ä.de"], "b.com": Rule()})
+    assert store.rules() == Rules(
+        version=2, rules={ALL: said[ALL], "ä.de": said["ä.de"], "b.com": Rule()}
+    )
     assert store.change_rules({ALL: None}) == 3
     assert (store.tell_sites([]).version, take(store, limit=None)) == (3, FREE)
 
@@ -160,9 +188,13 @@ def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
     assert [store.change_rules(said), store.change_rules(said), store.change_rules({})] == [1, 1, 1]
 
 
-def test_what_has_changed_since_a_version_is_told_by_domain(store: Store, opened: Callable[[], Store]) -> None:
+def test_what_has_changed_since_a_version_is_told_by_domain(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     store.change_rules({"a.com": Rule(blocked=True), "ä.de": Rule(paused=True)})
-    told = store.tell_sites([SiteNews(domain="b.com", crawl_delay=1.0), SiteNews(domain="c.com", answered=True)], 1)
+    told = store.tell_sites(
+        [SiteNews(domain="b.com", crawl_delay=1.0), SiteNews(domain="c.com", answered=True)], 1
+    )
     assert told == DomainLook(version=2, changed=frozenset({"b.com"}))
     store.change_rules({"ä.de": None})
     other = opened()
@@ -177,10 +209,15 @@ def test_what_has_changed_since_a_version_is_told_by_domain(store: Store, opened
     assert ALL in other.tell_sites([], 3).changed
 
 
-def test_who_knows_too_old_a_version_or_none_of_this_store_is_told_that_all_have_changed(store: Store) -> None:
+def test_who_knows_too_old_a_version_or_none_of_this_store_is_told_that_all_have_changed(
+    store: Store,
+) -> None:
     half = CHANGES // 2 + 1
     for version, first in enumerate((0, 1000, 2000), 1):
-        assert store.change_rules({f"site{first + at}.com": Rule(paused=True) for at in range(half)}) == version
+        assert (
+            store.change_rules({f"site{first + at}.com": Rule(paused=True) for at in range(half)})
+            == version
+        )
     assert store.tell_sites([], 2).changed == {f"site{2000 + at}.com" for at in range(half)}
     for known in (0, 1, 99):
         assert store.tell_sites([], known) == DomainLook(version=3, changed=frozenset({ALL}))
@@ -195,7 +232,11 @@ def test_a_change_by_an_older_version_of_this_program_is_one_of_all(on_redis: An
     on_redis.change_rules({"a.com": Rule(paused=True)})
     on_redis.connection.client.incr("{throttle}:t:version")  # as it does
     on_redis.change_rules({"b.com": Rule(paused=True)})
-    assert [on_redis.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
+    assert [on_redis.tell_sites([], known).changed for known in (0, 1, 2)] == [
+        {ALL},
+        {ALL},
+        {"b.com"},
+    ]
 
 
 def test_a_name_that_no_domain_has_is_noted_as_all_of_them(on_redis: Any) -> None:
@@ -249,7 +290,9 @@ def test_without_a_limit_pages_leave_at_once(store: Store) -> None:
     assert offsets(store.take_permits([ask(count=3, limit=None, pages=9, budget="c")])) == [0.0] * 3
 
 
-def test_what_has_no_limit_leaves_nothing_behind_and_no_page_is_charged_to_a_domain_that_is_held(store: Store) -> None:
+def test_what_has_no_limit_leaves_nothing_behind_and_no_page_is_charged_to_a_domain_that_is_held(
+    store: Store,
+) -> None:
     take(store, limit=None)
     assert store.domain_states() == []
     store.change_rules({"a.com": Rule(paused=True)})
@@ -265,7 +308,9 @@ def test_a_refusal_slows_all_workers(store: Store, opened: Callable[[], Store]) 
     assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]).version == 1
     assert state(store).pace == 0.5
     assert gaps((first.answers[0].permits[0], *take(store, count=2).permits)) == [200.0, 200.0]
-    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]).version == 1  # from before
+    assert (
+        store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]).version == 1
+    )  # from before
     assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now + 900)]).version == 2
     assert state(store).pace == 0.25
 
@@ -288,7 +333,9 @@ def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) 
     store.forget_permits(now - 1000)
     assert [one.domain for one in store.domain_states()] == ["a.com", "rests.com", "short.com"]
 
-    later = counting(now + 1000)  # what counts still waits for a later moment than the one of this look
+    later = counting(
+        now + 1000
+    )  # what counts still waits for a later moment than the one of this look
 
     def only_what_counts() -> bool:
         store.forget_permits(next(later))
@@ -305,16 +352,28 @@ def two_hours_later(store: Any) -> None:
         server.db.execute("UPDATE throttle_domains SET asked = asked - 7200000000")
         return
     key = f"{server.prefix}t:domains"
-    ages = {name: asked - 7_200_000_000 for name, asked in store.connection.client.zrange(key, 0, -1, withscores=True)}
+    ages = {
+        name: asked - 7_200_000_000
+        for name, asked in store.connection.client.zrange(key, 0, -1, withscores=True)
+    }
     store.connection.client.zadd(key, ages)
 
 
-def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_counts_still(store: Store) -> None:
+def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_counts_still(
+    store: Store,
+) -> None:
     """C5: it needs no cleaning. What was given out within a window stays, a rest, a delay, and pages of a crawl."""
     short = Limit(hits=1, window=0.001)
     left = [ask(f"left{number}.com", limit=short) for number in range(200)]
-    store.take_permits([*left, ask("window.com"), ask("pages.com", limit=short, pages=9, budget="c")])
-    store.tell_sites([SiteNews(domain="rests.com", retry_after=1000.0), SiteNews(domain="delay.com", crawl_delay=1.0)])
+    store.take_permits(
+        [*left, ask("window.com"), ask("pages.com", limit=short, pages=9, budget="c")]
+    )
+    store.tell_sites(
+        [
+            SiteNews(domain="rests.com", retry_after=1000.0),
+            SiteNews(domain="delay.com", crawl_delay=1.0),
+        ]
+    )
     two_hours_later(store)
     store.take_permits([ask("left7.com", limit=short)])
     store.take_permits([ask(f"new{number}.com", limit=short) for number in range(100)])
@@ -326,7 +385,9 @@ def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_cou
 
 
 def test_of_a_domain_that_has_gone_no_key_stays(on_redis: Any) -> None:
-    on_redis.take_permits([ask(f"left{number}.com", limit=Limit(hits=1, window=0.001)) for number in range(200)])
+    on_redis.take_permits(
+        [ask(f"left{number}.com", limit=Limit(hits=1, window=0.001)) for number in range(200)]
+    )
     two_hours_later(on_redis)
     on_redis.take_permits([ask(f"new{number}.com") for number in range(100)])
     keys = {key.decode() for key in on_redis.connection.client.scan_iter("{throttle}:t:*")}
@@ -336,14 +397,18 @@ def test_of_a_domain_that_has_gone_no_key_stays(on_redis: Any) -> None:
 
 def test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay(store: Store) -> None:
     for budget in ("one", "two", "three"):
-        store.take_permits([ask(f"site{number}.com", pages=2, budget=budget) for number in range(20)])
+        store.take_permits(
+            [ask(f"site{number}.com", pages=2, budget=budget) for number in range(20)]
+        )
     store.forget_pages(["one", "three", "never"])
     store.forget_pages([])
     assert [one.pages for one in store.domain_states()] == [{"two": 1}] * 20
     assert len(take(store, "site0.com", 9, pages=2, budget="one").permits) == 2
 
 
-def test_a_page_that_is_handed_back_too_late_makes_a_budget_that_was_forgotten_no_larger(store: Store) -> None:
+def test_a_page_that_is_handed_back_too_late_makes_a_budget_that_was_forgotten_no_larger(
+    store: Store,
+) -> None:
     """Its name may come again, as that of a frontier does."""
     late = take(store, pages=1, budget="one").permits
     store.forget_pages(["one"])
@@ -352,19 +417,27 @@ def test_a_page_that_is_handed_back_too_late_makes_a_budget_that_was_forgotten_n
     assert len(take(store, count=9, pages=1, budget="one").permits) == 1
 
 
-def test_processes_that_ask_for_few_domains_look_at_all_of_them_together(opened: Callable[[], Store]) -> None:
+def test_processes_that_ask_for_few_domains_look_at_all_of_them_together(
+    opened: Callable[[], Store],
+) -> None:
     """Each begins elsewhere: what stays, and comes first by its name, keeps nobody from the rest."""
     short = Limit(hits=1, window=0.001)
     with closing(opened()) as store:
-        store.tell_sites([SiteNews(domain=f"a{number}.com", crawl_delay=1.0) for number in range(9)])
+        store.tell_sites(
+            [SiteNews(domain=f"a{number}.com", crawl_delay=1.0) for number in range(9)]
+        )
         store.take_permits([ask(f"left{number}.com", limit=short) for number in range(9)])
         two_hours_later(store)
     for number in range(9):
         with closing(opened()) as store:
-            store.take_permits([ask(f"later{number}.com", limit=short), ask(f"kept{number}.com", limit=short)])
+            store.take_permits(
+                [ask(f"later{number}.com", limit=short), ask(f"kept{number}.com", limit=short)]
+            )
     with closing(opened()) as store:
         names = {one.domain for one in store.domain_states()}
-    assert names == {f"{name}{number}.com" for name in ("a", "later", "kept") for number in range(9)}
+    assert names == {
+        f"{name}{number}.com" for name in ("a", "later", "kept") for number in range(9)
+    }
 
 
 def test_forgetting_a_crawl_leaves_the_throttle_alone(store: Store) -> None:
@@ -374,12 +447,15 @@ def test_forgetting_a_crawl_leaves_the_throttle_alone(store: Store) -> None:
     assert state(store).keys == {"a.com": 1}
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(open_store(tmp_path / "store.db")) as store:
         take(store, count=5)
         now = store.take_permits([]).now
         monkeypatch.setattr(
-            "scrapyd_dist.store.sqlite_throttle.SqliteThrottle._now", lambda _: round((now - 86_400) * 1e6)
+            "scrapyd_dist.store.sqlite_throttle.SqliteThrottle._now",
+            lambda _: round((now - 86_400) * 1e6),
         )
         assert offsets(store.take_permits([ask(count=2)])) == [0.0, 100.0]
 
@@ -422,4 +498,6 @@ def test_every_key_but_rules_and_version_goes_by_itself(on_redis: Any) -> None:
     on_redis.take_permits([ask()])
     client = on_redis.connection.client
     stay = {key.decode() for key in client.scan_iter("{throttle}:*") if client.ttl(key) == -1}
-    assert stay == {"{throttle}:" + name for name in ("layout", "t:rules", "t:version", "t:domains")}
+    assert stay == {
+        "{throttle}:" + name for name in ("layout", "t:rules", "t:version", "t:domains")
+    }

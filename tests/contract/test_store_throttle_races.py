@@ -35,7 +35,11 @@ HANDS, TIMES = 8, 40
 
 
 def take(store: Store, count: int, key: str = "a.com", **fields: Any) -> tuple[Permit, ...]:
-    return store.take_permits([PermitRequest(key=key, domain="a.com", count=count, **fields)]).answers[0].permits
+    return (
+        store.take_permits([PermitRequest(key=key, domain="a.com", count=count, **fields)])
+        .answers[0]
+        .permits
+    )
 
 
 def in_micros(permits: list[Permit]) -> list[int]:
@@ -56,10 +60,17 @@ def test_many_eager_workers_get_all_that_the_limit_has_and_no_more(
     given = in_micros(got)
     assert len(given) == HANDS * TIMES * 2
     if moderated:
-        assert [at - given[0] for at in given] == [number * 20_000_000 for number in range(len(given))]
+        assert [at - given[0] for at in given] == [
+            number * 20_000_000 for number in range(len(given))
+        ]
     else:
-        assert all(later - earlier >= 400_000_000 for earlier, later in zip(given, given[20:], strict=False))
-        assert given[-1] - given[0] < (len(given) // 20) * 400_000_000  # and each window has its twenty
+        assert all(
+            later - earlier >= 400_000_000
+            for earlier, later in zip(given, given[20:], strict=False)
+        )
+        assert (
+            given[-1] - given[0] < (len(given) // 20) * 400_000_000
+        )  # and each window has its twenty
 
 
 def test_what_many_workers_hand_back_is_given_out_again(opened: Callable[[], Store]) -> None:
@@ -124,7 +135,12 @@ class Model:
             return terms
         self.terms[asked.key] = terms
         grants, start = self.grants.setdefault(asked.key, []), max(now, standing.rest_until)
-        others = [at for key in self.grants for at in self.grants[key] if key != asked.key and asked.domain in key]
+        others = [
+            at
+            for key in self.grants
+            for at in self.grants[key]
+            if key != asked.key and asked.domain in key
+        ]
         given = moments(asked.count, start, grants, terms, sorted(others) if terms.apart else ())
         grants[:] = sorted([*grants, *given])
         return PermitReply(permits=tuple(Permit(key=asked.key, at=at / 1e6) for at in given))
@@ -152,7 +168,9 @@ class Model:
         look = self.store.tell_sites(news, self.begun)
         after = micros(self.store.take_permits([]).now)
         known = {one.domain: one for one in self.store.domain_states()}
-        slower = {one.domain for one in news if self.told(one, known.get(one.domain), before, after)}
+        slower = {
+            one.domain for one in news if self.told(one, known.get(one.domain), before, after)
+        }
         self.version += bool(slower)
         self.changed |= slower
         assert look == DomainLook(version=self.version, changed=frozenset(self.changed))
@@ -163,7 +181,11 @@ class Model:
         if known is None:
             assert first == DomainRules()
             return slower
-        assert (known.pace, micros(known.delay), micros(known.gap)) == (first.pace, first.delay, first.gap)
+        assert (known.pace, micros(known.delay), micros(known.gap)) == (
+            first.pace,
+            first.delay,
+            first.gap,
+        )
         rest_until = micros(known.rest_until)
         assert first.rest_until <= rest_until <= last.rest_until
         self.standing[news.domain] = replace(first, rest_until=rest_until)
@@ -216,7 +238,9 @@ def test_every_engine_answers_as_the_arithmetic_says(store: Store) -> None:
 
 
 def test_every_engine_heeds_news_as_the_arithmetic_says(store: Store) -> None:
-    pairs = {f"p{number}.com": pair for number, pair in enumerate(itertools.product(NEWS, repeat=2))}
+    pairs = {
+        f"p{number}.com": pair for number, pair in enumerate(itertools.product(NEWS, repeat=2))
+    }
     model = Model(store, "p")
     for which in (0, 1):
         model.tell(*(SiteNews(domain=domain, **pair[which]) for domain, pair in pairs.items()))
@@ -246,9 +270,13 @@ def test_the_slowest_pace_is_the_same_everywhere(store: Store) -> None:
         model.take("slow.com", f"{number}|slow.com", 2, limit)
 
 
-@pytest.mark.parametrize(("hits", "scale"), [(100, 0.29), (10, 0.3), (7, 0.99), (1000, 0.001), (999, 0.001)])
+@pytest.mark.parametrize(
+    ("hits", "scale"), [(100, 0.29), (10, 0.3), (7, 0.99), (1000, 0.001), (999, 0.001)]
+)
 def test_hits_are_scaled_alike_everywhere(store: Store, hits: int, scale: float) -> None:
     model = Model(store, "scaled")
     model.change("scaled.com", Rule(scale=scale))
     for even in (True, False):
-        model.take("scaled.com", f"{even}|scaled.com", 40, Limit(hits=hits, window=1000.0, moderated=even))
+        model.take(
+            "scaled.com", f"{even}|scaled.com", 40, Limit(hits=hits, window=1000.0, moderated=even)
+        )

@@ -28,10 +28,14 @@ RULED, OTHER = "http://ruled.example/", "http://other.example/"
 class Scene(GateBench):
     """A process whose store is this one."""
 
-    def __init__(self, store: Store, kind: type[HeedingQueue] = HeedingQueue, folder: str = "") -> None:
+    def __init__(
+        self, store: Store, kind: type[HeedingQueue] = HeedingQueue, folder: str = ""
+    ) -> None:
         super().__init__(store, ThrottleOptions(heeds=True))
         lasting: Any = PickleLifoDiskQueue if folder else LifoMemoryQueue
-        self.queue = kind(self.crawler, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue)
+        self.queue = kind(
+            self.crawler, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue
+        )
 
     async def popped(self, *, until: int) -> list[str]:
         """So many requests, once the store has said that they may leave."""
@@ -46,7 +50,9 @@ class Scene(GateBench):
 
 
 @pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
-async def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(kind: type[HeedingQueue], store: Store) -> None:
+async def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(
+    kind: type[HeedingQueue], store: Store
+) -> None:
     it = Scene(store, kind)
     it.push(RULED + "1", RULED + "2", RULED + "3", OTHER + "1")
     await it.look()
@@ -68,7 +74,9 @@ async def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(kind: typ
     assert {first.url, *left, *rest} == {RULED + "1", RULED + "2", RULED + "3", OTHER + "1"}
 
 
-async def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(store: Store) -> None:
+async def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(
+    store: Store,
+) -> None:
     it = Scene(store)
     waiting, other, asking = Request(RULED), Request(OTHER), Request(RULED + "page")
     pairs: list[tuple[Request, Deferred[Any]]] = [(waiting, Deferred()), (other, Deferred())]
@@ -84,7 +92,9 @@ async def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filt
     store.change_rules({ALL: Rule(hits=1, window=60.0), "other.example": Rule(paused=True)})
     store.change_rules({ALL: None, "other.example": None, "ruled.example": Rule(paused=True)})
     await it.look()
-    assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [(RULED, False, True)]
+    assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [
+        (RULED, False, True)
+    ]
     assert slot.queue == [pairs[1]]
     charging = PermitMiddleware(it.gate)
     back = charging.process_request(asking)
@@ -116,7 +126,9 @@ def waits(store: Store, *urls: str) -> list[float]:
     """How long a request to each of them has to wait, one after the other."""
     found = []
     for url in urls:
-        taken = store.take_permits([PermitRequest(key=site_of(url), domain=site_of(url), limit=LIMIT)])
+        taken = store.take_permits(
+            [PermitRequest(key=site_of(url), domain=site_of(url), limit=LIMIT)]
+        )
         (permit,) = taken.answers[0].permits
         found.append(permit.at - taken.now)
     return found

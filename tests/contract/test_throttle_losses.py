@@ -25,7 +25,9 @@ def new_store(where: str) -> Iterator[NewStore]:
     with ExitStack() as stack:
 
         def open_one() -> Store:
-            address = where.replace("prefix=test", "prefix=new") if "prefix=" in where else f"{where}.new"
+            address = (
+                where.replace("prefix=test", "prefix=new") if "prefix=" in where else f"{where}.new"
+            )
             return stack.enter_context(closing(open_store(address)))
 
         yield open_one
@@ -36,7 +38,9 @@ class Scene(GateBench):
 
     def __init__(self, store: Store, *, on: bool) -> None:
         limit = Limit(hits=5, window=3600.0)
-        super().__init__(store, ThrottleOptions(on=True, limit=limit) if on else ThrottleOptions(heeds=True))
+        super().__init__(
+            store, ThrottleOptions(on=True, limit=limit) if on else ThrottleOptions(heeds=True)
+        )
         kind = ThrottledQueue if on else HeedingQueue
         self.queue = kind(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
 
@@ -96,7 +100,9 @@ async def test_after_a_minute_the_process_ends(
     assert ended == [True]
 
 
-async def test_a_store_without_rules_may_come_back_as_it_likes(store: Store, new_store: NewStore) -> None:
+async def test_a_store_without_rules_may_come_back_as_it_likes(
+    store: Store, new_store: NewStore
+) -> None:
     store.change_rules(RULES)
     store.change_rules({"ruled.example": None})
     it = Scene(store, on=False)

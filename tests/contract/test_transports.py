@@ -66,7 +66,9 @@ def _egg(spiders: str) -> bytes:
     return packed.getvalue()
 
 
-@pytest.fixture(scope="module", params=[pytest.param("open", marks=pytest.mark.black_box), "password"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("open", marks=pytest.mark.black_box), "password"]
+)
 def scrapyd(request: pytest.FixtureRequest, module_fleet: StartFleet) -> ScrapydNode:
     options = {"username": "me", "password": PASSWORD} if request.param == "password" else {}
     # The process ids that Scrapyd tells are those of jobs that are not forked.
@@ -76,7 +78,10 @@ def scrapyd(request: pytest.FixtureRequest, module_fleet: StartFleet) -> Scrapyd
 @pytest.fixture
 def node(scrapyd: ScrapydNode) -> Node:
     return Node.parse(
-        scrapyd.url, name=scrapyd.name, username=scrapyd.username or None, password=scrapyd.password or None
+        scrapyd.url,
+        name=scrapyd.name,
+        username=scrapyd.username or None,
+        password=scrapyd.password or None,
     )
 
 
@@ -97,7 +102,9 @@ class TestScrapyd:
             sender.send(node, api.addversion("broken", "r1", _egg("import not_there")))
         assert caught.value.said == "RunnerError: ModuleNotFoundError: No module named 'not_there'"
         assert "\n" not in str(caught.value)
-        assert sender.send(node, api.listversions("broken")) == ("r1",)  # it is kept: the reason for delversion
+        assert sender.send(node, api.listversions("broken")) == (
+            "r1",
+        )  # it is kept: the reason for delversion
         sender.send(node, api.delproject("broken"))
 
     def test_the_life_of_two_jobs(self, sender: Sender, scrapyd: ScrapydNode, node: Node) -> None:
@@ -108,8 +115,14 @@ class TestScrapyd:
 
         assert sender.send(node, api.status(first)) is None
         assert sender.send(node, api.schedule("jobs", "stays", jobid=first, version="r1")) == first
-        wait_for(lambda: sender.send(node, api.status(first, "jobs")) is api.JobState.RUNNING, 30, "the first job")
-        waiting = api.schedule("jobs", "stays", jobid=second, version="r1", args=args, settings=settings, priority=1)
+        wait_for(
+            lambda: sender.send(node, api.status(first, "jobs")) is api.JobState.RUNNING,
+            30,
+            "the first job",
+        )
+        waiting = api.schedule(
+            "jobs", "stays", jobid=second, version="r1", args=args, settings=settings, priority=1
+        )
         sender.send(node, waiting)
 
         jobs = sender.send(node, api.listjobs("jobs"))
@@ -119,7 +132,7 @@ class TestScrapyd:
         assert (running.id, running.spider, running.project) == (first, "stays", "jobs")
         assert running.pid in scrapyd.job_pids()
         assert running.start_time is not None
-        local = dt.datetime.now()  # noqa: DTZ005 - as Scrapyd writes it
+        local = dt.datetime.now()
         assert abs(running.start_time - local) < dt.timedelta(minutes=5)
         load = sender.send(node, api.daemonstatus())
         assert (load.pending, load.running, load.node_name) == (1, 1, scrapyd.name)
@@ -129,7 +142,9 @@ class TestScrapyd:
         wait_for(lambda: "the words to look for" in scrapyd.job_log(first), 30, "its page")
         assert sender.send(node, api.cancel("jobs", second)) is api.JobState.PENDING
         assert sender.send(node, api.cancel("jobs", first)) is api.JobState.RUNNING
-        wait_for(lambda: sender.send(node, api.status(first)) is api.JobState.FINISHED, 30, "its end")
+        wait_for(
+            lambda: sender.send(node, api.status(first)) is api.JobState.FINISHED, 30, "its end"
+        )
         assert sender.send(node, api.cancel("jobs", first)) is None
         done = sender.send(node, api.listjobs()).finished[0]
         assert done.id == first
@@ -152,7 +167,9 @@ class TestScrapyd:
         end = sender.send(node, last)
         assert end is not None
         assert (end.body, end.start) == (bytes(got[-15:]), len(got) - 15)
-        assert api.tail(path, 10**6, sender.send(node, api.fetch(path, start=0, limit=10**6))) is None
+        assert (
+            api.tail(path, 10**6, sender.send(node, api.fetch(path, start=0, limit=10**6))) is None
+        )
         beyond = sender.send(node, api.fetch(path, start=len(got)))
         assert beyond is not None
         assert (beyond.body, beyond.total) == (b"", len(got))
@@ -183,7 +200,9 @@ class TestScrapyd:
             assert caught.value.said == "project 'nobody' not found"
 
     def test_a_page_that_is_not_there(self, sender: Sender, node: Node) -> None:
-        elsewhere = Node.parse(f"{node.url}/elsewhere/", username=node.username, password=node.password)
+        elsewhere = Node.parse(
+            f"{node.url}/elsewhere/", username=node.username, password=node.password
+        )
         with pytest.raises(NotFound):
             sender.send(elsewhere, api.daemonstatus())
 

@@ -36,9 +36,13 @@ class Away:
 class Worker:
     """The leases of a worker on these batches, and what it was told of them."""
 
-    def __init__(self, store: Any, seconds: float, batches: tuple[int, ...], **options: Any) -> None:
+    def __init__(
+        self, store: Any, seconds: float, batches: tuple[int, ...], **options: Any
+    ) -> None:
         self.lost: list[tuple[int, int, LeaseLoss]] = []
-        self.leases = LeaseRenewer(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
+        self.leases = LeaseRenewer(
+            store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options
+        )
         for number in batches:
             self.leases.hold((number, 1), self.leases._clock())
 
@@ -93,7 +97,9 @@ def test_a_lease_lives_as_long_as_the_loop_turns(out: Store, worker: Callable[..
     assert not out.lease("c", 1, 1, "you", 60.0)
 
 
-def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: Callable[..., Worker]) -> None:
+def test_a_loop_that_stands_still_lets_others_have_the_work(
+    out: Store, worker: Callable[..., Worker]
+) -> None:
     one = worker()
     one.run()
     wait_for(lambda: out.expired("c"), 20, "the lease's end")
@@ -102,7 +108,9 @@ def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: 
     assert one.lost == [(1, 1, LeaseLoss.TAKEN)]
 
 
-def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callable[..., Worker]) -> None:
+def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(
+    out: Store, worker: Callable[..., Worker]
+) -> None:
     one = worker()
     one.run()
     wait_for(lambda: out.expired("c"), 20, "the lease's end")
@@ -161,7 +169,10 @@ def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) 
     open_store(tmp_path / "store.db").close()
     with closing(open_store(tmp_path / "store.db", durable=False)) as one:
         database: sqlite3.Connection = one.connection.db  # type: ignore[attr-defined]  # not in the port
-        told = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "wal_autocheckpoint")]
+        told = [
+            database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("synchronous", "wal_autocheckpoint")
+        ]
     assert told == [1, WORKERS_CHECKPOINT]
 
 
@@ -169,7 +180,9 @@ def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) 
 def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
     left: list[Request] = []
     handlers = SimpleNamespace(**{name: left.append})
-    crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers)))
+    crawler: Any = SimpleNamespace(
+        engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers))
+    )
     good, bad = Request("http://web/good"), Request("http://web/bad")
     Worker(Away(), 60.0, ()).leases.guard(crawler, lambda request: "lost" if request is bad else "")
     getattr(handlers, name)(good)

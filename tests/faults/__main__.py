@@ -22,24 +22,39 @@ from rig.processes import node_python
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tests/faults", description=__doc__)
-    parser.add_argument("--runs", type=int, help="crawls in all; the kinds take turns (36, or 1 with --long)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first crawl; each next one has the next")
+    parser.add_argument(
+        "--runs", type=int, help="crawls in all; the kinds take turns (36, or 1 with --long)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the first crawl; each next one has the next"
+    )
     parser.add_argument("--only", default="", help="only kinds whose name holds this text")
-    parser.add_argument("--store", choices=("sqlite", "redis", "both"), default="both", help="the stores, in turn")
-    parser.add_argument("--mode", choices=("auto", "push", "pull"), default="auto", help="how batches reach the nodes")
+    parser.add_argument(
+        "--store", choices=("sqlite", "redis", "both"), default="both", help="the stores, in turn"
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("auto", "push", "pull"),
+        default="auto",
+        help="how batches reach the nodes",
+    )
     parser.add_argument("--long", action="store_true", help=f"only one kind: {LONG.name}")
     parser.add_argument(
         "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES",
         help="instead: crawls, a consumer and plain jobs on three nodes for so long (60), and faults",
     )  # fmt: skip
     parser.add_argument(
-        "--own-work", action="store_true", help="the project's pipeline and idle handler ask for pages of their own"
+        "--own-work",
+        action="store_true",
+        help="the project's pipeline and idle handler ask for pages of their own",
     )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
 
-def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, options: argparse.Namespace) -> Verdict:
+def one(
+    kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, options: argparse.Namespace
+) -> Verdict:
     wanted = {"mode": options.mode, "asks_for_more": options.own_work, **kind.trial}
     with ExitStack() as stack:
         trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, **wanted)))
@@ -55,7 +70,16 @@ def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, optio
 
 
 def table(rows: dict[tuple[str, str], Verdict]) -> str:
-    head = ("what broke", "store", "runs", "lost", "duplicated", "double-sent", "fetched again", "resumed")
+    head = (
+        "what broke",
+        "store",
+        "runs",
+        "lost",
+        "duplicated",
+        "double-sent",
+        "fetched again",
+        "resumed",
+    )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for (name, store), v in rows.items():
         cells = (name, store, v.runs, v.lost, v.duplicated, v.double_sent, v.refetched, v.resumes)
@@ -80,7 +104,11 @@ def main() -> int:
                 redis=options.store == "redis", report=options.json,
             )  # fmt: skip
     known = (LONG,) if options.long else KINDS
-    kinds = [kind for kind in known if options.only in kind.name and not (kind.redis and options.store == "sqlite")]
+    kinds = [
+        kind
+        for kind in known
+        if options.only in kind.name and not (kind.redis and options.store == "sqlite")
+    ]
     rows: dict[tuple[str, str], Verdict] = {}
     failed = 0
     with TemporaryDirectory(prefix="sdist-faults-") as temporary:
@@ -91,20 +119,32 @@ def main() -> int:
             folder = Path(temporary) / f"run{number}"
             folder.mkdir()
             try:
-                verdict = one(kind, options.seed + number, redis=redis, folder=folder, python=python, options=options)
-            except Exception:  # noqa: BLE001 - the others shall still run
+                verdict = one(
+                    kind,
+                    options.seed + number,
+                    redis=redis,
+                    folder=folder,
+                    python=python,
+                    options=options,
+                )
+            except Exception:
                 traceback.print_exc()
                 failed += 1
                 continue
             key = (kind.name, "Redis" if redis else "SQLite")
             rows[key] = rows[key] + verdict if key in rows else verdict
             said = "good" if verdict.good else f"BAD {verdict}"
-            print(f"{number + 1:3} {key[1]:6} {kind.name}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{number + 1:3} {key[1]:6} {kind.name}: {said} ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
     total = sum(rows.values(), Verdict(runs=0))
     rows["all", ""] = total
     print(f"\n{table(rows)}")
     if options.json:
-        options.json.write_text(json.dumps({"failed_to_run": failed, **asdict(total)}), encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"failed_to_run": failed, **asdict(total)}), encoding="utf-8"
+        )
     return 0 if total.good and not failed else 1
 
 

@@ -51,7 +51,9 @@ def kill_daemon(trial: Trial) -> None:
     node = trial.victim()
     node.kill()
     if trial.dice.random() < 0.5:
-        wait_for(lambda: trial.row.state.ended or _given_up(trial, node.name), 60, "its jobs given up")
+        wait_for(
+            lambda: trial.row.state.ended or _given_up(trial, node.name), 60, "its jobs given up"
+        )
     node.restart()
 
 
@@ -111,7 +113,11 @@ def stop_machine(trial: Trial) -> None:
     node.pause()
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: trial.row.state.ended or not stopped or _given_up(trial, node.name), 60, "its jobs given up")
+    wait_for(
+        lambda: trial.row.state.ended or not stopped or _given_up(trial, node.name),
+        60,
+        "its jobs given up",
+    )
     node.go_on()
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
@@ -144,7 +150,9 @@ def fill_disk(trial: Trial) -> None:
     """The disk that one node writes its logs and parts to is full; later there is room again."""
     trial.wait_moment(0.05, 0.4)
     filler = trial.nodes[0].logs_dir / "filler"
-    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=1k"], check=False, capture_output=True)
+    subprocess.run(
+        ["dd", "if=/dev/zero", f"of={filler}", "bs=1k"], check=False, capture_output=True
+    )
     trial.wait_moment(0.6, 0.8)
     filler.unlink()
 
@@ -179,7 +187,13 @@ def damage_home(trial: Trial) -> None:
     parts = sorted((trial.home / "parts").glob("*.b*.jl"))
     for part in trial.dice.sample(parts, (len(parts) + 1) // 2):
         text = part.read_bytes()
-        damaged = [text[:-9], text + b'{"more": 1}\n', text.replace(b"1", b"2", 1), text.replace(b"}", b"", 1), b""]
+        damaged = [
+            text[:-9],
+            text + b'{"more": 1}\n',
+            text.replace(b"1", b"2", 1),
+            text.replace(b"}", b"", 1),
+            b"",
+        ]
         part.write_bytes(trial.dice.choice(damaged))
     for part in trial.dice.sample(parts, len(parts) // 8):
         part.unlink()
@@ -244,7 +258,11 @@ def hang_worker(trial: Trial) -> None:
     """A worker makes no progress any more, though its event loop turns and its leases are renewed."""
     trial.wait_moment(0.05, 0.5)
     trial.hanging_worker.touch()
-    wait_for(lambda: trial.row.state.ended or not trial.hanging_worker.exists(), 60, "a worker that hangs")
+    wait_for(
+        lambda: trial.row.state.ended or not trial.hanging_worker.exists(),
+        60,
+        "a worker that hangs",
+    )
 
 
 def nothing(trial: Trial) -> None:
@@ -281,9 +299,17 @@ KINDS = (
     Kind(name="the watcher killed", strike=kill_watcher),
     Kind(name="Redis killed, restarted with its file", strike=kill_redis, redis=True),
     Kind(name="a machine stopped, and going on later", strike=stop_machine),
-    Kind(name="schedule.json: reset or cut in its answer", strike=spoil(proxy.CUT, proxy.RESET), trial=PROXIED),
-    Kind(name="schedule.json: an answer past the time-out", strike=spoil(proxy.LATE), trial=PROXIED),
-    Kind(name="schedule.json: HTTP 500 and HTML, taken or not", strike=spoil(*ANSWERS), trial=PROXIED),
+    Kind(
+        name="schedule.json: reset or cut in its answer",
+        strike=spoil(proxy.CUT, proxy.RESET),
+        trial=PROXIED,
+    ),
+    Kind(
+        name="schedule.json: an answer past the time-out", strike=spoil(proxy.LATE), trial=PROXIED
+    ),
+    Kind(
+        name="schedule.json: HTTP 500 and HTML, taken or not", strike=spoil(*ANSWERS), trial=PROXIED
+    ),
     Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial=PROXIED),
     Kind(name="a full disk under a node's files", strike=fill_disk, around=small_disk),
     Kind(name="a node's parts and reports removed", strike=remove_files),
@@ -301,7 +327,10 @@ KINDS = (
         name="a hanging page",
         strike=nothing,
         around=hanging_page,
-        trial={"items": 120, "settings": {**STALL, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2}},
+        trial={
+            "items": 120,
+            "settings": {**STALL, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2},
+        },
     ),
     Kind(name="a hanging worker, its loop turning", strike=hang_worker, trial={"settings": STALL}),
 )

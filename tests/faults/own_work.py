@@ -81,7 +81,9 @@ def make_settings(site_url: str) -> dict[str, Any]:
     return {"SITE_URL": site_url, "ITEM_PIPELINES": {"properties.pipelines.AskForMore": 300}}
 
 
-def split_items(items: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def split_items(
+    items: Iterable[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the items of detail pages, and those of the pages more."""
     rows = list(items)
     return [row for row in rows if "extra" not in row], [row for row in rows if "extra" in row]

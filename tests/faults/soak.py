@@ -56,7 +56,11 @@ class SoakResult:
     @property
     def growing(self) -> list[str]:
         """The processes whose memory is not flat."""
-        return [name for name, (_, second, last) in self.memory.items() if last > second * (1 + GROWTH) + SLACK]
+        return [
+            name
+            for name, (_, second, last) in self.memory.items()
+            if last > second * (1 + GROWTH) + SLACK
+        ]
 
     @property
     def good(self) -> bool:
@@ -66,11 +70,20 @@ class SoakResult:
         return {**vars(self), "growing": self.growing, "good": self.good}
 
     def table(self) -> str:
-        rows: list[tuple[str, ...]] = [("process", "MB, first quarter", "second quarter", "last quarter")]
-        rows += [(name, *(f"{value:.1f}" for value in values)) for name, values in self.memory.items()]
+        rows: list[tuple[str, ...]] = [
+            ("process", "MB, first quarter", "second quarter", "last quarter")
+        ]
+        rows += [
+            (name, *(f"{value:.1f}" for value in values)) for name, values in self.memory.items()
+        ]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         lines.insert(1, "|---|---|---|---|")
-        lines += ["", "| left over | |", "|---|---|", *(f"| {name} | {count} |" for name, count in self.left.items())]
+        lines += [
+            "",
+            "| left over | |",
+            "|---|---|",
+            *(f"| {name} | {count} |" for name, count in self.left.items()),
+        ]
         told = f"{self.crawls} crawls, {self.consumed} pages consumed, {self.jobs} plain jobs; {dict(self.faults)}"
         return "\n".join([*lines, "", told, *(f"LOST: {text}" for text in self.lost)])
 
@@ -110,7 +123,17 @@ class Soak:
         trial = self.trial
         self._sdist("deploy", "--all")
         self.frontier.register("soak", seconds=seconds + 3600)
-        consumer = trial.cli("frontier", "consume", "easy", "shop", "--max-running", "2", "-O", "consumed.jl", "--json")
+        consumer = trial.cli(
+            "frontier",
+            "consume",
+            "easy",
+            "shop",
+            "--max-running",
+            "2",
+            "-O",
+            "consumed.jl",
+            "--json",
+        )
         begun = time.monotonic()
         number = 0
         while time.monotonic() - begun < seconds:
@@ -125,15 +148,21 @@ class Soak:
         """Pages for the consumer, a plain job, and one crawl that something befalls."""
         trial, result = self.trial, self.result
         pages = range(result.consumed, min(PAGES, result.consumed + ROUND))
-        self.frontier.fill([self.shop.detail(page) for page in pages], slots=4, size=10, callback="parse_item")
+        self.frontier.fill(
+            [self.shop.detail(page) for page in pages], slots=4, size=10, callback="parse_item"
+        )
         result.consumed = pages.stop
         words = ("-s", "CLOSESPIDER_ITEMCOUNT=5", "--label", "soak=1", "--retries", str(RETRIES))
         self._plain.append(trial.cli("jobs", "schedule", "easy", *words, "--json"))
         mode, name, site = ("push", "pull")[number % 2], f"crawl{number}.jl", trial.site
         index = ["--index", site.template, "--pages", str(site.site.pages), "--name", f"c{number}"]
         command = trial.cli("crawl", "easy", *index, f"--{mode}", "-O", name, "--json")
-        fault = self.dice.choice([self._kill_worker, self._pause_node, self._restart_node, self._kill_producer])
-        self._wait(lambda: self._runs(f"c{number}") or not command.running(), 60, "a crawl that runs")
+        fault = self.dice.choice(
+            [self._kill_worker, self._pause_node, self._restart_node, self._kill_producer]
+        )
+        self._wait(
+            lambda: self._runs(f"c{number}") or not command.running(), 60, "a crawl that runs"
+        )
         moment = time.monotonic() + self.dice.uniform(0.5, 5)
         self._wait(lambda: time.monotonic() > moment, 20, "the moment of a fault")
         result.faults[fault.__name__.strip("_")] += 1
@@ -144,7 +173,7 @@ class Soak:
             if row is None or row.state.value == "finished":
                 break
             command = trial.cli("resume", f"c{number}", "--json")
-            self._wait(lambda: not command.running(), 180, f"the end of crawl {number}, resumed")  # noqa: B023 - at once
+            self._wait(lambda: not command.running(), 180, f"the end of crawl {number}, resumed")
         done = command.wait(1)
         self.result.crawls += 1
         if done.code:
@@ -163,13 +192,19 @@ class Soak:
         done = command.wait(1)
         self.result.jobs += 1
         if done.code:
-            self.result.lost.append(f"plain job {self.result.jobs} ended with {done.code}: {done.out[-900:]}")
+            self.result.lost.append(
+                f"plain job {self.result.jobs} ended with {done.code}: {done.out[-900:]}"
+            )
         else:
             self._jobs += [row["job"] for row in json.loads(done.out)["jobs"]]
 
     def _compare(self, what: str, name: str, site: SiteProcess, count: int) -> None:
         without = range(count, site.site.items)
-        items = self.trial.project.items(name) if (self.trial.project.path / name).exists() else iter(())
+        items = (
+            self.trial.project.items(name)
+            if (self.trial.project.path / name).exists()
+            else iter(())
+        )
         if found := site.differences(items, without=without):
             shown = {kind: len(some) for kind, some in found.items()}
             self.result.lost.append(f"{what}: {shown}")
@@ -187,12 +222,17 @@ class Soak:
         self._wait(lambda: not command.running(), 180, f"sdist {words[0]}")
         done = command.wait(1)
         if code is not None and done.code != code:
-            self.result.lost.append(f"sdist {' '.join(words)} ended with {done.code}: {done.err[-300:]}")
+            self.result.lost.append(
+                f"sdist {' '.join(words)} ended with {done.code}: {done.err[-300:]}"
+            )
         return done.out
 
     def _states(self) -> dict[str, str]:
         """Plain job -> how it stands by `sdist jobs`."""
-        rows = {row["job"]: row["state"] for row in json.loads(self._sdist("jobs", "--json", code=None))["jobs"]}
+        rows = {
+            row["job"]: row["state"]
+            for row in json.loads(self._sdist("jobs", "--json", code=None))["jobs"]
+        }
         return {job: rows.get(job, "forgotten") for job in self._jobs}
 
     # faults
@@ -251,7 +291,10 @@ class Soak:
     def _weigh(self, begun: float, ended: float) -> None:
         quarter = (ended - begun) / 4
         for name, samples in self._samples.items():
-            parts = [[size for at, size in samples if int((at - begun) / quarter) == n] for n in (0, 1, 3)]
+            parts = [
+                [size for at, size in samples if int((at - begun) / quarter) == n]
+                for n in (0, 1, 3)
+            ]
             if all(parts):
                 first, second, last = (mean(part) for part in parts)
                 self.result.memory[name] = (first, second, last)
@@ -288,12 +331,16 @@ class Soak:
 
     def _left_on(self, node: ScrapydNode) -> None:
         left = self.result.left
-        left[f"{node.name}: jobs that wait or run"] = len(node.jobs("pending")) + len(node.jobs("running"))
+        left[f"{node.name}: jobs that wait or run"] = len(node.jobs("pending")) + len(
+            node.jobs("running")
+        )
         left[f"{node.name}: processes"] = len(set(with_home(node.home)) - {node.pid})
         folders = [path.name for path in node.logs_dir.glob("_sdist/*")]
         # That of a frontier, which may be filled again, stays for DISTRIBUTED_KEEP_DAYS.
         for name in {folder.partition(".")[0] for folder in folders} - {"last", "shop"}:
-            left[f"{node.name}: files of {name}"] = len(list(node.logs_dir.glob(f"_sdist/{name}.*/*")))
+            left[f"{node.name}: files of {name}"] = len(
+                list(node.logs_dir.glob(f"_sdist/{name}.*/*"))
+            )
         versions = node.versions(self.trial.project.name)
         left[f"{node.name}: old versions"] = max(0, len(versions) - 1)
 
@@ -305,14 +352,21 @@ class Soak:
             left["crawls in the store"] = len(store.crawls())
         if trial.redis is None:
             with closing(sqlite3.connect(trial.project.path / ".sdist" / "store.db")) as database:
-                names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+                names = [
+                    row[0]
+                    for row in database.execute(
+                        "SELECT name FROM sqlite_master WHERE type = 'table'"
+                    )
+                ]
                 for name in names:
-                    (count,) = database.execute(f"SELECT count(*) FROM {name}").fetchone()  # noqa: S608 - its own names
+                    (count,) = database.execute(f"SELECT count(*) FROM {name}").fetchone()
                     if count and name not in LASTING:
                         left[f"rows of {name}"] = count
 
 
-def soak(folder: Path, python: Path, *, minutes: float, seed: int, redis: bool, report: Path | None) -> int:
+def soak(
+    folder: Path, python: Path, *, minutes: float, seed: int, redis: bool, report: Path | None
+) -> int:
     """Run it, print the table; 0 when nothing is lost or left over and all memory is flat."""
     with closing(Soak(folder, python, seed, redis=redis)) as run:
         result = run.run(minutes * 60)

@@ -26,7 +26,11 @@ from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store, open_store
 
 #: trouble is noticed within seconds, and a job lasts long enough to be hurt
-SETTINGS: Mapping[str, Any] = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 40, "DISTRIBUTED_FLEET_TIMEOUT": 8}
+SETTINGS: Mapping[str, Any] = {
+    **IMPATIENT,
+    "DISTRIBUTED_BATCH_SIZE": 40,
+    "DISTRIBUTED_FLEET_TIMEOUT": 8,
+}
 #: each worker tells the site which job it is, for the site's log of requests
 NAMED = """
 import sys
@@ -96,14 +100,18 @@ class Trial:
         self.missed: int | None = None
         self._patience = patience
         self._stack = ExitStack()
-        self.redis = self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
+        self.redis = (
+            self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
+        )
         site = Site(items=items, per_page=20)
         self.site = self._stack.enter_context(
             closing(SiteProcess(folder / "site", site, f"--latency={latency}", "--log-headers"))
         )
         self._nodes = self._stack.enter_context(closing(Nodes(node_python, folder / "nodes")))
         lost = {"SDIST_STORE": "/nowhere/store.db"} if mode == "auto" else {}
-        env = {0: {}, 1: lost} | {at: {**lost, **values} if at else values for at, values in (node_env or {}).items()}
+        env = {0: {}, 1: lost} | {
+            at: {**lost, **values} if at else values for at, values in (node_env or {}).items()
+        }
         self.nodes: list[ScrapydNode] = [
             self._nodes.make(env=env.get(at, {}), **(node_config or {})) for at in range(nodes)
         ]
@@ -124,7 +132,9 @@ class Trial:
         """Start the fleet and the crawl; returns when the crawl has a row in the store."""
         self.prepare()
         program, spider, *options = arguments("sdist", self.site)
-        self.command = self.cli(program, own_work.SPIDER if self.asks_for_more else spider, *options)
+        self.command = self.cli(
+            program, own_work.SPIDER if self.asks_for_more else spider, *options
+        )
         wait_for(self.crawls, 60, "the crawl in the store")
 
     def prepare(self) -> None:
@@ -151,11 +161,19 @@ class Trial:
         """Start `sdist` in the project's folder."""
         env = {"SDIST_STORE": self.redis.url} if self.redis else None
         project = self.project
-        command = Command([*SDIST, *arguments], cwd=project.path, folder=project.output, home=project.home, env=env)
+        command = Command(
+            [*SDIST, *arguments],
+            cwd=project.path,
+            folder=project.output,
+            home=project.home,
+            env=env,
+        )
         return self._stack.enter_context(closing(command))
 
     def store(self) -> Store:
-        return open_store(self.redis.url if self.redis else self.project.path / ".sdist" / "store.db")
+        return open_store(
+            self.redis.url if self.redis else self.project.path / ".sdist" / "store.db"
+        )
 
     def crawls(self) -> list[Crawl]:
         if not self.redis and not (self.project.path / ".sdist" / "store.db").exists():
@@ -195,7 +213,11 @@ class Trial:
         """Let the crawl come to a moment that the dice choose: a share of the detail pages asked for."""
         moment = int(self.dice.uniform(low, high) * self.site.site.items)
         hits = self.site.item_hits
-        wait_for(lambda: self.row.state.ended or hits().total() >= moment, self._patience, f"{moment} pages")
+        wait_for(
+            lambda: self.row.state.ended or hits().total() >= moment,
+            self._patience,
+            f"{moment} pages",
+        )
 
     def victim(self) -> ScrapydNode:
         """A node that is at work, by the dice; any when none is."""

@@ -28,17 +28,28 @@ class Verdict:
     runs: int = 1
     lost: int = 0  #: items of the site that did not come home, and that the crawl does not tell
     duplicated: int = 0  #: items that came home more than once
-    double_sent: int = 0  #: batches that two attempts fetched though the record had not given up the first
+    double_sent: int = (
+        0  #: batches that two attempts fetched though the record had not given up the first
+    )
     refetched: int = 0  #: pages asked for again after an attempt was given up: the price of a kill
     resumes: int = 0
     unbalanced: int = 0  #: accounts that do not add up
     untold: int = 0  #: pages that hang, and are not the only miss with that reason
-    wrong_exits: int = 0  #: exit codes that are not 0 though the crawl is whole, or not 3 though a page is missed
+    wrong_exits: int = (
+        0  #: exit codes that are not 0 though the crawl is whole, or not 3 though a page is missed
+    )
 
     @property
     def good(self) -> bool:
         """Whether every promise was kept."""
-        bad = self.lost, self.duplicated, self.double_sent, self.unbalanced, self.untold, self.wrong_exits
+        bad = (
+            self.lost,
+            self.duplicated,
+            self.double_sent,
+            self.unbalanced,
+            self.untold,
+            self.wrong_exits,
+        )
         return not any(bad)
 
     def __add__(self, other: Verdict) -> Verdict:
@@ -59,7 +70,9 @@ def judge(trial: Trial, code: int) -> Verdict:
     repeated = told_repeated(trial.row.summary) if trial.asks_for_more else 0
     return Verdict(
         lost=abs(len(missing ^ allowed) + extras_missing - told) + len(found.get("wrong", ())),
-        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())) + abs(extras_repeated - repeated),
+        duplicated=len(found.get("repeated", ()))
+        + len(found.get("unexpected", ()))
+        + abs(extras_repeated - repeated),
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
@@ -79,19 +92,28 @@ def _compare_extras(trial: Trial, extras: Sequence[Mapping[str, Any]]) -> tuple[
 
 def told_lost(summary: Mapping[str, Any]) -> int:
     """How many items, or pages with one each, are lost with a folder or steps of the store, as the crawl says."""
-    found = [re.match(r"([\d,]+) (?:item|request)s? (?:are|is) lost: ", text) for text in summary.get("warnings", ())]
+    found = [
+        re.match(r"([\d,]+) (?:item|request)s? (?:are|is) lost: ", text)
+        for text in summary.get("warnings", ())
+    ]
     return sum(int(one[1].replace(",", "")) for one in found if one)
 
 
 def told_repeated(summary: Mapping[str, Any]) -> int:
     """How many items came once more, as the crawl says: of pages to which a page leads that was fetched again."""
-    found = [re.match(r"([\d,]+) items: Scrapy crawls each page once", text) for text in summary.get("warnings", ())]
+    found = [
+        re.match(r"([\d,]+) items: Scrapy crawls each page once", text)
+        for text in summary.get("warnings", ())
+    ]
     return sum(int(one[1].replace(",", "")) for one in found if one)
 
 
 def _is_told(trial: Trial) -> bool:
     """Whether the page that hangs is the only miss, and the reason says so."""
-    misses = [(urlsplit(row["url"]).path, "stalled" in row["reason"]) for row in misses_in(trial.row.summary)]
+    misses = [
+        (urlsplit(row["url"]).path, "stalled" in row["reason"])
+        for row in misses_in(trial.row.summary)
+    ]
     return misses == [(trial.site.site.detail_path(trial.missed or 0), True)]
 
 
@@ -108,13 +130,19 @@ def _fetches(trial: Trial, offset: float) -> Mapping[str, tuple[float, float]]:
         if attempt.worker:  # which asks for the pages of many batches
             mine, since = trial.targets(attempt.batch), attempt.sent_at - offset - SLACK
             # It may have had the same batch before, in an earlier attempt.
-            times = [when for when, target in asked.get(attempt.worker, ()) if target in mine and when >= since]
+            times = [
+                when
+                for when, target in asked.get(attempt.worker, ())
+                if target in mine and when >= since
+            ]
         if times:
             spans[attempt.job] = (min(times), max(times))
     return spans
 
 
-def double_sent(attempts: Sequence[Attempt], fetches: Mapping[str, tuple[float, float]], offset: float) -> int:
+def double_sent(
+    attempts: Sequence[Attempt], fetches: Mapping[str, tuple[float, float]], offset: float
+) -> int:
     """How many batches were fetched by a later attempt before the record had given up an earlier one.
 
     `fetches`: attempt's name -> its first and last fetch, by time.monotonic(); `offset` makes that one since the epoch.

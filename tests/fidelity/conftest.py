@@ -11,7 +11,9 @@ from rig.museum import Museum
 
 
 @pytest.fixture(scope="module")
-def comparison(module_fleet: StartFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]:
+def comparison(
+    module_fleet: StartFleet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Comparison]:
     """Crawls projects plainly, and on two nodes."""
     folder: Path = tmp_path_factory.mktemp("fidelity")
     with closing(Museum()) as museum:

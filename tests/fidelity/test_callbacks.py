@@ -615,5 +615,7 @@ def test_what_callbacks_yield_is_the_same(comparison: Comparison, case: Case, mo
 
 
 @pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
-def test_what_callbacks_yield_is_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+def test_what_callbacks_yield_is_the_same_in_one_process(
+    one_process: Comparison, case: Case, mode: str
+) -> None:
     one_process.check_in_one_process(case, mode)

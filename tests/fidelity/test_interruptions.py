@@ -119,15 +119,21 @@ def check(comparison: Comparison, kind: str, mode: str, *, in_one_process: bool)
     crawl = comparison.in_one_process if in_one_process else comparison.distributed
     ours = crawl(raising(kind, f"raises-{name}-{mode}"), mode)
     plain = comparison.plain(raising("RuntimeError()", "raises-errors"))
-    differences = {name: text for name, text in ours.differences(plain).items() if name in ("items", "pages")}
+    differences = {
+        name: text for name, text in ours.differences(plain).items() if name in ("items", "pages")
+    }
     assert differences == {}, f"{differences}\n{ours.said}"
     named = {page for page, reason in ours.misses.items() if reason.startswith(name)}
-    assert named == {f"/pieces/{number}" for number in (0, 1, 2, 4, 5, 6, 7, 8, 9)} | {"/rooms/1"}, ours.misses
+    assert named == {f"/pieces/{number}" for number in (0, 1, 2, 4, 5, 6, 7, 8, 9)} | {
+        "/rooms/1"
+    }, ours.misses
     assert ours.code == 3, f"most pages have failed\n{ours.said}"
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(KINDS[0], "push"), (KINDS[3], "pull")])
-def test_it_costs_what_an_error_costs_in_one_process(one_process: Comparison, kind: str, mode: str) -> None:
+def test_it_costs_what_an_error_costs_in_one_process(
+    one_process: Comparison, kind: str, mode: str
+) -> None:
     check(one_process, kind, mode, in_one_process=True)
 
 

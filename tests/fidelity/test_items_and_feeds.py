@@ -146,7 +146,11 @@ ITEM_FILTER = Case(
     name="feeds-by-filter",
     settings={
         "FEEDS": {
-            "out/first.jl": {"format": "jsonlines", "item_filter": "small.items.FirstOnes", "most": 5},
+            "out/first.jl": {
+                "format": "jsonlines",
+                "item_filter": "small.items.FirstOnes",
+                "most": 5,
+            },
             "out/all.jl": {"format": "jsonlines"},
         }
     },
@@ -167,7 +171,9 @@ COUNTED = {
 
 BATCHES = Case(
     name="feeds-in-files-of-five",
-    settings={"FEEDS": {"out/part-%(batch_id)03d.jl": {"format": "jsonlines", "batch_item_count": 5}}},
+    settings={
+        "FEEDS": {"out/part-%(batch_id)03d.jl": {"format": "jsonlines", "batch_item_count": 5}}
+    },
     output=False,
     files=COUNTED,
 )
@@ -205,15 +211,26 @@ URI_PARAMETERS = Case(
 )
 
 OUTPUT_PARAMETERS = Case(
-    name="name-of-the-output-by-parameters", arguments=("-O", "out/%(name)s.jl"), output=False, files={}
+    name="name-of-the-output-by-parameters",
+    arguments=("-O", "out/%(name)s.jl"),
+    output=False,
+    files={},
 )
 
 EMPTY_FEEDS = Case(
     name="feeds-that-stay-empty",
     settings={
         "FEEDS": {
-            "out/none.jl": {"format": "jsonlines", "store_empty": False, "item_classes": ["small.items.Never"]},
-            "out/empty.json": {"format": "json", "store_empty": True, "item_classes": ["small.items.Never"]},
+            "out/none.jl": {
+                "format": "jsonlines",
+                "store_empty": False,
+                "item_classes": ["small.items.Never"],
+            },
+            "out/empty.json": {
+                "format": "json",
+                "store_empty": True,
+                "item_classes": ["small.items.Never"],
+            },
         }
     },
     output=False,
@@ -262,7 +279,9 @@ OWN_EXPORTER = Case(
 
 SERIALIZERS = Case(
     name="fields-with-serializers",
-    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}, "out/pieces.jl": {"format": "jsonlines"}}},
+    settings={
+        "FEEDS": {"out/pieces.csv": {"format": "csv"}, "out/pieces.jl": {"format": "jsonlines"}}
+    },
     output=False,
     files={
         "items": """
@@ -603,7 +622,10 @@ STORED_FEEDS = Case(
 OWN_FEED_EXPORTER = Case(
     name="feed-exporter-of-the-project",
     settings={
-        "EXTENSIONS": {"scrapy.extensions.feedexport.FeedExporter": None, "small.extensions.Renaming": 0},
+        "EXTENSIONS": {
+            "scrapy.extensions.feedexport.FeedExporter": None,
+            "small.extensions.Renaming": 0,
+        },
         "FEEDS": {"out/pieces.jl": {"format": "jsonlines"}},
     },
     output=False,
@@ -670,5 +692,7 @@ def test_items_and_feeds_are_the_same(comparison: Comparison, case: Case, mode: 
 
 
 @pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
-def test_items_and_feeds_are_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+def test_items_and_feeds_are_the_same_in_one_process(
+    one_process: Comparison, case: Case, mode: str
+) -> None:
     one_process.check_in_one_process(case, mode)

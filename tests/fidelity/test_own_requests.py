@@ -480,5 +480,7 @@ def test_what_asks_for_more_is_heard(comparison: Comparison, case: Case, mode: s
 
 
 @pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
-def test_what_asks_for_more_is_heard_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+def test_what_asks_for_more_is_heard_in_one_process(
+    one_process: Comparison, case: Case, mode: str
+) -> None:
     one_process.check_in_one_process(case, mode)

@@ -677,5 +677,7 @@ def test_spiders_and_components_do_the_same(comparison: Comparison, case: Case, 
 
 
 @pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
-def test_spiders_and_components_do_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+def test_spiders_and_components_do_the_same_in_one_process(
+    one_process: Comparison, case: Case, mode: str
+) -> None:
     one_process.check_in_one_process(case, mode)

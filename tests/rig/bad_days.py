@@ -39,7 +39,12 @@ def arguments(way: str, site: SiteProcess, shards: int = 4) -> list[str]:
 
 
 def begin(
-    way: str, project: Project, site: SiteProcess, *, scrapy: Callable[..., Command], cli: Callable[..., Command]
+    way: str,
+    project: Project,
+    site: SiteProcess,
+    *,
+    scrapy: Callable[..., Command],
+    cli: Callable[..., Command],
 ) -> Command:
     """Start a crawl of the site, either way, and wait until it has a row in the store."""
     command = (scrapy if way == "scrapy" else cli)(project, *arguments(way, site))
@@ -59,7 +64,9 @@ class Scene:
 
     def start(self, *more: object, way: str = "sdist", **options: Any) -> Command:
         """A crawl of the site, either way, in the background."""
-        return (self._scrapy if way == "scrapy" else self._cli)(self.it, *arguments(way, self.pages), *more, **options)
+        return (self._scrapy if way == "scrapy" else self._cli)(
+            self.it, *arguments(way, self.pages), *more, **options
+        )
 
     def crawl(self, *more: object, way: str = "sdist", code: int = 0, **options: Any) -> Result:
         """The same to its end."""
@@ -71,7 +78,9 @@ class Scene:
 
     def resume(self, crawl: str, **options: Any) -> None:
         """`sdist resume`, after which all is as if the crawl had never been interrupted."""
-        assert_resumed(self.run("resume", crawl, "--json", timeout=180, **options), self.it, self.pages)
+        assert_resumed(
+            self.run("resume", crawl, "--json", timeout=180, **options), self.it, self.pages
+        )
 
 
 MakeScene = Callable[..., Scene]
@@ -120,7 +129,9 @@ def wait_state(project: Project, state: CrawlState) -> None:
 def report_of(node: ScrapydNode, job: str) -> dict[str, Any]:
     """The report of a job, as its worker last wrote it."""
     found = list(node.logs_dir.glob(f"_sdist/*/{job}.json"))
-    report: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8")) if found else {"done": 0}
+    report: dict[str, Any] = (
+        json.loads(found[0].read_text(encoding="utf-8")) if found else {"done": 0}
+    )
     return report
 
 

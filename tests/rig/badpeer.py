@@ -14,7 +14,11 @@ Play = Callable[["Connection", bytes], None]
 
 def reply(status: int, body: bytes, *headers: str, length: int | None = None) -> bytes:
     """A whole HTTP reply; `length` is what it claims to be long."""
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}", *headers]
+    lines = [
+        f"HTTP/1.1 {status} Whatever",
+        f"Content-Length: {len(body) if length is None else length}",
+        *headers,
+    ]
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
 
 
@@ -65,12 +69,19 @@ class BadPeer:
     """Listens on a free port of this machine and plays; `requests` has what came, an entry for each connection."""
 
     def __init__(
-        self, play: Play, tls: ssl.SSLContext | None = None, *, listens: bool = True, host: str = "127.0.0.1"
+        self,
+        play: Play,
+        tls: ssl.SSLContext | None = None,
+        *,
+        listens: bool = True,
+        host: str = "127.0.0.1",
     ) -> None:
         self.requests: list[bytes] = []
         self._play, self._tls, self._listens = play, tls, listens
         self._over = threading.Event()
-        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

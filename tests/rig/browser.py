@@ -52,7 +52,9 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         targets = self._call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._call(f"{domain}.enable")
 
@@ -97,13 +99,19 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression on the page."""
-        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self._call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def asked_for(self) -> list[str]:
         """The addresses that the page asked for."""
-        sent = [event["params"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            event["params"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
         return [str(params["request"]["url"]) for params in sent]
 
     def complaints(self) -> list[dict[str, Any]]:
@@ -126,7 +134,11 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """A browser until the end of the block."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    program = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     assert program, "no Chromium here; on Debian: apt install chromium"
     with closing(Browser(program, folder)) as opened:
         yield opened

@@ -38,7 +38,11 @@ READING = {
 def path_of(words: Sequence[str]) -> str:
     """The command that these words call, as `sdist.cli.commands` has it: `nodes list` for `nodes --json`."""
     first, *rest = meant([*words])
-    return next(path for path in (f"{first} {''.join(rest[:1])}", f"{first} {LIST}", first) if path in {*CODES, first})
+    return next(
+        path
+        for path in (f"{first} {''.join(rest[:1])}", f"{first} {LIST}", first)
+        if path in {*CODES, first}
+    )
 
 
 class Result(NamedTuple):
@@ -54,8 +58,12 @@ class Result(NamedTuple):
 
     def expect(self, code: int | None, *errors: str) -> Result:
         """The same, after it was seen that the command ended with this code, None for any, and wrote these errors."""
-        assert code in {None, self.code}, f"exit code {self.code}, and not {code}\n{self.out}\n{self.err}"
-        assert [text for text in errors if text not in self.err] == [], f"not in what it wrote\n{self.err}"
+        assert code in {None, self.code}, (
+            f"exit code {self.code}, and not {code}\n{self.out}\n{self.err}"
+        )
+        assert [text for text in errors if text not in self.err] == [], (
+            f"not in what it wrote\n{self.err}"
+        )
         return self
 
 
@@ -125,7 +133,9 @@ class Command:
                 raise RuntimeError(f"the command ended without {text!r}:\n{self.out}\n{self.err}")
             return False
 
-        wait_for(there, timeout, f"{text!r} in the output of {' '.join(map(str, self._arguments[2:6]))}")
+        wait_for(
+            there, timeout, f"{text!r} in the output of {' '.join(map(str, self._arguments[2:6]))}"
+        )
 
     def close(self) -> None:
         """Kill it, and all that runs with its HOME."""
@@ -143,7 +153,9 @@ def note_command(out: Path, arguments: Sequence[str]) -> None:
     (lines / out.stem).write_text(" ".join(map(str, words)), encoding="utf-8", errors="replace")
 
 
-def run_here(arguments: Sequence[str], *, cwd: Path, home: Path, env: dict[str, str] | None = None) -> Result:
+def run_here(
+    arguments: Sequence[str], *, cwd: Path, home: Path, env: dict[str, str] | None = None
+) -> Result:
     """Run `sdist` in this process, with the same working directory, environment and input as a `Command` has.
 
     It is for commands that start no process, handle no signal, and print no more than the test can hold.

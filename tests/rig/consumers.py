@@ -33,7 +33,9 @@ class ConsumerBench:
         """`sdist` in the project, to its end."""
         return self._run(self.it, *words, **options)
 
-    def consume(self, *words: object, spider: str = "plain", name: str = "", **options: Any) -> Result:
+    def consume(
+        self, *words: object, spider: str = "plain", name: str = "", **options: Any
+    ) -> Result:
         """`sdist frontier consume SPIDER FRONTIER …`, to its end."""
         return self.run("frontier", "consume", spider, name or self.name, *words, **options)
 
@@ -55,7 +57,12 @@ class ConsumerBench:
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs that run or wait on the nodes."""
-        return [job for node in self.nodes for state in ("running", "pending") for job in node.jobs(state)]
+        return [
+            job
+            for node in self.nodes
+            for state in ("running", "pending")
+            for job in node.jobs(state)
+        ]
 
     def workers_of(self) -> dict[str, set[str]]:
         """Slot -> the workers that had a batch of it."""
@@ -68,8 +75,17 @@ class ConsumerBench:
 
 def requests_counted(done: Result) -> Counter[str]:
     """What became of the requests that a process has found, by the statistics at the end of its log."""
-    lines = [line.strip(" {},").split(": ") for line in done.err.splitlines() if "'distributed/requests_" in line]
-    return Counter({name.strip("'").removeprefix("distributed/requests_"): int(number) for name, number in lines})
+    lines = [
+        line.strip(" {},").split(": ")
+        for line in done.err.splitlines()
+        if "'distributed/requests_" in line
+    ]
+    return Counter(
+        {
+            name.strip("'").removeprefix("distributed/requests_"): int(number)
+            for name, number in lines
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +110,9 @@ def bench(
         queue = Frontier(it, f"shop{next(_numbers)}", standing=standing, store=store)
         made = ConsumerBench(it, there, pages, queue, run_cli, start_cli)
         if fill:
-            made.frontier.fill(made.pages(range(items)), slots=slots, size=size, callback="parse_article")
+            made.frontier.fill(
+                made.pages(range(items)), slots=slots, size=size, callback="parse_article"
+            )
         return made
 
     yield make

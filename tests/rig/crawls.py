@@ -78,7 +78,9 @@ def last_crawl(project: Project) -> Crawl:
 
 def assert_balanced(summary: Mapping[str, Any]) -> None:
     """Every URL that was found is accounted for, to the unit."""
-    sorted_in = {name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")}
+    sorted_in = {
+        name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")
+    }
     assert summary["urls_found"] == sum(sorted_in.values()), summary
     if summary["state"] == "finished":
         batches = summary["batches"]
@@ -96,12 +98,15 @@ def misses_in(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     path = summary["misses"]
     if path is None:
         return []
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path from JSON
+    with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def assert_each_page_once(
-    site: SiteProcess, items: Iterable[Mapping[str, Any]] | None = None, *, without: Iterable[int] = ()
+    site: SiteProcess,
+    items: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    without: Iterable[int] = (),
 ) -> None:
     """The site's log: every index page and every detail page was asked for, each once; and `items` are the site's."""
     assert items is None or site.differences(items) == {}
@@ -134,7 +139,11 @@ def visible(project: Project, nodes: list[ScrapydNode]) -> str:
 
 def said(done: Result) -> str:
     """Of a command's output what matters when a test fails: errors, warnings, and the end."""
-    loud = [line for line in done.err.splitlines() if any(word in line for word in ("ERROR", "WARN", "CRITICAL"))]
+    loud = [
+        line
+        for line in done.err.splitlines()
+        if any(word in line for word in ("ERROR", "WARN", "CRITICAL"))
+    ]
     return "\n".join([f"exit code {done.code}", *loud, *done.err.splitlines()[-3:]])
 
 

@@ -75,4 +75,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
     The manifest is read first: a later one may name files that come meanwhile.
     """
     manifest = {path.name: path.read_bytes() for path in folder.glob("_*")}
-    return manifest | {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] not in "._"}
+    return manifest | {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] not in "._"
+    }

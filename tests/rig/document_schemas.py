@@ -8,7 +8,15 @@ from typing import Any
 
 from rig.documents import DOCUMENTS, SUMMARY
 
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", None: "null"}
+_TYPES = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    dict: "object",
+    list: "array",
+    None: "null",
+}
 #: a schema that others refer to
 _SUMMARY = "#/$defs/summary"
 _TABLE = re.compile(r"(<!-- documents -->)\n(?:\n(?:\|.*\n)+)?")
@@ -45,7 +53,11 @@ def schemas() -> str:
     """The text of `schemas.json`: command -> the schema of what it prints with `--json`, a line for each."""
     rows = {"$defs": {"summary": schema({**SUMMARY})}}
     rows |= {f"sdist {command}": schema(shape) for command, shape in DOCUMENTS.items()}
-    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items()) + "\n}\n"
+    return (
+        "{\n"
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        + "\n}\n"
+    )
 
 
 def json_page(text: str) -> str:
@@ -54,7 +66,9 @@ def json_page(text: str) -> str:
     for command, shape in DOCUMENTS.items():
         rows.setdefault(_names(shape), []).append(f"`{command}`")
     table = "\n".join(f"| {', '.join(commands)} | {names} |" for names, commands in rows.items())
-    return _TABLE.sub(lambda found: f"{found[1]}\n\n| command | names |\n|---|---|\n{table}\n", text)
+    return _TABLE.sub(
+        lambda found: f"{found[1]}\n\n| command | names |\n|---|---|\n{table}\n", text
+    )
 
 
 def _names(shape: dict[str, Any]) -> str:

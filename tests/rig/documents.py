@@ -56,7 +56,11 @@ _STRATEGY: dict[str, Any] = {
 _LIMIT = {"hits": (int, None), "window": (int, float, None), "scale": NUMBER}
 _RULE = ({**_LIMIT, "blocked": bool, "paused": bool}, None)
 _HEEDING = [{"crawl": str, "heeded": bool, "reason": str, "nodes": {str: str}}]
-_RULES = {"version": int, "changes": [{"domain": str, "was": _RULE, "is": _RULE}], "crawls": _HEEDING}
+_RULES = {
+    "version": int,
+    "changes": [{"domain": str, "was": _RULE, "is": _RULE}],
+    "crawls": _HEEDING,
+}
 _BARS = ({"names": [str], "values": [NUMBER], "median": NUMBER}, None)
 _PAGE_COST = {"pages": int, "latency": NUMBER, "processor": NUMBER}
 _FORECAST: dict[str, Any] = {
@@ -230,7 +234,9 @@ def misfits(value: Any, shape: Any, path: str = "$") -> list[str]:
     if isinstance(shape, list):
         if not isinstance(value, list):
             return [_wrong(path, "a list", value)]
-        return [text for at, one in enumerate(value) for text in misfits(one, shape[0], f"{path}[{at}]")]
+        return [
+            text for at, one in enumerate(value) for text in misfits(one, shape[0], f"{path}[{at}]")
+        ]
     if isinstance(shape, dict):
         return _object(value, shape, path)
     # A bool is an int to Python, and none to a reader of JSON: hence the very type.
@@ -247,9 +253,17 @@ def _object(value: Any, shape: dict[Any, Any], path: str) -> list[str]:
     if not isinstance(value, dict):
         return [_wrong(path, "an object", value)]
     if set(shape) == {str}:
-        return [text for name, one in value.items() for text in misfits(one, shape[str], f"{path}.{name}")]
+        return [
+            text
+            for name, one in value.items()
+            for text in misfits(one, shape[str], f"{path}.{name}")
+        ]
     known = {name.removesuffix("?"): one for name, one in shape.items()}
-    found = [f"{path}.{name}: is not there" for name in shape if not name.endswith("?") and name not in value]
+    found = [
+        f"{path}.{name}: is not there"
+        for name in shape
+        if not name.endswith("?") and name not in value
+    ]
     found += [f"{path}.{name}: is not in the shape" for name in value if name not in known]
     for name in known.keys() & value.keys():
         found += misfits(value[name], known[name], f"{path}.{name}")

@@ -26,7 +26,9 @@ def longest_first(items: list[pytest.Item]) -> None:
     for item in items:
         rows[_file(item.nodeid)].add(_run(item.keywords))
     # A file without a record is new, and may be long.
-    seconds = {file: sum(record[run].get(file, 60.0) for run in runs) for file, runs in rows.items()}
+    seconds = {
+        file: sum(record[run].get(file, 60.0) for run in runs) for file, runs in rows.items()
+    }
     items.sort(key=lambda item: (-seconds[_file(item.nodeid)], _file(item.nodeid)))
 
 
@@ -35,7 +37,9 @@ class DurationRecorder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seconds: dict[str, dict[str, float]] = {run: defaultdict(float) for run in ("test", "acceptance")}
+        self._seconds: dict[str, dict[str, float]] = {
+            run: defaultdict(float) for run in ("test", "acceptance")
+        }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Called three times for each test: setup, call and teardown."""
@@ -46,7 +50,11 @@ class DurationRecorder:
         lines = []
         for run, known in read().items():
             files = {**known, **self._seconds[run]}
-            rows = [f'  "{file}": {files[file]:.1f}' for file in sorted(files) if (self._root / file).exists()]
+            rows = [
+                f'  "{file}": {files[file]:.1f}'
+                for file in sorted(files)
+                if (self._root / file).exists()
+            ]
             lines.append(f'"{run}": {{\n' + ",\n".join(rows) + "\n}")
         RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -98,7 +98,9 @@ class Case:
     name: str
     files: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    callback: str = "parse_piece"  #: whose requests go to the nodes; "": what the spider's kind says
+    callback: str = (
+        "parse_piece"  #: whose requests go to the nodes; "": what the spider's kind says
+    )
     arguments: Sequence[str] = ()  #: of both crawls
     output: bool = True  #: whether both have `-O items.jl`
     handed_out: int = PIECES  #: the requests that go to the nodes, at least
@@ -106,7 +108,9 @@ class Case:
     differs: frozenset[str] = frozenset()  #: what may differ, by the names of `Outcome.differences`
     sentence: str = ""  #: what the distributed crawl says
     code: int = 0  #: its exit code
-    refusals: Mapping[str, str] = field(default_factory=dict)  #: mode -> why the crawl is refused there, in words
+    refusals: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: mode -> why the crawl is refused there, in words
 
     def __str__(self) -> str:
         return self.name
@@ -123,7 +127,9 @@ class Outcome:
     pages: Counter[str]  #: hits at the site
     handed_out: int  #: requests that went to the nodes
     misses: Mapping[str, str]  #: path of a page without a result -> why
-    files: Mapping[str, Counter[str]]  #: name -> lines, of what else was written into the folder `out`
+    files: Mapping[
+        str, Counter[str]
+    ]  #: name -> lines, of what else was written into the folder `out`
 
     def differences(self, plain: Outcome) -> dict[str, str]:
         """Name -> in what it differs from the plain crawl, in words."""
@@ -146,7 +152,9 @@ def _lines_differ(ours: Counter[str], plain: Counter[str]) -> str:
     extra = ours - plain
     if not missing and not extra:
         return ""
-    counts = f"{ours.total()}, plain {plain.total()}: {missing.total()} missing, {extra.total()} extra"
+    counts = (
+        f"{ours.total()}, plain {plain.total()}: {missing.total()} missing, {extra.total()} extra"
+    )
     return f"{counts}; missing such as {[*missing][:2]}, extra such as {[*extra][:2]}"
 
 
@@ -173,7 +181,9 @@ class Comparison:
     def distributed(self, case: Case, mode: str) -> Outcome:
         """What `sdist crawl` does in this mode, with the jobs on the nodes."""
         target = ["--callback", case.callback] if case.callback else []
-        return self._crawl(case, mode, [*SDIST, "crawl", "museum", *target, *MODES[mode], "--no-progress"])
+        return self._crawl(
+            case, mode, [*SDIST, "crawl", "museum", *target, *MODES[mode], "--no-progress"]
+        )
 
     def in_one_process(self, case: Case, mode: str) -> Outcome:
         """What `scrapy crawl` does with the add-on and this mode, with the jobs in its own process."""
@@ -197,7 +207,9 @@ class Comparison:
         assert plain.items or plain.files, f"the plain crawl brought nothing\n{plain.said}"
         if mode in case.refusals:
             assert ours.code == ConfigError.exit_code, f"exit code {ours.code}\n{ours.said}"
-            assert case.refusals[mode] in _one_line(ours.said), f"refused for another reason\n{ours.said}"
+            assert case.refusals[mode] in _one_line(ours.said), (
+                f"refused for another reason\n{ours.said}"
+            )
             assert not ours.pages, f"refused when pages had been fetched\n{ours.said}"
             return
         differences = ours.differences(plain)
@@ -206,8 +218,12 @@ class Comparison:
         assert plain.reasons <= ours.reasons, f"closed with {set(ours.reasons)}\n{ours.said}"
         repeated = [page for page, hits in ours.pages.items() if hits > 1]
         assert not case.each_page_once or not repeated, f"fetched again: {repeated}\n{ours.said}"
-        assert ours.handed_out >= case.handed_out, f"{ours.handed_out} requests handed out\n{ours.said}"
-        assert case.sentence in _one_line(ours.said), f"it does not say: {case.sentence}\n{ours.said}"
+        assert ours.handed_out >= case.handed_out, (
+            f"{ours.handed_out} requests handed out\n{ours.said}"
+        )
+        assert case.sentence in _one_line(ours.said), (
+            f"it does not say: {case.sentence}\n{ours.said}"
+        )
         assert ours.code == case.code, f"exit code {ours.code}\n{ours.said}"
 
     def _crawl(self, case: Case, way: str, words: Sequence[str]) -> Outcome:
@@ -215,7 +231,9 @@ class Comparison:
         feed = ["-O", ITEMS] if case.output else []
         self._museum.forget()
         line = [*words, *case.arguments, *feed]
-        command = Command(line, cwd=project.path, folder=project.output, home=project.home, fork=True)
+        command = Command(
+            line, cwd=project.path, folder=project.output, home=project.home, fork=True
+        )
         try:
             with closing(command):
                 result = command.wait(PATIENCE)
@@ -234,7 +252,9 @@ class Comparison:
         modules = {"spider": SPIDER, **case.files}
         spiders = {"museum": modules.pop("spider")}
         project = Project.small(folder / "project", "small", spiders, {**SETTINGS, **case.settings})
-        project.write("small/base.py", BASE.format(site=self._museum.url, reasons=str(_reasons(project))))
+        project.write(
+            "small/base.py", BASE.format(site=self._museum.url, reasons=str(_reasons(project)))
+        )
         for name, text in modules.items():
             file = name if "." in name else f"{name}.py"
             project.write(f"small/{file}", text)
@@ -253,7 +273,9 @@ class Comparison:
             reasons=frozenset(reasons.read_text("utf-8").split() if reasons.exists() else ()),
             items=_lines(items) if items.exists() else Counter(),
             pages=self._museum.hits(),
-            handed_out=max((crawl.summary.get("sealed", 0) for crawl in crawls(project)), default=0),
+            handed_out=max(
+                (crawl.summary.get("sealed", 0) for crawl in crawls(project)), default=0
+            ),
             misses={urlsplit(row["url"]).path: row["reason"] for row in missed},
             files=_files(project.path / "out"),
         )
@@ -268,7 +290,9 @@ def _one_line(text: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, Counter[str]]:
-    return {str(path.relative_to(folder)): _lines(path) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): _lines(path) for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def _lines(path: Path) -> Counter[str]:

@@ -141,7 +141,11 @@ def become(program: dict[str, Any], files: list[int]) -> None:
     cmdline, environ = identity(program)
     start, end, environ_start, environ_end = rooms()
     ctypes.memmove(start, cmdline.ljust(end - start, b"\0"), end - start)
-    ctypes.memmove(environ_start, environ.ljust(environ_end - environ_start, b"\0"), environ_end - environ_start)
+    ctypes.memmove(
+        environ_start,
+        environ.ljust(environ_end - environ_start, b"\0"),
+        environ_end - environ_start,
+    )
     module = program["module"]
     sys.path.insert(0, program["cwd"])
     sys.argv = [module, *program["arguments"]]

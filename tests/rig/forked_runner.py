@@ -24,11 +24,15 @@ def main() -> None:
     # What Python's variables ask for happens when an interpreter starts; the server does what this one asks for.
     if any(name.startswith("PYTHON") and name != "PYTHONIOENCODING" for name in env):
         run_here(env)
-    ignored = [int(number) for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+    ignored = [
+        int(number)
+        for number in signal.valid_signals()
+        if signal.getsignal(number) == signal.SIG_IGN
+    ]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     umask = os.umask(0)
     os.umask(umask)
-    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}  # noqa: PTH109
+    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}
     request = json.dumps({**program, "umask": umask, "ignored": ignored}).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
@@ -39,7 +43,14 @@ def main() -> None:
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
             run_here(env)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+            signal.SIGQUIT,
+        ):
             signal.signal(number, lambda number, _: pass_on(pid, number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         end_like(int(answers.readline()))
@@ -60,7 +71,7 @@ def end_like(code: int) -> None:
 
 
 def run_here(env: dict[str, str]) -> None:
-    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)  # noqa: S606
+    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)
 
 
 if __name__ == "__main__":

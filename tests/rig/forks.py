@@ -31,9 +31,17 @@ def start_program(
         if preload:
             python, _, module, *arguments = line
             program = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": dict(env)}
-            return fork_server(python, tuple(preload)).start(program, output.fileno(), errors.fileno())
+            return fork_server(python, tuple(preload)).start(
+                program, output.fileno(), errors.fileno()
+            )
         return subprocess.Popen(
-            line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+            line,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
         )
 
 
@@ -42,10 +50,19 @@ class ForkServer:
 
     def __init__(self, python: str, modules: tuple[str, ...]) -> None:
         self.address = f"{tempfile.mkdtemp(prefix='forks')}/socket"
-        line = [python, "-I", str(SERVER), self.address, *modules, *[PADDING] * ARGUMENTS_OF_PADDING]
+        line = [
+            python,
+            "-I",
+            str(SERVER),
+            self.address,
+            *modules,
+            *[PADDING] * ARGUMENTS_OF_PADDING,
+        ]
         env = private_environment(Path(os.devnull), {"PADDING": PADDING})
         # It ends with its standard input: pytest's workers may end without the functions of `atexit`.
-        self._process = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         atexit.register(self.close)
         assert self._process.stdout
         assert self._process.stdout.readline() == b"ready\n", f"{python} could not import {modules}"

@@ -20,7 +20,9 @@ from .projects import Project
 class Frontier:
     """A frontier in the store of a project, or in another `store`; made with this object."""
 
-    def __init__(self, project: Project, name: str = "shop", *, standing: bool = False, store: str = "") -> None:
+    def __init__(
+        self, project: Project, name: str = "shop", *, standing: bool = False, store: str = ""
+    ) -> None:
         self.name = name
         state = state_dir(project.path)
         #: the file of the project's store
@@ -41,9 +43,13 @@ class Frontier:
         for url in urls:
             fingerprint = hashlib.sha256(url.encode()).digest()
             where = family.of(url, fingerprint) if slot is None else slot
-            found.append(FrontierIntake(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
+            found.append(
+                FrontierIntake(value={"url": url, **fields}, fingerprint=fingerprint, slot=where)
+            )
         with closing(self._open()) as store:
-            store.add_batches(self.name, pack(found, size=size, key=None), counts={"sealed": len(found)})
+            store.add_batches(
+                self.name, pack(found, size=size, key=None), counts={"sealed": len(found)}
+            )
 
     def register(self, producer: str, *, seconds: float) -> None:
         """A producer fills it, with a lease of that many seconds."""

@@ -16,8 +16,14 @@ class FtpServer:
     def __init__(self, folder: Path, user: str = "", password: str = "") -> None:
         self.folder, self.user, self.password = folder, user, password
         folder.mkdir(parents=True, exist_ok=True)
-        program, pipe, nothing = [sys.executable, __file__, str(folder)], subprocess.PIPE, subprocess.DEVNULL
-        self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)
+        program, pipe, nothing = (
+            [sys.executable, __file__, str(folder)],
+            subprocess.PIPE,
+            subprocess.DEVNULL,
+        )
+        self._process = subprocess.Popen(
+            program, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True
+        )
         assert self._process.stdin
         assert self._process.stdout
         # Over standard input: a password does not belong into a process list.
@@ -30,7 +36,11 @@ class FtpServer:
     @property
     def url(self) -> str:
         """Its address with user name and password, without a slash at the end."""
-        login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else "anonymous:guest@"
+        login = (
+            f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@"
+            if self.user
+            else "anonymous:guest@"
+        )
         return f"ftp://{login}127.0.0.1:{self.port}"
 
     def files(self) -> dict[str, bytes]:

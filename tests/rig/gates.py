@@ -25,7 +25,9 @@ class FakeCrawler:
             slots={}, active=set(), total_concurrency=16, domain_concurrency=8, per_slot_settings={}, _delay=0.0,
             get_slot_key=lambda request: urlsplit(request.url).hostname or "",
         )  # fmt: skip
-        slot = SimpleNamespace(nextcall=SimpleNamespace(schedule=self._wake), closing=None, inprogress=set())
+        slot = SimpleNamespace(
+            nextcall=SimpleNamespace(schedule=self._wake), closing=None, inprogress=set()
+        )
         self.engine = SimpleNamespace(downloader=downloader, _slot=slot)
 
     def _count(self, name: str, number: float = 1) -> None:

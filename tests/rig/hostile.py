@@ -20,8 +20,31 @@ NASTY = [
     "\x1b]0;owned\x07", "\x1b[666m", "\x9b31m", "\u202egnp", "\r", "\x00", "\ud800", "\U000e0041", "\u2028", "n\nm",
     "../../../tmp/pwned", "/etc/passwd", "..", ".", "", "a/b", "%2e%2e%2f", "x" * 5000, "-rf", "[bold]", "ok",
 ]  # fmt: skip
-NUMBERS = [0, 1, 3, -1, 2**31, 2**53, 2**53 + 1, 10**300, 1e308, float("inf"), float("nan"), "7", True, None, [], {}]
-TIMES = ["2026-11-20 20:00:00.000001", "0001-01-01 00:00:00", "9999-12-31 23:59:59", "now", "2026-11-20T20:00:00Z"]
+NUMBERS = [
+    0,
+    1,
+    3,
+    -1,
+    2**31,
+    2**53,
+    2**53 + 1,
+    10**300,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "7",
+    True,
+    None,
+    [],
+    {},
+]
+TIMES = [
+    "2026-11-20 20:00:00.000001",
+    "0001-01-01 00:00:00",
+    "9999-12-31 23:59:59",
+    "now",
+    "2026-11-20T20:00:00Z",
+]
 JOB, SPIDER, PROJECT = "job-1", "shop", "small"
 #: a crawl of the project's store, and its jobs
 CRAWL = "shop-1"
@@ -32,7 +55,9 @@ names = st.sampled_from([SPIDER, PROJECT, *JOBS]) | texts
 numbers: Any = st.sampled_from(NUMBERS) | st.integers()
 times = st.sampled_from([TIMES[0]] * 20 + TIMES)
 junk: Any = st.recursive(
-    numbers | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=9
+    numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=9,
 )
 
 
@@ -42,7 +67,9 @@ def mostly(right: Any, other: Any = junk, times: int = 30) -> Any:
 
 
 counts = mostly(st.integers(0, 5), numbers, 9)
-versions = st.sampled_from(["1770000000-000000000000001", "0-a1770000000-000000000000002", "1_9"]) | texts
+versions = (
+    st.sampled_from(["1770000000-000000000000001", "0-a1770000000-000000000000002", "1_9"]) | texts
+)
 
 
 def fields(values: Mapping[str, Any]) -> Any:
@@ -62,7 +89,11 @@ def document(**values: Any) -> Any:
 
 def jobs_in(state: str) -> Any:
     jobs, spiders = mostly(st.sampled_from(JOBS), texts, 6), mostly(st.just(SPIDER), texts, 9)
-    row: dict[str, Any] = {"id": jobs, "project": mostly(st.just(PROJECT), texts, 9), "spider": spiders}
+    row: dict[str, Any] = {
+        "id": jobs,
+        "project": mostly(st.just(PROJECT), texts, 9),
+        "spider": spiders,
+    }
     if state == "pending":
         row |= {"version": versions, "settings": st.dictionaries(texts, texts, max_size=2)}
     else:
@@ -81,7 +112,9 @@ DOCUMENTS: dict[str, Any] = {
     "listprojects": document(projects=st.lists(names, max_size=3)),
     "listversions": document(versions=st.lists(versions, max_size=4)),
     "listspiders": document(spiders=st.lists(names, max_size=4)),
-    "listjobs": document(pending=jobs_in("pending"), running=jobs_in("running"), finished=jobs_in("finished")),
+    "listjobs": document(
+        pending=jobs_in("pending"), running=jobs_in("running"), finished=jobs_in("finished")
+    ),
     "addversion": document(spiders=counts),
     "delversion": document(),
     "delproject": document(),
@@ -130,9 +163,16 @@ class Answer:
         if self.ranged == "right" and not body:
             self._say(connection, 416, b"", f"Content-Range: bytes */{total}")
             return
-        total = {"huge": 2**53, "unknown": "*", "digits": "9" * 5000, "less": 1}.get(self.ranged, total)
+        total = {"huge": 2**53, "unknown": "*", "digits": "9" * 5000, "less": 1}.get(
+            self.ranged, total
+        )
         begin = first + 7 if self.ranged == "other" else first
-        self._say(connection, 206, body, f"Content-Range: bytes {begin}-{begin + max(0, len(body) - 1)}/{total}")
+        self._say(
+            connection,
+            206,
+            body,
+            f"Content-Range: bytes {begin}-{begin + max(0, len(body) - 1)}/{total}",
+        )
 
     def _say(self, connection: Connection, status: int, body: bytes, *more: str) -> None:
         headers = [*self.headers, *more]
@@ -140,7 +180,9 @@ class Answer:
             head = "\r\n".join([f"HTTP/1.1 {status} X", *headers, "Connection: close", "", ""])
             connection.say(head.encode("latin-1", "replace") + body)
         elif self.ending == "endless":
-            connection.say("\r\n".join([f"HTTP/1.1 {status} X", *headers, "", ""]).encode("latin-1", "replace"))
+            connection.say(
+                "\r\n".join([f"HTTP/1.1 {status} X", *headers, "", ""]).encode("latin-1", "replace")
+            )
             while not connection.over:
                 connection.say((body or b"[") * 100)
         elif self.ending == "drips":
@@ -151,7 +193,9 @@ class Answer:
         elif self.ending == "hangs":
             connection.hang()
         else:
-            connection.answer(status, body, *headers, length=len(body) + 5 if self.ending == "cut" else None)
+            connection.answer(
+                status, body, *headers, length=len(body) + 5 if self.ending == "cut" else None
+            )
 
 
 _HEADERS = st.lists(
@@ -198,7 +242,9 @@ _ANSWERS = {page: in_json(one) for page, one in DOCUMENTS.items()} | {"file": an
 
 def plans(pages: Sequence[str]) -> Any:
     """Page or "file" -> answers; each list is gone through again and again."""
-    return st.fixed_dictionaries({page: st.lists(_ANSWERS[page], min_size=1, max_size=4) for page in pages})
+    return st.fixed_dictionaries(
+        {page: st.lists(_ANSWERS[page], min_size=1, max_size=4) for page in pages}
+    )
 
 
 class HostileNode:
@@ -212,14 +258,26 @@ class HostileNode:
         target = request.split(b" ", 2)[1].decode("latin-1") if request.count(b" ") > 1 else ""
         page = re.search(r"(\w+)\.json\b", target)
         name = page[1] if page and page[1] in DOCUMENTS else "file"
-        count, some = self.answered[name], self.plan.get(name) or [Answer(status=404, body=EVIL.encode())]
+        count, some = (
+            self.answered[name],
+            self.plan.get(name) or [Answer(status=404, body=EVIL.encode())],
+        )
         self.answered[name] += 1
         some[count % len(some)].play(connection, request)
 
 
 EVIL = "\x1b]0;owned\x07\x1b[666m\u202e\x9b"
 #: what a lying node does with the jobs that it takes, in turn
-LIES = ("refuses", "loses", "dies", "reason", "problem", "part without end", "huge part", "report without end")
+LIES = (
+    "refuses",
+    "loses",
+    "dies",
+    "reason",
+    "problem",
+    "part without end",
+    "huge part",
+    "report without end",
+)
 
 
 class LyingNode:
@@ -245,10 +303,17 @@ class LyingNode:
         elif path.endswith(".jl"):
             _endless(b"x" * 9999)(connection, request)
         else:
-            connection.answer(200, HEAD.format(1, "ERROR").encode() + EVIL.encode(), "Content-Type: text/plain")
+            connection.answer(
+                200, HEAD.format(1, "ERROR").encode() + EVIL.encode(), "Content-Type: text/plain"
+            )
 
     def _document(self, page: str, request: bytes) -> dict[str, Any]:
-        answer: dict[str, Any] = {"status": "ok", "node_name": EVIL, "spiders": ["easy"], "versions": self._versions}
+        answer: dict[str, Any] = {
+            "status": "ok",
+            "node_name": EVIL,
+            "spiders": ["easy"],
+            "versions": self._versions,
+        }
         if page == "daemonstatus":
             return {**answer, "pending": 0, "running": 0, "finished": 2**53}
         if page == "listjobs":

@@ -3,7 +3,16 @@
 import random
 from typing import Any
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState, Miss, job_id
+from scrapyd_dist.batches import (
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    CrawlState,
+    Miss,
+    job_id,
+)
 from scrapyd_dist.report.facts import Facts
 
 BEGUN = 1_770_000_000.0
@@ -32,7 +41,9 @@ def made_up(
               summary={"items": int(size * batches * dice.uniform(0.85, 1.1))})
         for n in range(runs)
     ]  # fmt: skip
-    rows = [Batch(number=n, size=size, state=BatchState.DONE, attempts=1) for n in range(1, batches + 1)]
+    rows = [
+        Batch(number=n, size=size, state=BatchState.DONE, attempts=1) for n in range(1, batches + 1)
+    ]
     return Facts(
         crawl=crawl, now=now, lives=lives, batches=rows, attempts=attempts, samples=samples,
         misses=[Miss(url=f"http://shop/{n}", kind="gone", reason="HTTP 404", batch=1) for n in range(7)],
@@ -40,7 +51,9 @@ def made_up(
     )  # fmt: skip
 
 
-def _attempts(dice: random.Random, names: list[str], batches: int, seconds: float, size: int) -> list[Attempt]:
+def _attempts(
+    dice: random.Random, names: list[str], batches: int, seconds: float, size: int
+) -> list[Attempt]:
     """As a fleet would take them: each job on the slot that is free first, of four on each node."""
     free = {(name, slot): 0.02 * seconds + dice.random() for name in names for slot in range(4)}
     usual = 0.85 * seconds * len(free) / max(batches, len(free))
@@ -49,17 +62,30 @@ def _attempts(dice: random.Random, names: list[str], batches: int, seconds: floa
     while waiting:
         batch, number = waiting.pop(0)
         place = min(free, key=free.__getitem__)
-        begin, ran = free[place] + 0.01 * usual, usual * dice.uniform(0.6, 1.1) * (1 + 0.5 * (place[0] == names[-1]))
+        begin, ran = (
+            free[place] + 0.01 * usual,
+            usual * dice.uniform(0.6, 1.1) * (1 + 0.5 * (place[0] == names[-1])),
+        )
         failed = number == 1 and dice.random() < 0.04
         free[place] = begin + ran
         if failed:
             waiting.append((batch, 2))
-        attempts.append(_attempt(dice, place[0], batch, number, BEGUN + begin, ran, size, failed=failed))
+        attempts.append(
+            _attempt(dice, place[0], batch, number, BEGUN + begin, ran, size, failed=failed)
+        )
     return attempts
 
 
 def _attempt(
-    dice: random.Random, node: str, batch: int, number: int, begin: float, ran: float, size: int, *, failed: bool
+    dice: random.Random,
+    node: str,
+    batch: int,
+    number: int,
+    begin: float,
+    ran: float,
+    size: int,
+    *,
+    failed: bool,
 ) -> Attempt:
     report: dict[str, Any] = {}
     if not failed:
@@ -81,7 +107,9 @@ def _attempt(
     )  # fmt: skip
 
 
-def _samples(attempts: list[Attempt], seconds: float, total: int, shards: int) -> list[tuple[float, dict[str, Any]]]:
+def _samples(
+    attempts: list[Attempt], seconds: float, total: int, shards: int
+) -> list[tuple[float, dict[str, Any]]]:
     samples = []
     count = min(400, max(3, int(seconds)))
     for i in range(count + 1):

@@ -67,7 +67,11 @@ class ManyNodes:
         await self._wait_for_others()
         answer = {"pending": 0, "running": 0, "finished": 0, "versions": ["1"], "status": "ok"}
         body = json.dumps({**answer, "node_name": path.split("/")[1]}).encode()
-        lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+        lines = [
+            "HTTP/1.1 200 OK",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        ]
         lines += [f"Date: {formatdate(usegmt=True)}", "Connection: close", "", ""]
         writer.write("\r\n".join(lines).encode() + body)
         await writer.drain()

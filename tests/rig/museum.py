@@ -38,7 +38,9 @@ class Answer:
 
     body: bytes
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "text/html; charset=utf-8"})
+    headers: Mapping[str, str] = field(
+        default_factory=lambda: {"Content-Type": "text/html; charset=utf-8"}
+    )
 
 
 def html(body: str, status: int = 200) -> Answer:
@@ -46,7 +48,9 @@ def html(body: str, status: int = 200) -> Answer:
 
 
 def typed(kind: str, body: str | bytes) -> Answer:
-    return Answer(body=body.encode() if isinstance(body, str) else body, headers={"Content-Type": kind})
+    return Answer(
+        body=body.encode() if isinstance(body, str) else body, headers={"Content-Type": kind}
+    )
 
 
 def redirect(path: str) -> Answer:
@@ -61,7 +65,11 @@ def room(visit: Visit) -> Answer:
         for number in range(first, min(first + PER_ROOM, PIECES))
     )
     query = f"?wing={wing}" if "wing" in visit.query else ""
-    following = f'<a rel="next" href="/rooms/{visit.number + 1}{query}">next</a>' if visit.number + 1 < ROOMS else ""
+    following = (
+        f'<a rel="next" href="/rooms/{visit.number + 1}{query}">next</a>'
+        if visit.number + 1 < ROOMS
+        else ""
+    )
     return html(f"<h1>Room {visit.number}</h1>{links}{following}")
 
 
@@ -96,7 +104,9 @@ def lost(visit: Visit) -> Answer:
 def door(visit: Visit) -> Answer:
     """Gives a cookie, and shows the cabinets of this visitor."""
     who = visit.query["visitor"]
-    page = html("".join(f'<a class="piece" href="/cabinets/{n}?of={who}">cabinet</a>' for n in range(4)))
+    page = html(
+        "".join(f'<a class="piece" href="/cabinets/{n}?of={who}">cabinet</a>' for n in range(4))
+    )
     return Answer(body=page.body, headers={**page.headers, "Set-Cookie": f"visitor={who}; Path=/"})
 
 
@@ -108,7 +118,9 @@ def desk(visit: Visit) -> Answer:
     """Says what was sent to it."""
     names = ("Content-Type", "X-Token", "Cookie", "Authorization", "User-Agent")
     sent = {name: visit.headers[name] for name in names if name in visit.headers}
-    return typed("application/json", json.dumps({"method": visit.method, "body": visit.body, "sent": sent}))
+    return typed(
+        "application/json", json.dumps({"method": visit.method, "body": visit.body, "sent": sent})
+    )
 
 
 def form(visit: Visit) -> Answer:
@@ -129,7 +141,9 @@ def sitemap(visit: Visit) -> Answer:
 
 
 def xml(visit: Visit) -> Answer:
-    rows = "".join(f"<piece><number>{n}</number><path>/pieces/{n}</path></piece>" for n in range(PIECES))
+    rows = "".join(
+        f"<piece><number>{n}</number><path>/pieces/{n}</path></piece>" for n in range(PIECES)
+    )
     return typed("application/xml", f"<pieces>{rows}</pieces>")
 
 
@@ -142,7 +156,9 @@ PAGES: Mapping[str, Callable[[Visit], Answer]] = {
     "rooms": room,
     "pieces": piece,
     "notes": note,
-    "makers": lambda visit: html(f'<h2>Maker {visit.number}</h2><a href="/makers/{(visit.number + 1) % 3}">other</a>'),
+    "makers": lambda visit: html(
+        f'<h2>Maker {visit.number}</h2><a href="/makers/{(visit.number + 1) % 3}">other</a>'
+    ),
     "shut": shut,
     "busy": busy,
     "lost": lost,
@@ -175,19 +191,26 @@ class Museum:
                 pass
 
             def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("utf-8", "replace")
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode(
+                    "utf-8", "replace"
+                )
                 answer = museum.answer(self.command, self.path, dict(self.headers.items()), body)
                 self.send_response(answer.status)
-                for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+                for name, value in {
+                    **answer.headers,
+                    "Content-Length": str(len(answer.body)),
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer.body)
 
-            do_POST = do_PUT = do_GET  # noqa: N815 - likewise
+            do_POST = do_PUT = do_GET
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -199,7 +222,9 @@ class Museum:
             self._hits[hit] += 1
         parts = urlsplit(target)
         path, query = unquote(parts.path), dict(parse_qsl(parts.query))
-        visit = Visit(method=method, path=path, query=query, headers=headers, body=body, earlier=earlier)
+        visit = Visit(
+            method=method, path=path, query=query, headers=headers, body=body, earlier=earlier
+        )
         page = PAGES.get(path.strip("/").partition("/")[0])
         return page(visit) if page else html("nothing here", status=404)
 

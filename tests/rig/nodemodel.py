@@ -33,7 +33,13 @@ def file_reply(node: Node, call: Call[Any], data: bytes | None, **headers: str) 
     for at in range(0, len(body) if call.sink else 0, 1000):
         call.sink(body[at : at + 1000])  # type: ignore[misc]  # it is one
     headers["content-type"] = "text/plain"
-    return Reply(where=str(node), path=call.path, status=status, headers=headers, body=b"" if call.sink else body)
+    return Reply(
+        where=str(node),
+        path=call.path,
+        status=status,
+        headers=headers,
+        body=b"" if call.sink else body,
+    )
 
 
 @dataclass(kw_only=True)
@@ -59,7 +65,9 @@ class ModelJob:
     @property
     def told(self) -> dict[str, Any]:
         """What it was told as a job of one batch, or as a worker that leases."""
-        told: dict[str, Any] = json.loads(self.settings.get("DISTRIBUTED_JOB") or self.settings["DISTRIBUTED_PULL"])
+        told: dict[str, Any] = json.loads(
+            self.settings.get("DISTRIBUTED_JOB") or self.settings["DISTRIBUTED_PULL"]
+        )
         return told
 
 
@@ -72,16 +80,22 @@ class ModelNode:
     slots: int = 2
     quick: bool = True  #: a job is done as soon as it was posted
     down: type[NodeError] | None = None  #: what every call to it gives
-    failing: dict[str, type[NodeError]] = field(default_factory=dict)  #: what calls of these paths give
+    failing: dict[str, type[NodeError]] = field(
+        default_factory=dict
+    )  #: what calls of these paths give
     posts: list[str] = field(default_factory=list)  #: job ids, also those that were not taken
     cancels: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)  #: paths
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)  #: of other projects that it has
+    versions: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  #: of other projects that it has
     #: what to do with the next posts instead of taking them
     plays: list[Callable[[ModelNode, ModelJob], None]] = field(default_factory=list)
-    edit: Callable[[dict[str, Any]], None] = lambda _: None  #: changes a report before it is written
+    edit: Callable[[dict[str, Any]], None] = lambda _: (
+        None
+    )  #: changes a report before it is written
 
     # what a worker does
 
@@ -90,16 +104,25 @@ class ModelNode:
         self.jobs[job].state = JobState.RUNNING
         self.report(job, state="running", done=done, items=done)
 
-    def finish(self, job: str, *, part: bytes | None = None, sha256: str | None = None, **fields: Any) -> None:
+    def finish(
+        self, job: str, *, part: bytes | None = None, sha256: str | None = None, **fields: Any
+    ) -> None:
         """The job ends in order: its part is there, then its report."""
         found = self.jobs[job]
         found.state = JobState.FINISHED
-        lines = b"".join(b'{"batch": %d, "item": %d}\n' % (found.batch, n) for n in range(found.size))
+        lines = b"".join(
+            b'{"batch": %d, "item": %d}\n' % (found.batch, n) for n in range(found.size)
+        )
         content = lines if part is None else part
         self.files[f"{self._base(job)}.jl"] = content
         described = {"file": f"{job}.jl", "items": found.size, "bytes": len(content)}
         described["sha256"] = sha256 or hashlib.sha256(content).hexdigest()
-        usual = {"done": found.size, "items": found.size, "finish_reason": "finished", "part": described}
+        usual = {
+            "done": found.size,
+            "items": found.size,
+            "finish_reason": "finished",
+            "part": described,
+        }
         self.report(job, **{"state": "ended", **usual, **fields})
 
     def finish_all(self) -> None:
@@ -117,7 +140,15 @@ class ModelNode:
     def report(self, job: str, **fields: Any) -> None:
         """The job writes its report anew."""
         found = self.jobs[job]
-        report = {"schema": 1, "updated": 1.0, "requests": found.size, "done": 0, "missed": 0, "pages": 0, "items": 0}
+        report = {
+            "schema": 1,
+            "updated": 1.0,
+            "requests": found.size,
+            "done": 0,
+            "missed": 0,
+            "pages": 0,
+            "items": 0,
+        }
         # All that a real worker tells comes back, so that a scheduler may ask for any of it.
         report |= {**found.told, **fields, "pages": fields.get("done", 0)}
         self.edit(report)
@@ -132,7 +163,9 @@ class ModelNode:
         if call.path in self.failing:
             raise self.failing[call.path].at(str(self.node))
         if call.path.startswith("logs/"):
-            return call.read(file_reply(self.node, call, self.files.get(call.path.replace("%20", " "))))
+            return call.read(
+                file_reply(self.node, call, self.files.get(call.path.replace("%20", " ")))
+            )
         return call.read(self._reply(self.pages()[call.path](call)))
 
     def pages(self) -> dict[str, Callable[[Call[Any]], dict[str, Any]]]:
@@ -143,7 +176,9 @@ class ModelNode:
             "status.json": self._status,
             "cancel.json": self._cancel,
             "listjobs.json": self._listjobs,
-            "listversions.json": lambda call: {"versions": self.versions.get(dict(call.params)["project"], ())},
+            "listversions.json": lambda call: {
+                "versions": self.versions.get(dict(call.params)["project"], ())
+            },
         }
 
     def _reply(self, values: dict[str, Any]) -> Reply:
@@ -189,9 +224,15 @@ class ModelNode:
         asked = dict(call.params).get("project")
         rows: dict[str, list[dict[str, Any]]] = {state.value: [] for state in JobState}
         for job in self.jobs.values():
-            if job.state is not JobState.FINISHED and asked in {None, job.project} and not job.forgotten:
+            if (
+                job.state is not JobState.FINISHED
+                and asked in {None, job.project}
+                and not job.forgotten
+            ):
                 times = {"start_time": "2026-01-01 00:00:00.000000"}
-                rows[job.state.value].append({"id": job.id, "project": job.project, "spider": job.spider, **times})
+                rows[job.state.value].append(
+                    {"id": job.id, "project": job.project, "spider": job.spider, **times}
+                )
         return rows
 
     def _found(self, asked: dict[str, str]) -> ModelJob | None:
@@ -230,7 +271,9 @@ class ModelSender:
 
 def model(name: str, *, slots: int = 2, quick: bool = True) -> ModelNode:
     """A node that works; its process slots are stated, as in scrapy.cfg."""
-    return ModelNode(name=name, node=Node.parse(f"{name}:6800", name=name, slots=slots), slots=slots, quick=quick)
+    return ModelNode(
+        name=name, node=Node.parse(f"{name}:6800", name=name, slots=slots), slots=slots, quick=quick
+    )
 
 
 def taken_unheard(node: ModelNode, job: ModelJob) -> None:

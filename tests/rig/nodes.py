@@ -78,7 +78,11 @@ class ScrapydNode:
 
     @property
     def log(self) -> str:
-        return self._log_path.read_text(encoding="utf-8", errors="replace") if self._log_path.exists() else ""
+        return (
+            self._log_path.read_text(encoding="utf-8", errors="replace")
+            if self._log_path.exists()
+            else ""
+        )
 
     @property
     def logs_dir(self) -> Path:
@@ -95,9 +99,14 @@ class ScrapydNode:
             env[JOB_SERVER] = fork_server(str(self._python), JOB_IMPORTS).address
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        line, preload = [str(self._python), "-m", "scrapyd", "--pidfile="], IMPORTS if self._fork else ()
+        line, preload = (
+            [str(self._python), "-m", "scrapyd", "--pidfile="],
+            IMPORTS if self._fork else (),
+        )
         log = self._log_path
-        self._daemon = start_program(line, cwd=self.work, env=env, out=log, err=log, preload=preload)
+        self._daemon = start_program(
+            line, cwd=self.work, env=env, out=log, err=log, preload=preload
+        )
 
     def wait(self) -> None:
         """Return when the node answers; another process may have been faster with the port, then take the next."""
@@ -113,7 +122,9 @@ class ScrapydNode:
             self.start()
             return False
         # Another process that took the port first would answer, too: only the log says that this node has it.
-        return f"Site starting on {self.port}" in self.log and bool(self.api("daemonstatus.json")["status"] == "ok")
+        return f"Site starting on {self.port}" in self.log and bool(
+            self.api("daemonstatus.json")["status"] == "ok"
+        )
 
     def request(self, path: str, **options: Any) -> Reply:
         """Any request to the node, with its user name and password; the options are those of `fetch`."""
@@ -124,7 +135,9 @@ class ScrapydNode:
         """The JSON reply of an endpoint such as "listjobs.json", also an error; a list as parameter repeats it."""
         options = {"method": "POST", "data": params} if endpoint in _POSTED else {"params": params}
         reply = self.request(endpoint, **options)
-        assert reply.status == 200, f"{self.name}/{endpoint} answered {reply.status}: {reply.body[:300]!r}"
+        assert reply.status == 200, (
+            f"{self.name}/{endpoint} answered {reply.status}: {reply.body[:300]!r}"
+        )
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
@@ -138,11 +151,18 @@ class ScrapydNode:
         """The rows of listjobs.json, of one state ("pending", "running", "finished") or of all."""
         answer = self.api("listjobs.json", **({"project": project} if project else {}))
         assert answer["status"] == "ok", answer
-        return [row for name in ("pending", "running", "finished") if state in {None, name} for row in answer[name]]
+        return [
+            row
+            for name in ("pending", "running", "finished")
+            if state in {None, name}
+            for row in answer[name]
+        ]
 
     def wait_idle(self) -> None:
         """Return when no job is pending or running."""
-        wait_for(lambda: not self.jobs("pending") and not self.jobs("running"), 60, f"{self.name} idle")
+        wait_for(
+            lambda: not self.jobs("pending") and not self.jobs("running"), 60, f"{self.name} idle"
+        )
 
     def job_pids(self) -> dict[int, str]:
         """Pid -> job id of all live jobs, also of those that a dead daemon left behind."""
@@ -228,12 +248,22 @@ class Nodes:
     ) -> ScrapydNode:  # fmt: skip
         """A node that is not yet started; more options of [scrapyd] by keyword."""
         name = f"node{len(self.nodes) + 1}"
-        options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
+        options = {
+            "max_proc": str(max_proc),
+            "poll_interval": str(poll_interval),
+            "node_name": name,
+            **config,
+        }
         if username:
             options |= {"username": username, "password": password}
         self.nodes.append(
             ScrapydNode(
-                name, python or self._python, self._folder / name, options, env, fork=self._fork and python is None
+                name,
+                python or self._python,
+                self._folder / name,
+                options,
+                env,
+                fork=self._fork and python is None,
             )
         )
         return self.nodes[-1]

@@ -48,11 +48,18 @@ class LocalNode(ModelNode):
 
     def answer(self, call: Call[T]) -> T:
         if call.path.startswith(f"{LOGS}/"):
-            self.files = {call.path: path.read_bytes()} if (path := self.folder / call.path).is_file() else {}
+            self.files = (
+                {call.path: path.read_bytes()}
+                if (path := self.folder / call.path).is_file()
+                else {}
+            )
         return super().answer(call)
 
     def pages(self) -> dict[str, Any]:
-        uploaded = {"addversion.json": self._addversion, "listspiders.json": lambda _: {"spiders": self.spiders}}
+        uploaded = {
+            "addversion.json": self._addversion,
+            "listspiders.json": lambda _: {"spiders": self.spiders},
+        }
         return {**super().pages(), **uploaded}
 
     def requests_in(self, settings: dict[str, str]) -> int:
@@ -80,7 +87,9 @@ class LocalNode(ModelNode):
         settings.setdict({**job.settings, "LOG_FILE": str(log)}, priority="cmdline")
         runner = AsyncCrawlerRunner(settings)
         self.crawlers[job.id] = runner.create_crawler(job.spider)
-        task = asyncio.ensure_future(runner.crawl(self.crawlers[job.id], **job.args, _job=job.id, _version=job.version))
+        task = asyncio.ensure_future(
+            runner.crawl(self.crawlers[job.id], **job.args, _job=job.id, _version=job.version)
+        )
         self.tasks.add(task)
         task.add_done_callback(lambda _: self.die(job.id))
 
@@ -95,12 +104,19 @@ class LocalNode(ModelNode):
 
 def main(arguments: Sequence[str], *, spiders: Sequence[str]) -> None:
     """Run `scrapy` with these arguments in the current folder, whose project has these spiders."""
-    node = LocalNode(name="here", node=Node.parse(HOST, name="here"), folder=Path("node").absolute(), spiders=spiders)
+    node = LocalNode(
+        name="here",
+        node=Node.parse(HOST, name="here"),
+        folder=Path("node").absolute(),
+        spiders=spiders,
+    )
 
     def send(_: RequestsTransport, __: Node, call: Call[T], *, timeout: float | None = None) -> T:
         return node.answer(call)
 
-    async def send_later(_: TreqTransport, __: Node, call: Call[T], *, timeout: float | None = None) -> T:
+    async def send_later(
+        _: TreqTransport, __: Node, call: Call[T], *, timeout: float | None = None
+    ) -> T:
         return node.answer(call)
 
     state = state_dir(Path.cwd())
@@ -109,7 +125,9 @@ def main(arguments: Sequence[str], *, spiders: Sequence[str]) -> None:
         patch.object(RequestsTransport, "send", send),
         patch.object(TreqTransport, "send", send_later),
         patch.object(assignment, "egg_key", lambda: state_key(state)),
-        patch.object(scrapy.crawler, "install_scrapy_root_handler", lambda _: None),  # a job's log joins this one's
+        patch.object(
+            scrapy.crawler, "install_scrapy_root_handler", lambda _: None
+        ),  # a job's log joins this one's
     ):
         sys.argv = ["scrapy", *arguments, *words]
         execute(sys.argv)

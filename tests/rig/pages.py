@@ -33,13 +33,17 @@ def followed(path: Path) -> str:
     lines = ["set -em"]  # with job control, as in a terminal
     for file, language, text in _BLOCK.findall(path.read_text("utf-8")):
         if file:
-            lines.append(f"mkdir -p $(dirname {file})\ncat >> {file} <<'END OF FILE'\n{text}END OF FILE")
+            lines.append(
+                f"mkdir -p $(dirname {file})\ncat >> {file} <<'END OF FILE'\n{text}END OF FILE"
+            )
         elif language == "sh":
             lines.append(f"set -x\n{text}{{ set +x; }} 2>/dev/null")
     return "\n".join(lines) + "\n"
 
 
-def follow(path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mapping[str, str] | None = None) -> str:
+def follow(
+    path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mapping[str, str] | None = None
+) -> str:
     """Follow a page in a folder, with other addresses and numbers; returns what was typed and said.
 
     All that the page leaves running is ended. AssertionError when one of its lines fails.
@@ -53,7 +57,9 @@ def follow(path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mappin
     folder.mkdir(exist_ok=True)
     (home / "page.sh").write_text(script, encoding="utf-8")
     output = home / "output.txt"
-    here = private_environment(home, {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(env or {})})
+    here = private_environment(
+        home, {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(env or {})}
+    )
     try:
         with output.open("w") as said:
             done = subprocess.run(

@@ -42,7 +42,9 @@ def with_home(home: Path) -> dict[int, list[str]]:
                 # That of a fork is padded with zeros.
                 if mark in (entry / "environ").read_bytes().rstrip(b"\0").split(b"\0"):
                     arguments = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                    found[int(entry.name)] = [argument.decode("utf-8", "replace") for argument in arguments]
+                    found[int(entry.name)] = [
+                        argument.decode("utf-8", "replace") for argument in arguments
+                    ]
     return found
 
 
@@ -66,10 +68,19 @@ def node_python(cache: Path) -> Path:
     check = "import scrapyd, sysconfig, importlib.util as u; assert not u.find_spec('scrapyd_dist')"
     line = [str(python), "-c", f"{check}; print(sysconfig.get_path('purelib'))"]
     done = subprocess.run(
-        line, cwd=cache, env=private_environment(cache), check=False, stdout=subprocess.PIPE, text=True
+        line,
+        cwd=cache,
+        env=private_environment(cache),
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    assert done.returncode == 0, f"{python} must have Scrapyd and must not have scrapyd_dist: nodes know nothing of us"
-    copy_if_other(Path(__file__).parent / "forked_runner.py", Path(done.stdout.strip()) / f"{RUNNER}.py")
+    assert done.returncode == 0, (
+        f"{python} must have Scrapyd and must not have scrapyd_dist: nodes know nothing of us"
+    )
+    copy_if_other(
+        Path(__file__).parent / "forked_runner.py", Path(done.stdout.strip()) / f"{RUNNER}.py"
+    )
     return python
 
 
@@ -84,12 +95,18 @@ def copy_if_other(source: Path, target: Path) -> None:
 
 def _made_environment(cache: Path) -> Path:
     # The versions of this environment, so that the two ends of a test differ in nothing but this project.
-    wanted = [f"scrapy=={version('scrapy')}", f"scrapyd=={version('scrapyd')}", f"twisted=={version('twisted')}"]
+    wanted = [
+        f"scrapy=={version('scrapy')}",
+        f"scrapyd=={version('scrapyd')}",
+        f"twisted=={version('twisted')}",
+    ]
     wanted.append("setuptools<81")  # Scrapyd imports pkg_resources, which newer ones no longer have
     key = sha256(repr((sys.version_info[:3], sys.executable, wanted)).encode()).hexdigest()[:12]
     folder = cache / key
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+        subprocess.run(
+            [folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True
+        )
         (folder / "complete").touch()
     return folder / "bin/python"

@@ -60,13 +60,17 @@ _RUN = re.compile(r"run_module\('([\w.]+)'")
 
 
 def _read_stat(pid: int) -> list[int]:
-    state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    state, *numbers = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    )
     return [ord(state), *map(int, numbers)]
 
 
 def name_process(cmdline: bytes) -> str:
     """What a process is, by its command line: the program, the module or script that it runs, and a word of that."""
-    program, *words = (Path(word).name for word in cmdline.decode("utf-8", "replace").rstrip("\0").split("\0"))
+    program, *words = (
+        Path(word).name for word in cmdline.decode("utf-8", "replace").rstrip("\0").split("\0")
+    )
     if not program.startswith("python"):
         return program
     if ran := _RUN.search(cmdline.decode("utf-8", "replace")):

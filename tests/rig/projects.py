@@ -35,9 +35,15 @@ class Project:
         return cls(path, "properties")
 
     @classmethod
-    def small(cls, path: Path, name: str, spiders: Mapping[str, str], settings: Mapping[str, Any]) -> Project:
+    def small(
+        cls, path: Path, name: str, spiders: Mapping[str, str], settings: Mapping[str, Any]
+    ) -> Project:
         """A project of these spider modules (module name -> source) and settings."""
-        project_settings = {"BOT_NAME": name, "SPIDER_MODULES": [f"{name}.spiders"], "ROBOTSTXT_OBEY": False}
+        project_settings = {
+            "BOT_NAME": name,
+            "SPIDER_MODULES": [f"{name}.spiders"],
+            "ROBOTSTXT_OBEY": False,
+        }
         (path / name / "spiders").mkdir(parents=True)
         project = cls(path, name)
         for empty in ("__init__.py", "spiders/__init__.py", "settings.py"):
@@ -55,15 +61,21 @@ class Project:
             for path in self.package.rglob("*"):
                 if "__pycache__" not in path.parts:
                     archive.write(path, path.relative_to(self.path))
-            archive.writestr("EGG-INFO/PKG-INFO", f"Metadata-Version: 1.1\nName: {self.name}\nVersion: 0\n")
-            archive.writestr("EGG-INFO/entry_points.txt", f"[scrapy]\nsettings = {self.name}.settings\n")
+            archive.writestr(
+                "EGG-INFO/PKG-INFO", f"Metadata-Version: 1.1\nName: {self.name}\nVersion: 0\n"
+            )
+            archive.writestr(
+                "EGG-INFO/entry_points.txt", f"[scrapy]\nsettings = {self.name}.settings\n"
+            )
         return buffer.getvalue()
 
     def targets(self, nodes: Iterable[ScrapydNode], extra: str = "") -> None:
         """Write scrapy.cfg anew, with one [deploy:NAME] section per node and `extra` behind it."""
         lines = [f"[settings]\ndefault = {self.name}.settings\n"]
         for node in nodes:
-            login = f"username = {node.username}\npassword = {node.password}\n" if node.username else ""
+            login = (
+                f"username = {node.username}\npassword = {node.password}\n" if node.username else ""
+            )
             lines.append(f"[deploy:{node.name}]\nurl = {node.url}\nproject = {self.name}\n{login}")
         (self.path / "scrapy.cfg").write_text("\n".join([*lines, dedent(extra)]), encoding="utf-8")
 
@@ -103,5 +115,7 @@ def wheel(folder: Path, name: str, *, pure: bool = True, extra: tuple[str, ...] 
     with zipfile.ZipFile(path, "w") as archive:
         for file, content in files.items():
             archive.writestr(file, content)
-        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD")))
+        archive.writestr(
+            f"{info}/RECORD", "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+        )
     return f"./{folder.name}/{path.name}"

@@ -26,7 +26,9 @@ def parse(text: str) -> dict[str, Metric]:
         assert family.type in {"counter", "gauge"}, f"{family.name} has no type"
         assert family.samples, f"{family.name} has no sample"
         for sample in family.samples:
-            assert (family.type == "counter") == sample.name.endswith("_total"), f"{sample.name} is a {family.type}"
+            assert (family.type == "counter") == sample.name.endswith("_total"), (
+                f"{sample.name} is a {family.type}"
+            )
             metric = found.setdefault(sample.name, Metric())
             assert sample.labels not in [has for has, _ in metric.samples], f"twice: {sample}"
             metric.samples.append((sample.labels, sample.value))

@@ -23,7 +23,9 @@ class Mishap:
     hold: float = 0.0  #: seconds before the node gets it
     delay: float = 0.0  #: seconds before the answer goes back
     answer: bytes | None = None  #: what goes back instead of the node's own answer
-    share: float | None = None  #: how much of the answer goes back before the connection is reset; None for all of it
+    share: float | None = (
+        None  #: how much of the answer goes back before the connection is reset; None for all of it
+    )
 
 
 #: the node has taken it, and says so when the client has given up
@@ -98,9 +100,14 @@ class Proxy(BadPeer):
     def _ask(self, request: bytes) -> bytes:
         """The node's whole answer; nothing when it is not there, which the client then sees as a lost connection."""
         head, _, body = request.partition(b"\r\n\r\n")
-        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        lines = [
+            line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")
+        ]
         answer = b""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.node.port), timeout=60) as upstream:
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.node.port), timeout=60) as upstream,
+        ):
             upstream.sendall(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
             while piece := upstream.recv(1 << 16):
                 answer += piece

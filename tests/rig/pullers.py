@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, AttemptState, Batch, Crawl, CrawlState, Miss, home_of
+from scrapyd_dist.batches import (
+    PUT_OFF,
+    PUT_OFF_REASON,
+    AttemptState,
+    Batch,
+    Crawl,
+    CrawlState,
+    Miss,
+    home_of,
+)
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.joblogs.worker_report import WorkerReport, misses, read_report, refusal
@@ -32,13 +41,24 @@ class Frontier:
     """A frontier of one project, which has the store and the logs in its folder; `fields` are of the crawl's row."""
 
     def __init__(
-        self, project: Project, spider: str = "plain", *, start: Callable[..., Command], where: str = "", **fields: Any
+        self,
+        project: Project,
+        spider: str = "plain",
+        *,
+        start: Callable[..., Command],
+        where: str = "",
+        **fields: Any,
     ) -> None:
         self.project, self.spider, self._start = project, spider, start
         self.where = where or str(project.path / "store.db")
         self.store = open_store(self.where)
         row = Crawl(
-            id=CRAWL, project=project.name, spider=spider, state=CrawlState.WORKING, created=time.time(), **fields
+            id=CRAWL,
+            project=project.name,
+            spider=spider,
+            state=CrawlState.WORKING,
+            created=time.time(),
+            **fields,
         )
         self.store.add_crawl(row)
         self.home = home_of(row.id, row.created)
@@ -51,7 +71,13 @@ class Frontier:
         self.store.close()
 
     def add(
-        self, values: Sequence[Any], *, size: int = 10, slot: str = "", priority: int = 0, key: bytes | None = None
+        self,
+        values: Sequence[Any],
+        *,
+        size: int = 10,
+        slot: str = "",
+        priority: int = 0,
+        key: bytes | None = None,
     ) -> None:
         """Put requests (addresses, or values of the codec) into batches."""
         rows = [value if isinstance(value, dict) else {"url": value} for value in values]
@@ -59,7 +85,11 @@ class Frontier:
             some = rows[start : start + size]
             prints = tuple(next(_numbers).to_bytes(20, "big") for _ in some)
             new = NewBatch(
-                payload=encode(some, key=key), size=len(some), slot=slot, priority=priority, fingerprints=prints
+                payload=encode(some, key=key),
+                size=len(some),
+                slot=slot,
+                priority=priority,
+                fingerprints=prints,
             )
             self.store.add_batches(CRAWL, [new])
 
@@ -78,7 +108,11 @@ class Frontier:
             **(settings or {}),
         }  # fmt: skip
         (self.project.path / "logs" / self.project.name / spider).mkdir(parents=True, exist_ok=True)
-        return ["crawl", spider, *(word for name, value in ours.items() for word in ("-s", f"{name}={value}"))]
+        return [
+            "crawl",
+            spider,
+            *(word for name, value in ours.items() for word in ("-s", f"{name}={value}")),
+        ]
 
     def begin(self, worker: int, **order: Any) -> Command:
         """Start a worker; `order` is that of `arguments`."""
@@ -110,7 +144,9 @@ class Frontier:
 
     def said(self, worker: int) -> dict[str, Any]:
         """The same as it is written."""
-        document: dict[str, Any] = json.loads((self.folder / f"{self.job(worker)}.json").read_text())
+        document: dict[str, Any] = json.loads(
+            (self.folder / f"{self.job(worker)}.json").read_text()
+        )
         return document
 
     def turns(self, worker: int) -> dict[str, int]:
@@ -144,8 +180,17 @@ class Frontier:
             assert hashlib.sha256(data).hexdigest() == report.part.sha256
             rows = [json.loads(line) for line in data.splitlines()]
             assert len(rows) == report.part.items == report.items
-            put_off = {place: runs or () for place, kind, runs in report.missed_requests or () if kind == PUT_OFF}
-            made_again = {first + at for runs in put_off.values() for first, count in runs for at in range(count)}
+            put_off = {
+                place: runs or ()
+                for place, kind, runs in report.missed_requests or ()
+                if kind == PUT_OFF
+            }
+            made_again = {
+                first + at
+                for runs in put_off.values()
+                for first, count in runs
+                for at in range(count)
+            }
             self.store.accept(
                 CRAWL, attempt.batch, attempt.number, report={}, part=report.part.file,
                 misses=misses(report, attempt.batch), now=time.time(),
@@ -159,7 +204,10 @@ class Frontier:
         """Let these requests of it wait in a new batch."""
         values = decode(self.store.payload(CRAWL, batch.number).get, key=None)
         for piece, settings in fit([values[place] for place in places], key=None) if places else ():
-            rest = [Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=batch.number) for value in piece]
+            rest = [
+                Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=batch.number)
+                for value in piece
+            ]
             new = NewBatch(payload=settings, size=len(piece), slot=batch.slot)
             self.store.retry(CRAWL, batch.number, [new], misses=rest, now=time.time())
 

@@ -26,13 +26,29 @@ class RedisServer:
     """
 
     def __init__(
-        self, folder: Path, password: str | None = PASSWORD, *, program: str = "redis-server", **options: str
+        self,
+        folder: Path,
+        password: str | None = PASSWORD,
+        *,
+        program: str = "redis-server",
+        **options: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.password, self._program = folder, password, program
         self.port = free_port()
-        settings = {"bind": "127.0.0.1", "port": self.port, "dir": folder, "logfile": folder / "redis.log"}
-        settings |= {"appendonly": "yes", "appendfsync": "always", "save": "", "unixsocket": folder / "s", **options}
+        settings = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "dir": folder,
+            "logfile": folder / "redis.log",
+        }
+        settings |= {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            "unixsocket": folder / "s",
+            **options,
+        }
         lines = [f'{name.replace("_", "-")} "{value}"' for name, value in settings.items()]
         # In a file, as one would for real: everybody can read an argument list.
         lines += [f'requirepass "{password}"'] if password else []
@@ -61,7 +77,9 @@ class RedisServer:
     def start(self) -> None:
         """Start it with what its file has, and wait until it listens."""
         line, nothing = [self._program, str(self.folder / "redis.conf")], subprocess.DEVNULL
-        self._process = subprocess.Popen(line, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+        self._process = subprocess.Popen(
+            line, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+        )
         wait_for(self._listens, 20, "the Redis server")
 
     def _listens(self) -> bool:
@@ -99,7 +117,9 @@ class ServerCluster:
         buses = [free_port() for _ in range(3)]
         try:
             self.nodes = [self._node(folder / str(bus), bus) for bus in buses]
-            self.clients = [self._open.enter_context(redis.Redis.from_url(node.url)) for node in self.nodes]
+            self.clients = [
+                self._open.enter_context(redis.Redis.from_url(node.url)) for node in self.nodes
+            ]
             for number, client in enumerate(self.clients):
                 first, last = (_SLOTS * at // len(buses) for at in (number, number + 1))
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, last - 1)
@@ -116,7 +136,9 @@ class ServerCluster:
 
     def _is_whole(self) -> bool:
         told = [client.execute_command("CLUSTER INFO") for client in self.clients]
-        return all(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3" for info in told)
+        return all(
+            info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3" for info in told
+        )
 
     @property
     def url(self) -> str:

@@ -24,7 +24,9 @@ class Row:
 
     def promises(self) -> frozenset[str]:
         """The promises that it shows, each by the words in bold that it begins with."""
-        return frozenset(mark.partition(":")[2] for mark in self.marks if mark.startswith("promise:"))
+        return frozenset(
+            mark.partition(":")[2] for mark in self.marks if mark.startswith("promise:")
+        )
 
 
 def read_rows() -> list[Row]:
@@ -41,7 +43,9 @@ def _rows_of(path: Path) -> Iterator[Row]:
     for owner in owners:
         of_class = _marks(owner.decorator_list) if isinstance(owner, ast.ClassDef) else set()
         for node in owner.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+                "test_"
+            ):
                 yield Row(
                     file=path.stem,
                     name=node.name,
@@ -63,6 +67,8 @@ def _marks(expressions: list[ast.expr]) -> set[str]:
         arguments = expression.args if isinstance(expression, ast.Call) else []
         name = ast.unparse(expression.func if isinstance(expression, ast.Call) else expression)
         if name.startswith("pytest.mark."):
-            words = [str(argument.value) for argument in arguments if isinstance(argument, ast.Constant)]
+            words = [
+                str(argument.value) for argument in arguments if isinstance(argument, ast.Constant)
+            ]
             found.add(":".join([name.removeprefix("pytest.mark."), *words]))
     return found

@@ -44,7 +44,12 @@ CRAWL = "c"
 HOME = CRAWL
 SPEC = JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"})
 QUICK = SchedulerLimits(
-    poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3
+    poll=0.01,
+    request_timeout=1,
+    node_timeout=0.1,
+    fleet_timeout=0.3,
+    start_timeout=60,
+    max_attempts=3,
 )
 #: the key in the egg of another project
 OTHERS_KEY = Fernet.generate_key()
@@ -84,7 +89,15 @@ class ModelWorker:
 
     def lease(self, limit: int = 1, seconds: float = 60.0) -> list[Leased]:
         lessee = Lessee(job=self.job, node=self.node.name, url=self.node.node.url)
-        leased = lease_next(self.store, CRAWL, lessee, slots=self.slots, seconds=seconds, limit=limit, now=time.time())
+        leased = lease_next(
+            self.store,
+            CRAWL,
+            lessee,
+            slots=self.slots,
+            seconds=seconds,
+            limit=limit,
+            now=time.time(),
+        )
         self.has += leased
         return leased
 
@@ -96,7 +109,12 @@ class ModelWorker:
         name = f"{CRAWL}.b{number}.a{one.attempt}.jl"
         if part:
             self.node.files[f"logs/_sdist/{HOME}/{name}"] = lines
-        described = {"file": name, "items": size, "bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
+        described = {
+            "file": name,
+            "items": size,
+            "bytes": len(lines),
+            "sha256": hashlib.sha256(lines).hexdigest(),
+        }
         counts = {"requests": size, "done": size, "missed": 0, "pages": size, "items": size}
         report = {
             "schema": 1,
@@ -106,9 +124,13 @@ class ModelWorker:
             "part": described,
             **counts,
         }
-        self.store.ack(CRAWL, number, one.attempt, self.job, report=report, new=new, now=time.time())
+        self.store.ack(
+            CRAWL, number, one.attempt, self.job, report=report, new=new, now=time.time()
+        )
         self.done += size
-        self.node.report(self.job, state="running", requests=self.done, done=self.done, items=self.done)
+        self.node.report(
+            self.job, state="running", requests=self.done, done=self.done, items=self.done
+        )
 
     def introduce(self, public: str = "", **fields: Any) -> None:
         """It ends as a worker of another project that has said whose code it is."""
@@ -124,7 +146,9 @@ class ModelWorker:
         """It ends in order."""
         self.node.jobs[self.job].state = JobState.FINISHED
         counts = {"requests": self.done, "done": self.done, "items": self.done}
-        self.node.report(self.job, **{"state": "ended", "finish_reason": reason, **counts, **fields})
+        self.node.report(
+            self.job, **{"state": "ended", "finish_reason": reason, **counts, **fields}
+        )
 
 
 @dataclass(kw_only=True)
@@ -141,7 +165,9 @@ class Bench:
         """So many more batches, to be sent."""
         payload = {"DISTRIBUTED_START_URLS": '["http://web/0", "http://web/1"]'}
         for _ in range(count):
-            self.scheduler.add(self.store.seal(CRAWL, NewBatch(payload=payload, size=2), (), {"sealed": 2}))
+            self.scheduler.add(
+                self.store.seal(CRAWL, NewBatch(payload=payload, size=2), (), {"sealed": 2})
+            )
 
     async def seal_all(self, count: int) -> None:
         await self.seal(count)
@@ -161,8 +187,14 @@ class Bench:
 
     def add(self, *sizes: int, slot: str = "") -> None:
         """Batches of these sizes wait, to be leased."""
-        payloads = [{"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])} for size in sizes]
-        new = [NewBatch(payload=p, size=size, slot=slot) for p, size in zip(payloads, sizes, strict=True)]
+        payloads = [
+            {"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])}
+            for size in sizes
+        ]
+        new = [
+            NewBatch(payload=p, size=size, slot=slot)
+            for p, size in zip(payloads, sizes, strict=True)
+        ]
         for batch in self.store.add_batches(CRAWL, new):
             self.scheduler.add(batch)
 
@@ -242,13 +274,17 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
     return Bench(scheduler=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 
-async def left_behind(tmp_path: Path, *nodes: ModelNode, state: AttemptState = AttemptState.SENT) -> tuple[Bench, str]:
+async def left_behind(
+    tmp_path: Path, *nodes: ModelNode, state: AttemptState = AttemptState.SENT
+) -> tuple[Bench, str]:
     """What a producer leaves that died just after this step of its only batch on the first node; and the job's id."""
     before = make(tmp_path, list(nodes), producer="producer")
     before.scheduler.state.sending = False
     await before.seal()
     node, db, job = nodes[0], before.store, job_id(CRAWL, 1, 1)
-    attempt = Attempt(batch=1, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
+    attempt = Attempt(
+        batch=1, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time()
+    )
     db.open_attempt(CRAWL, attempt)
     if state is not AttemptState.SENDING:
         db.sent(CRAWL, 1, 1)

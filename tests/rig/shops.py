@@ -46,9 +46,14 @@ _HERE = {*READING, "nodes api", "nodes list", "nodes add", "nodes remove", "jobs
 class Shop:
     """The project `shop` of one spider module, deployed on these nodes; `close` ends its commands alone."""
 
-    def __init__(self, folder: Path, nodes: list[ScrapydNode], spiders: str = SPIDERS, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, nodes: list[ScrapydNode], spiders: str = SPIDERS, **settings: Any
+    ) -> None:
         self.nodes = nodes
-        settings = {"TELNETCONSOLE_ENABLED": False, **settings}  # jobs that start in one moment may choose one port
+        settings = {
+            "TELNETCONSOLE_ENABLED": False,
+            **settings,
+        }  # jobs that start in one moment may choose one port
         self.project = Project.small(folder / "shop", "shop", {"all": spiders}, settings)
         self.project.targets(nodes)
         self._stack = ExitStack()
@@ -57,7 +62,9 @@ class Shop:
     def start(self, *arguments: object, program: tuple[str, ...] = SDIST) -> Command:
         """A command in the background; ended with the shop."""
         line, made = [*program, *map(str, arguments)], self.project
-        return self._stack.enter_context(closing(Command(line, cwd=made.path, folder=made.output, home=made.home)))
+        return self._stack.enter_context(
+            closing(Command(line, cwd=made.path, folder=made.output, home=made.home))
+        )
 
     def run(self, *arguments: object, code: int | None = None) -> Result:
         """`sdist` to its end, with this exit code; in this process where it only asks."""
@@ -68,7 +75,9 @@ class Shop:
 
     def scheduled(self, *arguments: object) -> list[dict[str, Any]]:
         """The rows of `sdist jobs schedule …`."""
-        rows: list[dict[str, Any]] = self.run("jobs", "schedule", *arguments, "--json", code=0).json()["jobs"]
+        rows: list[dict[str, Any]] = self.run(
+            "jobs", "schedule", *arguments, "--json", code=0
+        ).json()["jobs"]
         return rows
 
     def job(self, job: str) -> dict[str, Any]:

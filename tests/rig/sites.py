@@ -26,9 +26,18 @@ class SiteProcess:
                      "offsite": site.offsite, "duplicates": site.duplicates}  # fmt: skip
         arguments = [f"--{name}={value}" for name, value in described.items()]
         self._errors = (folder / "site.err").open("wb")
-        program = [sys.executable, "-m", "scrapyd_dist.examples.site", "--until-eof", *arguments, *options]
+        program = [
+            sys.executable,
+            "-m",
+            "scrapyd_dist.examples.site",
+            "--until-eof",
+            *arguments,
+            *options,
+        ]
         env, pipe = private_environment(folder), subprocess.PIPE
-        self._process = subprocess.Popen(program, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors)
+        self._process = subprocess.Popen(
+            program, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors
+        )
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"the site did not start:\n{(folder / 'site.err').read_text()}"
@@ -82,9 +91,13 @@ class SiteProcess:
         reply = fetch(self.url + "/__behave__", method="POST", json=dict(behaviours))
         assert reply.status == 200, reply.body
 
-    def differences(self, items: Iterable[Mapping[str, Any]], *, without: Iterable[int] = ()) -> dict[str, list[str]]:
+    def differences(
+        self, items: Iterable[Mapping[str, Any]], *, without: Iterable[int] = ()
+    ) -> dict[str, list[str]]:
         """How items of the demo project differ from the site's `without` these numbers; {} when each is there once."""
-        expected = {str(number) for number in range(self.site.items)} - {str(number) for number in without}
+        expected = {str(number) for number in range(self.site.items)} - {
+            str(number) for number in without
+        }
         rows = list(items)
         counts = Counter(str(row.get("number")) for row in rows)
         found = {

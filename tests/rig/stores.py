@@ -68,7 +68,7 @@ def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]
         try:
             start.wait()
             some(store)
-        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
+        except Exception as error:
             errors.append(error)
 
     threads = [Thread(target=run, args=(opened(), some), daemon=True) for some in work]
@@ -108,7 +108,9 @@ def answers_of(processes: "Sequence[subprocess.Popen[str]]") -> list[str]:
 
 def seal(store: Store, size: int = 2, crawl: str = "c", **options: Any) -> int:
     values: dict[str, Any] = {"fingerprints": (), "counts": {}, **options}
-    return store.seal(crawl, NewBatch(payload={"A": "1"}, size=size, sealed_at=10.0), **values).number
+    return store.seal(
+        crawl, NewBatch(payload={"A": "1"}, size=size, sealed_at=10.0), **values
+    ).number
 
 
 def halves(*sizes: int) -> list[NewBatch]:
@@ -134,7 +136,9 @@ def lease_next(store: Store, crawl: str, lessee: Lessee, **more: Any) -> list[Le
     return store.lease_next(LeaseRequest(crawl=crawl, lessee=lessee, **values))
 
 
-def lease(store: Store, lessee: Lessee = LESSEE, *, slots: Collection[str] = (), seconds: float = 60.0) -> Leased:
+def lease(
+    store: Store, lessee: Lessee = LESSEE, *, slots: Collection[str] = (), seconds: float = 60.0
+) -> Leased:
     """The next batch that waits."""
     (leased,) = lease_next(store, "c", lessee, slots=slots, seconds=seconds, now=5.0)
     return leased
@@ -143,12 +147,19 @@ def lease(store: Store, lessee: Lessee = LESSEE, *, slots: Collection[str] = (),
 def attempt(number: int = 1, batch: int = 1, node: str = "one") -> Attempt:
     url = f"http://{node}:6800"
     return Attempt(
-        batch=batch, number=number, job=job_id("c", batch, number), node=node, url=url, sent_at=float(number)
+        batch=batch,
+        number=number,
+        job=job_id("c", batch, number),
+        node=node,
+        url=url,
+        sent_at=float(number),
     )
 
 
 def accept(store: Store, batch: int = 1, number: int = 1, misses: tuple[Miss, ...] = ()) -> None:
-    store.accept("c", batch, number, report={"items": 2}, part=f"{number}.jl", misses=misses, now=20.0)
+    store.accept(
+        "c", batch, number, report={"items": 2}, part=f"{number}.jl", misses=misses, now=20.0
+    )
 
 
 def fail(store: Store, batch: int = 1, number: int = 1, most: int = 9) -> BatchState:

@@ -28,28 +28,49 @@ def link(name: str, score: float = 1.0, slot: str = "a", **more: Any) -> Link:
     return Link(fingerprint=name.encode(), url=url, score=score, slot=slot, **values)
 
 
-def event(name: str, *found: str, kind: EventKind = EventKind.CRAWLED, slot: str = "a", **more: Any) -> LinkEvent:
+def event(
+    name: str, *found: str, kind: EventKind = EventKind.CRAWLED, slot: str = "a", **more: Any
+) -> LinkEvent:
     url = f"http://{slot}/{name}"
     links = tuple(
-        FoundLink(fingerprint=one.encode(), request={"url": f"http://{slot}/{one}"}, slot=slot) for one in found
+        FoundLink(fingerprint=one.encode(), request={"url": f"http://{slot}/{one}"}, slot=slot)
+        for one in found
     )
     values: dict[str, Any] = {"url": url, "status": 200, "links": links, **more}
     request = {"url": url, "meta": {"depth": 1}}
-    return LinkEvent(kind=kind, fingerprint=name.encode(), request=request, partition=partition_of(slot), **values)
+    return LinkEvent(
+        kind=kind,
+        fingerprint=name.encode(),
+        request=request,
+        partition=partition_of(slot),
+        **values,
+    )
 
 
-def hold(store: Store, process: str = "me", seconds: float = 60.0, *, finished: bool = False) -> list[int]:
+def hold(
+    store: Store, process: str = "me", seconds: float = 60.0, *, finished: bool = False
+) -> list[int]:
     return store.hold_partitions("c", process, seconds, finished=finished)
 
 
-def apply(store: Store, *links: Link, process: str = "me", crawl: str = "c", **more: Any) -> list[int]:
+def apply(
+    store: Store, *links: Link, process: str = "me", crawl: str = "c", **more: Any
+) -> list[int]:
     """Make a step of a process that holds all partitions; the numbers of its new batches."""
     values: dict[str, Any] = {"partitions": ALL, "now": 1_000.0, **more}
-    return [one.number for one in store.apply(StrategyStep(crawl=crawl, process=process, links=links, **values))]
+    return [
+        one.number
+        for one in store.apply(StrategyStep(crawl=crawl, process=process, links=links, **values))
+    ]
 
 
 def heads(
-    store: Store, *, ahead: int = 64, limit: int = 100, now: float = 1_000.0, of: Sequence[int] = ALL
+    store: Store,
+    *,
+    ahead: int = 64,
+    limit: int = 100,
+    now: float = 1_000.0,
+    of: Sequence[int] = ALL,
 ) -> list[Link]:
     return store.queue_heads("c", of, ahead=ahead, limit=limit, now=now)
 
@@ -60,14 +81,18 @@ def names(links: Sequence[Link]) -> str:
 
 def taken(one: Link, **more: Any) -> Link:
     """The link as it is when a batch was made of it."""
-    values: dict[str, Any] = {name: getattr(one, name) for name in ("url", "score", "slot", "partition", "depth")}
+    values: dict[str, Any] = {
+        name: getattr(one, name) for name in ("url", "score", "slot", "partition", "depth")
+    }
     return Link(fingerprint=one.fingerprint, **{**values, "state": States.QUEUED, **more})
 
 
 def batch_of(links: Sequence[Link]) -> NewBatch:
     prints = tuple(one.fingerprint for one in links)
     payload = {"A": names(links)}
-    return NewBatch(payload=payload, size=len(links), slot=links[0].slot, fingerprints=prints, sealed_at=10.0)
+    return NewBatch(
+        payload=payload, size=len(links), slot=links[0].slot, fingerprints=prints, sealed_at=10.0
+    )
 
 
 def cut(store: Store, *, limit: int = 100, now: float = 1_000.0, size: int = 100) -> list[str]:

@@ -81,7 +81,16 @@ class StrategyBench:
         return self.command(self.it, "strategy", *words, **options)
 
     def _words(self, kind: str, words: Sequence[object]) -> tuple[object, ...]:
-        own = ("--name", self.name, "--spider", "pages", "--seeds", "seeds.txt", "--workers", len(self.nodes) or 1)
+        own = (
+            "--name",
+            self.name,
+            "--spider",
+            "pages",
+            "--seeds",
+            "seeds.txt",
+            "--workers",
+            len(self.nodes) or 1,
+        )
         return ("run", f"{self.it.name}.strategies:{kind}", *own, *words)
 
     def run(self, kind: str = "Each", *words: object, **options: Any) -> Result:
@@ -110,14 +119,18 @@ class StrategyBench:
 
     def states(self) -> dict[str, int]:
         """Name of a state -> links, where there are any."""
-        return {States(state).name: number for state, number in self.backlog().states.items() if number}
+        return {
+            States(state).name: number for state, number in self.backlog().states.items() if number
+        }
 
     def status(self) -> dict[str, Any]:
         document: dict[str, Any] = self.sdist("status", self.name, "--json", code=0).json()
         return document
 
     def changes(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.sdist("events", self.name, code=0).out.splitlines()]
+        return [
+            json.loads(line) for line in self.sdist("events", self.name, code=0).out.splitlines()
+        ]
 
     # the site
 
@@ -128,7 +141,10 @@ class StrategyBench:
     def pages(self) -> Counter[str]:
         """Every page of all sites, once."""
         site = self.web.site
-        paths = [*map(site.index_path, range(site.pages)), *map(site.detail_path, range(site.items))]
+        paths = [
+            *map(site.index_path, range(site.pages)),
+            *map(site.detail_path, range(site.items)),
+        ]
         return Counter(f"{host}{path}" for host in self.hosts for path in paths)
 
     def assert_each_once(self) -> None:
@@ -167,13 +183,20 @@ def strategy_bench(
         *, items: int = 12, hosts: int = 2, nodes: int = 2, latency: float = 0.0, store: str = "", per_page: int = 5,
         **settings: Any,
     ) -> StrategyBench:  # fmt: skip
-        there, web = strategy_nodes[:nodes], site(items, HOST, f"--latency={latency}", per_page=per_page)
+        there, web = (
+            strategy_nodes[:nodes],
+            site(items, HOST, f"--latency={latency}", per_page=per_page),
+        )
         address = {"DISTRIBUTED_STORE": store} if store else {}
         it = project(
-            spiders={"pages": SPIDER}, nodes=there, settings={"CONCURRENT_REQUESTS": 4, **QUICK, **address, **settings}
+            spiders={"pages": SPIDER},
+            nodes=there,
+            settings={"CONCURRENT_REQUESTS": 4, **QUICK, **address, **settings},
         )
         name = f"strategy{next(_numbers)}"
-        return StrategyBench(it, there, web, run_cli, start_cli, hosts=hosts, name=name, store=store)
+        return StrategyBench(
+            it, there, web, run_cli, start_cli, hosts=hosts, name=name, store=store
+        )
 
     yield make
     for node in strategy_nodes:

@@ -67,7 +67,9 @@ class Killed(BaseException):
 def fingerprint_of(value: RequestValue) -> bytes:
     """The address with the body, hashed."""
     body = json.dumps(value.get("body", ""))
-    return hashlib.sha1(f"{value.get('method', 'GET')} {value['url']} {body}".encode(), usedforsecurity=False).digest()
+    return hashlib.sha1(
+        f"{value.get('method', 'GET')} {value['url']} {body}".encode(), usedforsecurity=False
+    ).digest()
 
 
 @dataclass
@@ -99,14 +101,21 @@ class MemoryStore:
 
     # partitions
 
-    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]:
+    def hold_partitions(
+        self, crawl: str, process: str, seconds: float, *, finished: bool = False
+    ) -> list[int]:
         self._enter("hold_partitions")
         now = self.clock()
         mine = self.processes.get(process, (0.0, False, set()))[2]
-        self.processes = {name: one for name, one in self.processes.items() if one[0] > now and name != process}
+        self.processes = {
+            name: one for name, one in self.processes.items() if one[0] > now and name != process
+        }
         taken = {number for _, _, numbers in self.processes.values() for number in numbers}
         share = -(-PARTITIONS // (len(self.processes) + 1))
-        wanted = [*sorted(mine - taken), *(one for one in range(PARTITIONS) if one not in taken | mine)]
+        wanted = [
+            *sorted(mine - taken),
+            *(one for one in range(PARTITIONS) if one not in taken | mine),
+        ]
         self.processes[process] = (now + seconds, finished, set(wanted[:share]))
         return sorted(wanted[:share])
 
@@ -124,13 +133,22 @@ class MemoryStore:
     def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
         self._enter("links")
         found = {one: self.queue[one] for one in fingerprints if one in self.queue}
-        return {one: replace(link, request=None, waits=link.request is not None) for one, link in found.items()}
+        return {
+            one: replace(link, request=None, waits=link.request is not None)
+            for one, link in found.items()
+        }
 
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         self._enter("domains")
-        return {name: json.loads(json.dumps(self.metadata[name])) for name in names if name in self.metadata}
+        return {
+            name: json.loads(json.dumps(self.metadata[name]))
+            for name in names
+            if name in self.metadata
+        }
 
-    def queue_heads(self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float) -> list[Link]:
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]:
         self._enter("queue_heads")
         if self.ended:
             return []
@@ -139,7 +157,12 @@ class MemoryStore:
             room[batch.slot] += batch.size if batch.state is BatchState.SEALED else 0
         heads = []
         for link in sorted(self.queue.values(), key=lambda one: -one.score):
-            if link.request and link.partition in partitions and link.due <= now and room[link.slot] < ahead:
+            if (
+                link.request
+                and link.partition in partitions
+                and link.due <= now
+                and room[link.slot] < ahead
+            ):
                 room[link.slot] += 1
                 heads.append(link)
         return heads[:limit]
@@ -158,7 +181,9 @@ class MemoryStore:
         for fingerprint, move in step.moved.items():
             self._move(fingerprint, move)
         self.tell(step.events)
-        self.metadata.update({name: json.loads(json.dumps(one)) for name, one in step.domains.items() if one})
+        self.metadata.update(
+            {name: json.loads(json.dumps(one)) for name, one in step.domains.items() if one}
+        )
         for name in [name for name, one in step.domains.items() if not one]:
             self.metadata.pop(name, None)
         for number in step.dropped:
@@ -237,7 +262,11 @@ class MemoryStore:
 
     def _backlog(self) -> Backlog:
         slots = [
-            SlotCount(slot=batch.slot, batches={batch.state.value: 1}, requests={batch.state.value: batch.size})
+            SlotCount(
+                slot=batch.slot,
+                batches={batch.state.value: 1},
+                requests={batch.state.value: batch.size},
+            )
             for batch, _ in self.cut.values()
         ]
         now = self.clock()
@@ -275,7 +304,9 @@ class MemoryStore:
         self.cut[number] = (replace(batch, state=state), payload)
 
     def replay(self) -> None:
-        self.waiting.update({number: replace(event, fault="") for number, event in self.dead.items()})
+        self.waiting.update(
+            {number: replace(event, fault="") for number, event in self.dead.items()}
+        )
         self.dead.clear()
 
     def states(self) -> dict[str, States]:
@@ -306,7 +337,9 @@ class MemoryWorker:
 
     def work(self, batches: int = 1_000_000) -> bool:
         """Ack the next batches, the highest priority first; whether there were any."""
-        waiting = [batch for batch, _ in self.store.cut.values() if batch.state is BatchState.SEALED]
+        waiting = [
+            batch for batch, _ in self.store.cut.values() if batch.state is BatchState.SEALED
+        ]
         waiting.sort(key=lambda batch: (-batch.priority, batch.number))
         for batch in waiting[:batches]:
             for value in decode(self.store.cut[batch.number][1].get, key=self.key):
@@ -325,7 +358,11 @@ def events_of(value: RequestValue, pages: Mapping[str, Page]) -> list[LinkEvent]
         "fingerprint": bytes.fromhex(told["fingerprint"]), "request": value, "url": url,
     }  # fmt: skip
     if page.error:
-        return [LinkEvent(kind=EventKind.ERROR, partition=partition_of(site_of(url)), error=page.error, **ours)]
+        return [
+            LinkEvent(
+                kind=EventKind.ERROR, partition=partition_of(site_of(url)), error=page.error, **ours
+            )
+        ]
     body = page.body if told["read"] == "body" else None
     digest = hashlib.sha1(page.body.encode(), usedforsecurity=False).hexdigest()
     crawled = LinkEvent(
@@ -338,7 +375,8 @@ def events_of(value: RequestValue, pages: Mapping[str, Page]) -> list[LinkEvent]
         found = FoundLink(fingerprint=fingerprint_of({"url": link}), request={"url": link, **meta})
         by_partition.setdefault(partition_of(site_of(link)), []).append(found)
     told_of = [
-        LinkEvent(kind=EventKind.LINKS, partition=number, links=links, **ours) for number, links in by_partition.items()
+        LinkEvent(kind=EventKind.LINKS, partition=number, links=links, **ours)
+        for number, links in by_partition.items()
     ]
     return [crawled, *told_of]
 
@@ -357,12 +395,17 @@ class StrategyRig:
     """A strategy with its store, its worker and its manager."""
 
     def __init__(
-        self, strategy: CrawlingStrategy | None = None, pages: Mapping[str, Page] | None = None, **options: Any
+        self,
+        strategy: CrawlingStrategy | None = None,
+        pages: Mapping[str, Page] | None = None,
+        **options: Any,
     ) -> None:
         self.clock = HandClock()
         self.store = MemoryStore(clock=self.clock)
         self.strategy = strategy or BasicStrategy()
-        self.worker = MemoryWorker(self.store, {} if pages is None else pages, key=options.get("key"))
+        self.worker = MemoryWorker(
+            self.store, {} if pages is None else pages, key=options.get("key")
+        )
         self.options = options
         self.manager = self.another("one", self.strategy)
 
@@ -397,7 +440,8 @@ def web(seed: int, sites: int, pages: int) -> dict[str, Page]:
     urls = [f"http://site{chance.randrange(sites)}.com/{number}" for number in range(pages)]
     return {
         url: Page(
-            links=chance.choices(urls, k=chance.randrange(6)), error="TimeoutError" if chance.random() < 0.15 else ""
+            links=chance.choices(urls, k=chance.randrange(6)),
+            error="TimeoutError" if chance.random() < 0.15 else "",
         )
         for url in urls
     }

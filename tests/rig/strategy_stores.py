@@ -63,7 +63,9 @@ class StoredStrategy:
     def work(self, batches: int = 1_000) -> bool:
         """Lease the next batches, request what is in them, and ack; whether there were any."""
         store = self.store.store
-        wanted = LeaseRequest(crawl=NAME, lessee=LESSEE, seconds=60.0, now=self.clock(), limit=batches)
+        wanted = LeaseRequest(
+            crawl=NAME, lessee=LESSEE, seconds=60.0, now=self.clock(), limit=batches
+        )
         leased = store.lease_next(wanted)
         for one in leased:
             values = decode(one.payload.get, key=self.key)
@@ -87,4 +89,6 @@ class StoredStrategy:
 
     def states(self) -> dict[str, States]:
         """URL -> state, by the log of changes."""
-        return {change.url: change.after for change in self.store.store.changes(NAME, limit=1_000_000)}
+        return {
+            change.url: change.after for change in self.store.store.changes(NAME, limit=1_000_000)
+        }

@@ -50,7 +50,11 @@ class Throttled:
     """
 
     def __init__(
-        self, project: Project, site: SiteProcess, start: Callable[..., Command], settings: Mapping[str, Any]
+        self,
+        project: Project,
+        site: SiteProcess,
+        start: Callable[..., Command],
+        settings: Mapping[str, Any],
     ) -> None:
         self.project, self._site, self._start = project, site, start
         #: the address of the store
@@ -102,7 +106,9 @@ def permits_of(urls: Iterable[str], items: Iterable[Mapping[str, Any]]) -> list[
     return [at[url] for url in urls]
 
 
-def assert_limit(permits: Sequence[float], arrivals: Sequence[float], hits: int, window: float) -> int:
+def assert_limit(
+    permits: Sequence[float], arrivals: Sequence[float], hits: int, window: float
+) -> int:
     """No window of the permits has more than the limit, and none at the site that is shorter by the longest way there.
 
     The moments of the permits are by the store's clock, those of the arrivals, in the same order, by the site's log.

@@ -33,25 +33,38 @@ class Authority:
         """What a server needs that is one of these hosts (addresses or names); default: this machine's loopback."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_alternative(host) for host in hosts or ("127.0.0.1", "::1", "localhost")]
-        return self._serve(self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key)
+        return self._serve(
+            self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key
+        )
 
     def self_signed(self) -> ssl.SSLContext:
         """What a server needs that vouches for itself: it has the authority's name and key, and must not be trusted."""
         names = [_alternative("127.0.0.1")]
-        return self._serve(self._certificate(self._name, self._key.public_key(), names, is_ca=False), self._key)
+        return self._serve(
+            self._certificate(self._name, self._key.public_key(), names, is_ca=False), self._key
+        )
 
     def _certificate(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: list[x509.GeneralName], *, is_ca: bool
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        names: list[x509.GeneralName],
+        *,
+        is_ca: bool,
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.timezone.utc)
         number = x509.random_serial_number()
         builder = x509.CertificateBuilder(self._name, subject, key, number, now - _DAY, now + _DAY)
-        builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=is_ca, path_length=None), critical=True
+        )
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
-    def _serve(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ssl.SSLContext:
+    def _serve(
+        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    ) -> ssl.SSLContext:
         pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
         file = self._folder / f"server{certificate.serial_number}.pem"
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
@@ -79,7 +92,11 @@ class Front(Proxy):
     """
 
     def __init__(
-        self, node: ScrapydNode, context: ssl.SSLContext | None = None, base: str = "", certificates: Path | None = None
+        self,
+        node: ScrapydNode,
+        context: ssl.SSLContext | None = None,
+        base: str = "",
+        certificates: Path | None = None,
     ) -> None:
         self._base, self._certificates = base.rstrip("/"), certificates
         super().__init__(node, context)
@@ -88,7 +105,9 @@ class Front(Proxy):
     def section(self, project: str, name: str) -> str:
         """Its section of scrapy.cfg, with the node's user name and password."""
         node = self.node
-        lines = [f"username = {node.username}", f"password = {node.password}"] if node.username else []
+        lines = (
+            [f"username = {node.username}", f"password = {node.password}"] if node.username else []
+        )
         lines += [f"ca = {self._certificates}"] if self._certificates else []
         return super().section(project, name) + "".join(f"{line}\n" for line in lines)
 

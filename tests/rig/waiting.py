@@ -11,7 +11,9 @@ T = TypeVar("T")
 STEP = 0.05
 
 
-def wait_for(condition: Callable[[], T | None], timeout: float = 30.0, what: str = "the condition") -> T:
+def wait_for(
+    condition: Callable[[], T | None], timeout: float = 30.0, what: str = "the condition"
+) -> T:
     """Look again and again until `condition()` is true, and return what it returned; `what` names it in the error.
 
     A condition that raises an OSError or an AssertionError counts as not yet true.

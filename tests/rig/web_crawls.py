@@ -78,9 +78,13 @@ class WebCrawl:
     ) -> None:  # fmt: skip
         self._stack, self._patience = ExitStack(), patience
         try:
-            self.redis = self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
+            self.redis = (
+                self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
+            )
             self.web = self._stack.enter_context(
-                closing(WebProcess(folder / "web", sites=sites, seed=seed, scale=scale, latency=latency))
+                closing(
+                    WebProcess(folder / "web", sites=sites, seed=seed, scale=scale, latency=latency)
+                )
             )
             maker = self._stack.enter_context(closing(Nodes(python, folder / "nodes")))
             self.nodes: list[ScrapydNode] = maker.fleet(nodes, max_proc=workers)
@@ -112,7 +116,13 @@ class WebCrawl:
         """Give the command, and again after each end of its process that was no end of the crawl."""
         env = {"SDIST_STORE": self.redis.url} if self.redis else None
         project = self.project
-        command = Command([*SDIST, *self._words], cwd=project.path, folder=project.output, home=project.home, env=env)
+        command = Command(
+            [*SDIST, *self._words],
+            cwd=project.path,
+            folder=project.output,
+            home=project.home,
+            env=env,
+        )
         self.command = self._stack.enter_context(closing(command))
 
     def finish(self) -> None:
@@ -127,7 +137,9 @@ class WebCrawl:
         raise AssertionError(f"exit code {done.code}\n{done.out}\n{done.err}")
 
     def store(self) -> Store:
-        return open_store(self.redis.url if self.redis else self.project.path / ".sdist" / "store.db")
+        return open_store(
+            self.redis.url if self.redis else self.project.path / ".sdist" / "store.db"
+        )
 
     def changes(self) -> Iterator[LinkChange]:
         """The whole log of changes."""
@@ -142,9 +154,15 @@ class WebCrawl:
     def kill_at(self, share: float, what: str, dice: Random) -> None:
         """Kill something once there are this share of as many hits as there are allowed pages."""
         moment = round(share * len(self.allowed))
-        wait_for(lambda: self._over() or self.web.count() >= moment, self._patience, f"{moment} hits")
+        wait_for(
+            lambda: self._over() or self.web.count() >= moment, self._patience, f"{moment} hits"
+        )
         assert not self._over(), "the crawl has ended before"
-        {STRATEGY_PROCESS: self._kill_strategy, WORKER: self._kill_worker, STORE_SERVER: self._kill_store}[what](dice)
+        {
+            STRATEGY_PROCESS: self._kill_strategy,
+            WORKER: self._kill_worker,
+            STORE_SERVER: self._kill_store,
+        }[what](dice)
         self.kills[what] += 1
 
     def _over(self) -> bool:
@@ -166,7 +184,9 @@ class WebCrawl:
         return None
 
     def _kill_worker(self, dice: Random) -> None:
-        victims = wait_for(lambda: [pid for node in self.nodes for pid in node.job_pids()], 60, "a worker")
+        victims = wait_for(
+            lambda: [pid for node in self.nodes for pid in node.job_pids()], 60, "a worker"
+        )
         os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
 
     def _kill_store(self, _: Random) -> None:
@@ -192,8 +212,12 @@ class WebCrawl:
 
     def order(self, score: Callable[[str], float] | None = None) -> SiteOrder:
         """The order at the web's log, by a function of the URL; by depth if left out."""
-        scores = {url: score(url) if score else 1 / (one.depth + 1) for url, one in self.allowed.items()}
-        return site_order(self.web.hits(), scores, {url: at for url, (at, _) in self._queued().items()})
+        scores = {
+            url: score(url) if score else 1 / (one.depth + 1) for url, one in self.allowed.items()
+        }
+        return site_order(
+            self.web.hits(), scores, {url: at for url, (at, _) in self._queued().items()}
+        )
 
     def order_as_scored(self) -> SiteOrder:
         """The same, by the scores that the strategy gave when it queued the links."""
@@ -232,7 +256,9 @@ class SiteOrder:
         return self.respected / known if known else 1.0
 
 
-def site_order(hits: Collection[WebHit], scores: Mapping[str, float], queued: Mapping[str, float]) -> SiteOrder:
+def site_order(
+    hits: Collection[WebHit], scores: Mapping[str, float], queued: Mapping[str, float]
+) -> SiteOrder:
     """Compare the order at the log with the scores; `queued`: when each URL was queued, seconds since the epoch.
 
     A page counts where it was fetched first. Pages that only redirects lead to were never queued, and are left out.
@@ -255,12 +281,18 @@ def site_order(hits: Collection[WebHit], scores: Mapping[str, float], queued: Ma
     return SiteOrder(pairs=pairs, respected=respected, unknown=unknown, overtaken=overtaken)
 
 
-def _overtaken(fetched: list[WebHit], scores: Mapping[str, float], queued: Mapping[str, float]) -> int:
+def _overtaken(
+    fetched: list[WebHit], scores: Mapping[str, float], queued: Mapping[str, float]
+) -> int:
     """The most pages of one site that went before one with a higher score which was queued already."""
     most, times = 0, defaultdict[float, list[float]](list)  # by score: when such pages were fetched
     for hit in fetched:
         since = queued[hit.url]
-        lower = sum(len(at) - bisect_left(at, since) for score, at in times.items() if score < scores[hit.url])
+        lower = sum(
+            len(at) - bisect_left(at, since)
+            for score, at in times.items()
+            if score < scores[hit.url]
+        )
         most = max(most, lower)
         insort(times[scores[hit.url]], hit.time)
     return most

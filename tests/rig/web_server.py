@@ -101,7 +101,9 @@ class WebServer(Server):
 
     async def _listen(self, port: int, host: str) -> int:
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: _Connection(self, self._connections), host, port, backlog=256)
+        listener = await loop.create_server(
+            lambda: _Connection(self, self._connections), host, port, backlog=256
+        )
         self._listeners.append(listener)
         bound: int = listener.sockets[0].getsockname()[1]
         return bound
@@ -125,12 +127,18 @@ class WebServer(Server):
         host = request.host.partition(":")[0]
         self.hits.append((time.time(), host, request.target))
         site = self.web.sites.get(host)
-        return self._of(site, request.target)._replace(delay=self.latency) if site else Answer(response(404, b""))
+        return (
+            self._of(site, request.target)._replace(delay=self.latency)
+            if site
+            else Answer(response(404, b""))
+        )
 
     def _of(self, site: WebSite, target: str) -> Answer:
         if target == _ROBOTS:
             text = site.robots_txt
-            return Answer(response(404 if text is None else 200, (text or "").encode(), kind="text/plain"))
+            return Answer(
+                response(404 if text is None else 200, (text or "").encode(), kind="text/plain")
+            )
         if target == _SITEMAP and site.sitemap:
             return Answer(response(200, self._sitemap(site), kind="application/xml"))
         page = site.page(target)
@@ -141,12 +149,20 @@ class WebServer(Server):
         if page.kind == FILE:
             return Answer(response(200, bytes(range(256)), kind="application/octet-stream"))
         status = {GONE: 404, FAIL: 500}.get(page.kind, 200)
-        links = "".join(f'<li><a href="{link.replace("&", "&amp;")}">{link}</a></li>\n' for link in page.links)
-        return Answer(response(status, f"<!DOCTYPE html><title>{target}</title><ul>\n{links}</ul>".encode()))
+        links = "".join(
+            f'<li><a href="{link.replace("&", "&amp;")}">{link}</a></li>\n' for link in page.links
+        )
+        return Answer(
+            response(status, f"<!DOCTYPE html><title>{target}</title><ul>\n{links}</ul>".encode())
+        )
 
     def _sitemap(self, site: WebSite) -> bytes:
-        urls = "".join(f"<url><loc>{self.web.url(site.host, target)}</loc></url>" for target in site.sitemap)
-        return f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{urls}</urlset>'.encode()
+        urls = "".join(
+            f"<url><loc>{self.web.url(site.host, target)}</loc></url>" for target in site.sitemap
+        )
+        return (
+            f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{urls}</urlset>'.encode()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +186,9 @@ class WebVerdict:
 
     missing: list[str] = field(default_factory=list)  #: allowed, and never fetched
     unexpected: list[str] = field(default_factory=list)  #: not allowed, and fetched
-    repeated: dict[str, int] = field(default_factory=dict)  #: allowed, and fetched so many times too often
+    repeated: dict[str, int] = field(
+        default_factory=dict
+    )  #: allowed, and fetched so many times too often
 
     @property
     def same_set(self) -> bool:
@@ -189,20 +207,31 @@ def judge_web(hits: Collection[WebHit], allowed: Mapping[str, PageVisits]) -> We
     return WebVerdict(
         missing=sorted(url for url, visits in allowed.items() if counts[url] < visits.least),
         unexpected=sorted(counts.keys() - allowed.keys()),
-        repeated={url: counts[url] - one.most for url, one in allowed.items() if counts[url] > one.most},
+        repeated={
+            url: counts[url] - one.most for url, one in allowed.items() if counts[url] > one.most
+        },
     )
 
 
 class WebProcess:
     """A running web, in an empty folder."""
 
-    def __init__(self, folder: Path, *, sites: int, seed: int = 1, scale: float = 1.0, latency: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, *, sites: int, seed: int = 1, scale: float = 1.0, latency: float = 0.0
+    ) -> None:
         folder.mkdir(parents=True)
         self._errors = (folder / "web.err").open("wb")
         given = {"sites": sites, "seed": seed, "scale": scale, "latency": latency}
-        program = [sys.executable, "-m", "rig.web_server", *(f"--{name}={value}" for name, value in given.items())]
+        program = [
+            sys.executable,
+            "-m",
+            "rig.web_server",
+            *(f"--{name}={value}" for name, value in given.items()),
+        ]
         env, pipe = private_environment(folder, {"PYTHONPATH": str(_TESTS)}), subprocess.PIPE
-        self._process = subprocess.Popen(program, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors)
+        self._process = subprocess.Popen(
+            program, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors
+        )
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"the web did not start:\n{(folder / 'web.err').read_text()}"
@@ -217,7 +246,10 @@ class WebProcess:
         for _, host, target in rows:
             if (host, target) not in known:
                 known[host, target] = canonicalize_url(self.web.url(host, target))
-        return [WebHit(time=at, host=host, target=target, url=known[host, target]) for at, host, target in rows]
+        return [
+            WebHit(time=at, host=host, target=target, url=known[host, target])
+            for at, host, target in rows
+        ]
 
     def count(self) -> int:
         """How many there are, robots.txt files too."""
@@ -236,7 +268,9 @@ class WebProcess:
 async def _serve(given: argparse.Namespace) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
-    server = WebServer(GeneratedWeb(given.sites, seed=given.seed, scale=given.scale), latency=given.latency)
+    server = WebServer(
+        GeneratedWeb(given.sites, seed=given.seed, scale=given.scale), latency=given.latency
+    )
     port = await server.listen()
     # The links between sites have the port, too.
     server.web = GeneratedWeb(given.sites, seed=given.seed, scale=given.scale, port=port)

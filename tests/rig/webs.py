@@ -15,7 +15,15 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 from w3lib.url import canonicalize_url
 
 #: what a page does instead of being a page of links
-PAGE, GONE, FAIL, HANG, RESET, MOVED, FILE = "page", "gone", "fail", "hang", "reset", "moved", "file"
+PAGE, GONE, FAIL, HANG, RESET, MOVED, FILE = (
+    "page",
+    "gone",
+    "fail",
+    "hang",
+    "reset",
+    "moved",
+    "file",
+)
 #: which robots.txt a site has
 OPEN, NONE, FOLDER, CLOSED = "open", "none", "folder", "closed"
 #: the folder that robots.txt may disallow
@@ -70,7 +78,9 @@ class WebSite:
     @property
     def robots_txt(self) -> str | None:
         """The text, or None where there is no such file."""
-        rules = {OPEN: "Disallow:", FOLDER: f"Disallow: {PRIVATE}", CLOSED: "Disallow: /"}.get(self.robots)
+        rules = {OPEN: "Disallow:", FOLDER: f"Disallow: {PRIVATE}", CLOSED: "Disallow: /"}.get(
+            self.robots
+        )
         if rules is None:
             return None
         sitemap = "\nSitemap: /sitemap.xml" if self.sitemap else ""
@@ -97,7 +107,11 @@ def _calendar(query: str) -> WebPage:
     month = int(asked["month"][0])
     if "view" in asked:
         return WebPage(links=("/",))
-    ways = (f"?month={month}&view=list", f"?view=list&month={month}", f"?view=list&month={month}#top")
+    ways = (
+        f"?month={month}&view=list",
+        f"?view=list&month={month}",
+        f"?view=list&month={month}#top",
+    )
     return WebPage(links=(f"?month={month + 1}", *ways, "/"))
 
 
@@ -175,7 +189,9 @@ class _Allowed:
         if sitemaps:
             for site in self.web.sites.values():
                 if self.web.url(site.host, "/") in self.found:
-                    self._level(site.entry + 1, [self.web.url(site.host, target) for target in site.sitemap])
+                    self._level(
+                        site.entry + 1, [self.web.url(site.host, target) for target in site.sitemap]
+                    )
         for url, depth in self.only_by_redirect.items():
             self.found.setdefault(url, PageVisits(depth=depth, least=1, most=0))
         for url, times in self.by_redirect.items():
@@ -197,7 +213,9 @@ class _Allowed:
         if url in self.found or page is None or not self._allows(url):
             return None
         tries = 1 + (self.retries if page.kind in {FAIL, HANG, RESET} else 0)
-        tries *= 2 if page.kind == RESET else 1  # Twisted asks again where a connection that was kept is reset
+        tries *= (
+            2 if page.kind == RESET else 1
+        )  # Twisted asks again where a connection that was kept is reset
         self.found[url] = PageVisits(depth=depth, least=1, most=tries)
         start = url
         while page.kind == MOVED:
@@ -224,10 +242,14 @@ class _Maker:
     def __init__(self, sites: int, seed: int, scale: float, port: int) -> None:
         self._count, self._seed, self._scale, self._port = sites, seed, scale, port
         self._dice = random.Random(f"{seed} web")
-        self._inner: list[dict[str, int]] = []  #: of each site: page -> level, of those that have links
+        self._inner: list[
+            dict[str, int]
+        ] = []  #: of each site: page -> level, of those that have links
         self._links: list[dict[str, list[str]]] = []
         self._entries: list[int] = []
-        self._at_depth: dict[int, list[tuple[int, str]]] = defaultdict(list)  #: depth -> (site, page)
+        self._at_depth: dict[int, list[tuple[int, str]]] = defaultdict(
+            list
+        )  #: depth -> (site, page)
 
     def make(self) -> list[WebSite]:
         sites = [self._site(number) for number in range(self._count)]
@@ -245,14 +267,20 @@ class _Maker:
         links, levels = self._tree(dice)
         pages = self._oddities(dice, links)
         links["/"] += [f"{CALENDAR}?month=0"] * (CALENDAR in traps) + [LONGER] * (LONGER in traps)
-        listed = tuple(f"/listed/{one}" for one in range(dice.randrange(6))) if robots in {OPEN, FOLDER} else ()
+        listed = (
+            tuple(f"/listed/{one}" for one in range(dice.randrange(6)))
+            if robots in {OPEN, FOLDER}
+            else ()
+        )
         pages |= {target: WebPage(links=("/",)) for target in listed}
         self._links.append(links)
         self._entries.append(entry)
         if robots != CLOSED:
             for target, level in levels.items():
                 self._at_depth[entry + level].append((number, target))
-        return WebSite(number=number, entry=entry, robots=robots, sitemap=listed, pages=pages, traps=traps)
+        return WebSite(
+            number=number, entry=entry, robots=robots, sitemap=listed, pages=pages, traps=traps
+        )
 
     def _tree(self, dice: random.Random) -> tuple[dict[str, list[str]], dict[str, int]]:
         """The pages of a site that have links: page -> its links, page -> its level."""
@@ -272,11 +300,15 @@ class _Maker:
                 links[parent].append(target)
             links[target], levels[target] = ["/", "#here"], level
             by_level[level].append(target)
-        first = by_level[1][:3]  # the menu, which every page has: of pages that the home page links to
+        first = by_level[1][
+            :3
+        ]  # the menu, which every page has: of pages that the home page links to
         for target, level in levels.items():
             if level:
                 links[target] += first
-        return links, {target: level for target, level in levels.items() if not target.startswith(PRIVATE)}
+        return links, {
+            target: level for target, level in levels.items() if not target.startswith(PRIVATE)
+        }
 
     def _oddities(self, dice: random.Random, links: dict[str, list[str]]) -> dict[str, WebPage]:
         """Pages without links: errors, redirects, files, and one under several spellings."""
@@ -295,12 +327,20 @@ class _Maker:
         add(0.1, {"/reset": WebPage(kind=RESET)}, "/reset")
         add(0.2, {"/file": WebPage(kind=FILE)}, "/file")
         add(0.3, {"/old": WebPage(kind=MOVED, location="/new"), "/new": leaf}, "/old")
-        chain = {"/first": WebPage(kind=MOVED, location="/second"), "/second": WebPage(kind=MOVED, location="/third")}
+        chain = {
+            "/first": WebPage(kind=MOVED, location="/second"),
+            "/second": WebPage(kind=MOVED, location="/third"),
+        }
         add(0.1, {**chain, "/third": leaf}, "/first")
         add(0.1, {"/round": WebPage(kind=MOVED, location="/round")}, "/round")
-        hidden = {"/leads-away": WebPage(kind=MOVED, location=f"{PRIVATE}moved"), f"{PRIVATE}moved": leaf}
+        hidden = {
+            "/leads-away": WebPage(kind=MOVED, location=f"{PRIVATE}moved"),
+            f"{PRIVATE}moved": leaf,
+        }
         add(0.2, hidden, "/leads-away")
-        add(0.2, {"/both": leaf, "/alias": WebPage(kind=MOVED, location="/both")}, "/both", "/alias")
+        add(
+            0.2, {"/both": leaf, "/alias": WebPage(kind=MOVED, location="/both")}, "/both", "/alias"
+        )
         spelt = ("/list?a=1&b=2", "/list?b=2&a=1", "/list?a=1&b=2#end")
         add(0.4, {"/list?a=1&b=2": leaf, "/list?b=2&a=1": leaf}, *spelt)
         return found
@@ -308,7 +348,11 @@ class _Maker:
     def _across(self) -> None:
         """Links between sites: each home page is linked from pages one level above it; and some lead nowhere."""
         for number, entry in enumerate(self._entries):
-            above = [place for place in self._at_depth[entry - 1] if place[0] != number] if entry else []
+            above = (
+                [place for place in self._at_depth[entry - 1] if place[0] != number]
+                if entry
+                else []
+            )
             for site, target in self._dice.sample(above, min(len(above), self._dice.randint(1, 3))):
                 self._links[site][target].append(self._home(number))
         seeds = [number for number, entry in enumerate(self._entries) if entry == 0]

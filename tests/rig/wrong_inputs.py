@@ -39,7 +39,11 @@ class WrongInput:
         return " ".join([*self.arguments[:-1], self.names, *self.settings])
 
     def __str__(self) -> str:
-        told = {name: value for name, value in vars(self).items() if value and name not in {"codes", "names"}}
+        told = {
+            name: value
+            for name, value in vars(self).items()
+            if value and name not in {"codes", "names"}
+        }
         return str(told)[:200]
 
 
@@ -65,9 +69,48 @@ NUMBERS = (
 #: values of no kind that a text may have
 KINDLESS: tuple[Any, ...] = (b"x", [["a"]], {5: "a"}, 1.5, object)
 WRONG: Mapping[ValueKind, tuple[Any, ...]] = {
-    ValueKind.WHOLE: (HUGE, -HUGE, math.inf, math.nan, 1.5, True, [1], {"a": 1}, "x", "1.5", "inf", DIGITS),
-    ValueKind.SECONDS: (HUGE, -1, math.inf, -math.inf, math.nan, True, [1], {"a": 1}, "x", "inf", "1e99", "-0.5"),
-    ValueKind.NUMBER: (HUGE, -1, math.inf, -math.inf, math.nan, True, [1], {"a": 1}, "x", "nan", "1e99", "-0.5"),
+    ValueKind.WHOLE: (
+        HUGE,
+        -HUGE,
+        math.inf,
+        math.nan,
+        1.5,
+        True,
+        [1],
+        {"a": 1},
+        "x",
+        "1.5",
+        "inf",
+        DIGITS,
+    ),
+    ValueKind.SECONDS: (
+        HUGE,
+        -1,
+        math.inf,
+        -math.inf,
+        math.nan,
+        True,
+        [1],
+        {"a": 1},
+        "x",
+        "inf",
+        "1e99",
+        "-0.5",
+    ),
+    ValueKind.NUMBER: (
+        HUGE,
+        -1,
+        math.inf,
+        -math.inf,
+        math.nan,
+        True,
+        [1],
+        {"a": 1},
+        "x",
+        "nan",
+        "1e99",
+        "-0.5",
+    ),
     ValueKind.YES_NO: ("perhaps", "yes", 2, -1, 0.5, [True], {"a": 1}, math.nan),
     ValueKind.TEXT: (5, True, ["a"], {"a": 1}, *KINDLESS),
     ValueKind.CHOICE: ("no-such", 5, True, ["a"], {"a": 1}, *KINDLESS),
@@ -79,7 +122,10 @@ WRONG: Mapping[ValueKind, tuple[Any, ...]] = {
 
 def wrong_inputs(number: int, seed: int = 14) -> list[WrongInput]:
     """So many wrong inputs, at most: those made by hand, then one for each option and setting, then one more each, …"""
-    by_hand, made = [*combinations(), *files(), *places(), *environments()], [*options(), *settings()]
+    by_hand, made = (
+        [*combinations(), *files(), *places(), *environments()],
+        [*options(), *settings()],
+    )
     random.Random(seed).shuffle(made)
     turns, ranked = Counter[str](), []
     for wrong in made:
@@ -141,7 +187,9 @@ def _wrong_for(path: str, parameter: Any, annotation: Any) -> tuple[str, ...]:
         return NUMBERS
     if row is not None and row.kind is ValueKind.CHOICE:
         return ("no-such", f"{row.choices[-1]} ", "5")
-    if any(isinstance(one, str) or (isinstance(one, type) and issubclass(one, Enum)) for one in types):
+    if any(
+        isinstance(one, str) or (isinstance(one, type) and issubclass(one, Enum)) for one in types
+    ):
         return ("no-such", "", "5", "\u202e")
     return ()
 
@@ -176,9 +224,14 @@ def combinations() -> Iterator[WrongInput]:
     """What does not go together, or names what cannot be."""
     for line in _LINES.strip().splitlines():
         words, _, name = line.replace("LONG", "x" * 300).partition(" ## ")
-        yield WrongInput(arguments=tuple("" if word == "''" else word for word in words.split()), names=name.strip())
+        yield WrongInput(
+            arguments=tuple("" if word == "''" else word for word in words.split()),
+            names=name.strip(),
+        )
     for values, name in _PLANS:
-        yield WrongInput(settings={PREFIX + key: value for key, value in values.items()}, names=name)
+        yield WrongInput(
+            settings={PREFIX + key: value for key, value in values.items()}, names=name
+        )
 
 
 _LINES = """
@@ -321,25 +374,37 @@ _PLANS: list[tuple[dict[str, Any], str]] = [
 def files() -> Iterator[WrongInput]:
     """Files that cannot be read, or say what makes no sense."""
     for text in _CFG:
-        content = text if isinstance(text, bytes) else f"[settings]\ndefault = properties.settings\n{text}".encode()
+        content = (
+            text
+            if isinstance(text, bytes)
+            else f"[settings]\ndefault = properties.settings\n{text}".encode()
+        )
         yield WrongInput(arguments=("nodes",), files={"scrapy.cfg": content})
     for text in _NODES:
         values = {f"{PREFIX}NODES": ["file:list.txt"]}
         yield WrongInput(settings=values, files={"list.txt": _bytes(text)})
     for text in _URLS:
-        yield WrongInput(settings={f"{PREFIX}START_URLS_FILE": "list.txt"}, files={"list.txt": _bytes(text)})
+        yield WrongInput(
+            settings={f"{PREFIX}START_URLS_FILE": "list.txt"}, files={"list.txt": _bytes(text)}
+        )
     for text in _RULES:
         yield WrongInput(
-            arguments=("throttle", "apply", "rules.yml"), files={"rules.yml": _bytes(text)}, names="rules.yml"
+            arguments=("throttle", "apply", "rules.yml"),
+            files={"rules.yml": _bytes(text)},
+            names="rules.yml",
         )
     for text in _JOBS:
-        yield WrongInput(arguments=("schedule", "--from", "jobs.csv"), files={"jobs.csv": _bytes(text)})
+        yield WrongInput(
+            arguments=("schedule", "--from", "jobs.csv"), files={"jobs.csv": _bytes(text)}
+        )
     for key in (b"", b"short", b"\x00\xff", b"A" * 44, b"A" * 1000):
         kept = {".sdist/key": key, "list.jsonl": b'{"url": "http://a/", "cookies": {"a": "b"}}\n'}
         for words in (("frontier", "add", "pages", "list.jsonl"), ("deploy", "--all", "--dry-run")):
             yield WrongInput(arguments=words, files=kept, names="key")
     for name, text in _WORKLISTS:
-        yield WrongInput(arguments=("frontier", "add", "pages", name), files={name: _bytes(text)}, codes=(1, 2))
+        yield WrongInput(
+            arguments=("frontier", "add", "pages", name), files={name: _bytes(text)}, codes=(1, 2)
+        )
     for name, text in _ARGUMENTS:
         arguments = ("frontier", "add", "rows", name, "--as", "arguments")
         yield WrongInput(arguments=arguments, files={name: _bytes(text)}, codes=(1, 2))
@@ -418,19 +483,28 @@ def places() -> Iterator[WrongInput]:
     for words in _OF_STORE:
         yield WrongInput(arguments=words, pipes=(".sdist/key",), names="key")
         yield WrongInput(arguments=words, pipes=(".sdist/store.db",), names="store.db")
-        yield WrongInput(arguments=words, files={".sdist/key": b"A" * 44}, modes={".sdist": 0o777}, names=".sdist")
+        yield WrongInput(
+            arguments=words,
+            files={".sdist/key": b"A" * 44},
+            modes={".sdist": 0o777},
+            names=".sdist",
+        )
         kept = {".sdist/key": b"A" * 43 + b"=", ".sdist/store.db": b""}
         for name in kept:
             yield WrongInput(arguments=words, files=kept, modes={name: 0o666}, names=name)
     for text in ("a\n  b", "a/b", "..", "x" * 300):
         cfg = f"[settings]\ndefault = properties.settings\n[deploy]\nurl = http://web1\nproject = {text}\n".encode()
         yield WrongInput(
-            arguments=("deploy", "--all", "--dry-run"), files={"scrapy.cfg": cfg}, names="the name of a project"
+            arguments=("deploy", "--all", "--dry-run"),
+            files={"scrapy.cfg": cfg},
+            names="the name of a project",
         )
     for spider in ("ea\nsy", "ea\x00sy", "a/b", ".."):
         yield WrongInput(arguments=("crawl", spider), names="cannot start the spider")
     for list_ in ("list.txt",):
-        yield WrongInput(settings={f"{PREFIX}NODES": [f"file:{list_}"]}, pipes=(list_,), names=list_)
+        yield WrongInput(
+            settings={f"{PREFIX}NODES": [f"file:{list_}"]}, pipes=(list_,), names=list_
+        )
 
 
 def environments() -> Iterator[WrongInput]:
@@ -446,4 +520,6 @@ def environments() -> Iterator[WrongInput]:
     for store in ("/proc/none/store.db", "scrapy.cfg/store.db", "properties"):
         yield WrongInput(arguments=arguments, environment={"SDIST_STORE": store})
     for name in ("none", "", "\n", "../x"):
-        yield WrongInput(arguments=("nodes",), environment={"SCRAPY_PROJECT": name or "none-at-all"})
+        yield WrongInput(
+            arguments=("nodes",), environment={"SCRAPY_PROJECT": name or "none-at-all"}
+        )

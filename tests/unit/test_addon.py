@@ -25,7 +25,7 @@ PROFILED = "CONCURRENT_ITEMS"
 
 class Notes(Spider):
     name = "notes"
-    start_urls = ["data:,one", "data:,two"]  # noqa: RUF012 - as spiders have it
+    start_urls = ["data:,one", "data:,two"]
 
     def parse(self, response: Response) -> Iterator[dict[str, str]]:
         yield {"page": response.url}
@@ -45,12 +45,12 @@ class Late(CrawlSpider):
 
 class Named(Notes):
     name = "named"
-    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse"]}  # noqa: RUF012 - as spiders have it
+    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse"]}
 
 
 class Misspelt(Notes):
     name = "misspelt"
-    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["prase"]}  # noqa: RUF012 - as spiders have it
+    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["prase"]}
 
 
 def applied(spider: type[Spider], folder: Path, **more: Any) -> Crawler:
@@ -115,7 +115,9 @@ def test_one_with_a_target_is_spread_by_what_its_spider_says_and_a_wrong_one_is_
 
 
 @pytest.mark.parametrize("asked", ["DISTRIBUTED_CRAWL", "DISTRIBUTED_FRONTIER"])
-def test_one_that_was_asked_for_by_its_name_does_not_wait_for_its_spider(asked: str, tmp_path: Path) -> None:
+def test_one_that_was_asked_for_by_its_name_does_not_wait_for_its_spider(
+    asked: str, tmp_path: Path
+) -> None:
     crawler = applied(Notes, tmp_path, **ADDON, **{asked: "one"})
     assert crawler.settings[PROFILED] == PROFILE_SETTINGS[USUAL][PROFILED]
     assert len(middlewares_of(crawler)) > len(middlewares_of(applied(Notes, tmp_path)))
@@ -124,5 +126,7 @@ def test_one_that_was_asked_for_by_its_name_does_not_wait_for_its_spider(asked: 
 @pytest.mark.parametrize("how", [ADDON, ALONE], ids=["add-on", "middleware alone"])
 def test_a_crawler_without_a_spider_spreads_nothing(how: dict[str, Any], tmp_path: Path) -> None:
     crawler = applied(Notes, tmp_path, **how)
-    assert Producer not in [type(one) for one in SpiderMiddlewareManager.from_crawler(crawler).middlewares]
+    assert Producer not in [
+        type(one) for one in SpiderMiddlewareManager.from_crawler(crawler).middlewares
+    ]
     assert crawler.settings["FEEDS"]

@@ -30,7 +30,9 @@ def _reply(body: Any = None, status: int = 200, **headers: str) -> Reply:
 
 
 def _ok(**values: Any) -> Reply:
-    return _reply({"status": "ok", "node_name": "web1", **values}, date="Sun, 06 Nov 1994 08:49:37 GMT")
+    return _reply(
+        {"status": "ok", "node_name": "web1", **values}, date="Sun, 06 Nov 1994 08:49:37 GMT"
+    )
 
 
 class TestCalls:
@@ -39,7 +41,11 @@ class TestCalls:
         [
             (api.daemonstatus(), "daemonstatus.json", None),
             (api.status("j&1", "p"), "status.json?job=j%261&project=p", None),
-            (api.cancel("p", "j"), "cancel.json", [("project", "p"), ("job", "j"), ("signal", "INT")]),
+            (
+                api.cancel("p", "j"),
+                "cancel.json",
+                [("project", "p"), ("job", "j"), ("signal", "INT")],
+            ),
             (api.listprojects(), "listprojects.json", None),
             (api.listversions("p ü"), "listversions.json?project=p+%C3%BC", None),
             (api.listspiders("p", "r1"), "listspiders.json?project=p&_version=r1", None),
@@ -49,7 +55,9 @@ class TestCalls:
             (api.fetch("logs/_sdist/a b/c.jl"), "logs/_sdist/a%20b/c.jl", None),
         ],
     )
-    def test_what_is_sent(self, call: Call[Any], target: str, form: list[tuple[str, str]] | None) -> None:
+    def test_what_is_sent(
+        self, call: Call[Any], target: str, form: list[tuple[str, str]] | None
+    ) -> None:
         assert call.target == target
         assert call.method == ("GET" if form is None else "POST")
         content_type, body = call.body()
@@ -60,7 +68,13 @@ class TestCalls:
 
     def test_a_job(self) -> None:
         call = api.schedule(
-            "p", "s", jobid="c.b1.a2", version="r1", priority=1, settings={"A": "1=2", "B": "ü\n"}, args={"batch": ""}
+            "p",
+            "s",
+            jobid="c.b1.a2",
+            version="r1",
+            priority=1,
+            settings={"A": "1=2", "B": "ü\n"},
+            args={"batch": ""},
         )
         assert parse_qsl((call.body()[1] or b"").decode(), keep_blank_values=True) == [
             ("project", "p"),
@@ -97,15 +111,21 @@ class TestCalls:
         last = api.tail("logs/x", 9, head(100))
         assert last is not None
         assert last.headers == {"Range": "bytes=91-99"}
-        assert [api.tail("logs/x", 9, known) for known in (None, head(9), head(4), head(None))] == [None] * 4
+        assert [api.tail("logs/x", 9, known) for known in (None, head(9), head(4), head(None))] == [
+            None
+        ] * 4
 
     def test_no_secret_of_a_job_is_shown(self) -> None:
-        assert "hush" not in repr(api.schedule("p", "s", jobid="j", settings={"KEY": "hush"}, args={"a": "hush"}))
+        assert "hush" not in repr(
+            api.schedule("p", "s", jobid="j", settings={"KEY": "hush"}, args={"a": "hush"})
+        )
         assert "hush" not in repr(api.addversion("p", "r", b"hush"))
 
 
 class TestJobsThatWouldBeLost:
-    @pytest.mark.parametrize("jobid", ["", "a/b", "..", "a..b", ".hidden", "a b", "a\n", "ü", "x" * 201])
+    @pytest.mark.parametrize(
+        "jobid", ["", "a/b", "..", "a..b", ".hidden", "a b", "a\n", "ü", "x" * 201]
+    )
     def test_an_id_that_is_no_file_name(self, jobid: str) -> None:
         with pytest.raises(ConfigError, match="job id"):
             api.schedule("p", "s", jobid=jobid)
@@ -121,7 +141,8 @@ class TestJobsThatWouldBeLost:
             api.schedule("p", spider, jobid="j")
 
     @pytest.mark.parametrize(
-        "values", [{"": "1"}, {"a=b": "1"}, {"-dash": "x"}, {"a": "\0"}, {"a\0": ""}, {"a": "\ud800"}]
+        "values",
+        [{"": "1"}, {"a=b": "1"}, {"-dash": "x"}, {"a": "\0"}, {"a\0": ""}, {"a": "\ud800"}],
     )
     def test_what_no_process_can_be_given(self, values: dict[str, str]) -> None:
         with pytest.raises(ConfigError):
@@ -172,11 +193,20 @@ class TestReplies:
             )
         )  # fmt: skip
         (pending,), (running,), (finished,) = jobs.pending, jobs.running, jobs.finished
-        assert (pending.id, pending.version, pending.settings, pending.args) == ("a", None, {"X": "1"}, {"n": "2"})
+        assert (pending.id, pending.version, pending.settings, pending.args) == (
+            "a",
+            None,
+            {"X": "1"},
+            {"n": "2"},
+        )
         # Scrapyd tells no zone
-        assert (running.id, running.pid, running.start_time) == ("b", 7, datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001 - nodes name none
+        assert (running.id, running.pid, running.start_time) == (
+            "b",
+            7,
+            datetime(2026, 1, 2, 3, 4, 5),
+        )
         assert (finished.state, finished.log_url) == (api.JobState.FINISHED, "/logs/p/s/c.log")
-        assert finished.start_time == datetime(2026, 1, 2, 3, 4, 5, 500_000)  # noqa: DTZ001 - local, as Scrapyd has it
+        assert finished.start_time == datetime(2026, 1, 2, 3, 4, 5, 500_000)
 
     @pytest.mark.parametrize(
         ("call", "values"),
@@ -194,7 +224,9 @@ class TestReplies:
                               "running": [{"id": "a", "project": "p", "spider": "s", "start_time": "now"}]}),
         ],
     )  # fmt: skip
-    def test_the_wrong_shape_is_no_reply_of_scrapyd(self, call: Call[Any], values: dict[str, Any]) -> None:
+    def test_the_wrong_shape_is_no_reply_of_scrapyd(
+        self, call: Call[Any], values: dict[str, Any]
+    ) -> None:
         with pytest.raises(NotJson, match="is missing or of the wrong kind"):
             call.read(_ok(**values))
 
@@ -273,7 +305,9 @@ class TestRawFiles:
             api.fetch("logs/x", start=10).read(_reply(b"abc", 206, content_range=content_range))
 
     @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(1, 9), max_size=20))
-    def test_a_server_without_ranges_gives_the_same(self, content: bytes, start: int, cuts: list[int]) -> None:
+    def test_a_server_without_ranges_gives_the_same(
+        self, content: bytes, start: int, cuts: list[int]
+    ) -> None:
         got = bytearray()
         headers = [("Content-Length", str(len(content)))]
         intake = ReplyIntake(NODE, api.fetch("logs/x", start=start, sink=got.extend), 200, headers)
@@ -344,7 +378,11 @@ def test_a_module_loads_no_more_than_it_needs(modules: str, absent: set[str]) ->
     [
         (200, b"<html>a listing</html>", True),
         (404, b"<p>File not found.</p>", True),  # the folder is made with the first job
-        (404, b"<p>Sorry. No luck finding that resource.</p>", False),  # Twisted, when there is no such folder
+        (
+            404,
+            b"<p>Sorry. No luck finding that resource.</p>",
+            False,
+        ),  # Twisted, when there is no such folder
         (404, b"<p>No such child resource.</p>", False),  # and an older one
         (404, b"nginx", False),
     ],

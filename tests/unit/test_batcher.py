@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.scheduling.batcher import FEWEST, HELD, UNTRIED, BatchDraft, Batcher, Demand, SlotBatcher
+from scrapyd_dist.scheduling.batcher import (
+    FEWEST,
+    HELD,
+    UNTRIED,
+    BatchDraft,
+    Batcher,
+    Demand,
+    SlotBatcher,
+)
 
 
 def found(number: int, slot: str = "", priority: int = 0) -> FrontierIntake:
@@ -97,7 +105,9 @@ class Fleet:
         (Demand(slots=4, idle=0, pace=10.0), 10_000, 2.0, [900] * 4),
     ],
 )
-def test_what_is_cut_fits_what_the_fleet_can_take(demand: Demand, count: int, now: float, cut: list[int]) -> None:
+def test_what_is_cut_fits_what_the_fleet_can_take(
+    demand: Demand, count: int, now: float, cut: list[int]
+) -> None:
     fleet = Fleet(demand)
     fleet.find(count, now=0.0)
     assert fleet.due(now) == cut
@@ -145,7 +155,10 @@ def test_batches_get_smaller_towards_an_end_that_can_be_foreseen() -> None:
 
 @given(
     most=st.sampled_from([1, 5, 19, 1000]),
-    steps=st.lists(st.tuples(st.integers(0, 300), st.integers(-9, 9), st.floats(0, 200), st.booleans()), max_size=12),
+    steps=st.lists(
+        st.tuples(st.integers(0, 300), st.integers(-9, 9), st.floats(0, 200), st.booleans()),
+        max_size=12,
+    ),
     slots=st.integers(0, 9),
 )
 def test_nothing_is_lost_repeated_or_too_large(
@@ -154,7 +167,9 @@ def test_nothing_is_lost_repeated_or_too_large(
     fleet = Fleet(Demand(slots=slots, idle=0), most=most, max_age=3.0)
     for now, (found, idle, pace, known) in enumerate(steps):
         fleet.find(found, now=float(now))
-        fleet.demand = Demand(slots=slots, idle=min(idle, slots), pace=pace, more=100.0 if known else None)
+        fleet.demand = Demand(
+            slots=slots, idle=min(idle, slots), pace=pace, more=100.0 if known else None
+        )
         fleet.due(now + 0.5)
     fleet.cuts += fleet.cutter.take()
     assert numbers(fleet.cuts) == list(range(fleet.found))
@@ -185,8 +200,12 @@ def test_every_request_is_in_one_batch_of_its_slot_and_priority_in_order(
     assert len(cutter) == 0
     assert all(0 < len(cut) <= size for cut in cuts)
     for slot, priority in {(slot, priority) for slot, priority, _ in places}:
-        mine = [one for cut in cuts if (cut[0].slot, cut[0].priority) == (slot, priority) for one in cut]
-        assert mine == [found(n, s, p) for n, (s, p, _) in enumerate(places) if (s, p) == (slot, priority)]
+        mine = [
+            one for cut in cuts if (cut[0].slot, cut[0].priority) == (slot, priority) for one in cut
+        ]
+        assert mine == [
+            found(n, s, p) for n, (s, p, _) in enumerate(places) if (s, p) == (slot, priority)
+        ]
 
 
 def test_each_slot_waits_by_itself() -> None:

@@ -35,7 +35,9 @@ def test_every_state_has_a_row_and_belongs_to_one_kind() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), STATES)
-def test_a_step_is_allowed_by_the_table_or_refused_by_name(old: BatchState, new: BatchState) -> None:
+def test_a_step_is_allowed_by_the_table_or_refused_by_name(
+    old: BatchState, new: BatchState
+) -> None:
     if new in STEPS[old]:
         check_step(old, new)
     else:
@@ -59,7 +61,12 @@ def test_every_batch_can_reach_its_end() -> None:
 
 
 def test_a_crawl_has_ended_when_nobody_works_on_it() -> None:
-    assert {state.value for state in CrawlState if state.ended} == {"finished", "stopped", "incomplete", "refused"}
+    assert {state.value for state in CrawlState if state.ended} == {
+        "finished",
+        "stopped",
+        "incomplete",
+        "refused",
+    }
 
 
 @given(
@@ -72,7 +79,9 @@ def test_a_good_name_makes_a_job_id_that_scrapyd_takes(name: str, batch: int, at
     check_job("spider", job_id(name, batch, attempt), {}, {})
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "a/b", "..", "a b", "ü", "a\n", "a" * 81, "%(a)s", "../x", "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", "a.b", "a/b", "..", "a b", "ü", "a\n", "a" * 81, "%(a)s", "../x", "a\0"]
+)
 def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot name a crawl"):
         check_crawl_name(name)

@@ -18,7 +18,9 @@ from ways import Run
 
 
 @given(st.integers(0, 500), st.integers(1, 50), st.integers(1, 8), st.floats(0, 20))
-def test_every_item_is_in_exactly_one_share(items: int, pages: int, processes: int, weight: float) -> None:
+def test_every_item_is_in_exactly_one_share(
+    items: int, pages: int, processes: int, weight: float
+) -> None:
     cut = shares(items, pages, processes, weight)
     assert len(cut) == processes
     assert sorted(number for share in cut for number in share) == list(range(items))
@@ -30,30 +32,43 @@ def test_the_process_that_walks_the_index_gets_fewer_details() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "shards", "starts"), [(10, 2, [0, 5]), (1667, 1, [0]), (3, 20, [0, 1, 2]), (10, 3, [0, 3, 6])]
+    ("pages", "shards", "starts"),
+    [(10, 2, [0, 5]), (1667, 1, [0]), (3, 20, [0, 1, 2]), (10, 3, [0, 3, 6])],
 )
 def test_shards_start_where_the_formula_says(pages: int, shards: int, starts: list[int]) -> None:
     assert shard_starts(pages, shards) == starts
 
 
 def run(way: str, pair: int, wall: float, cpu: float) -> Run:
-    return Run(way=way, pair=pair, wall_s=wall, cpu_s=cpu, site_cpu_s=0.1, refetched=0, index_fetched=10)
+    return Run(
+        way=way, pair=pair, wall_s=wall, cpu_s=cpu, site_cpu_s=0.1, refetched=0, index_fetched=10
+    )
 
 
 def test_ratios_are_those_of_the_same_pair() -> None:
     # The second pair met a slow moment of the machine; medians of each side alone would say 25 / 30.
-    runs = [run("bound", 0, 10, 20), run("sdist2", 0, 12, 24), run("bound", 1, 50, 20), run("sdist2", 1, 55, 22)]
+    runs = [
+        run("bound", 0, 10, 20),
+        run("sdist2", 0, 12, 24),
+        run("bound", 1, 50, 20),
+        run("sdist2", 1, 55, 22),
+    ]
     found = summary(runs)
     assert found["sdist2"]["wall_ratio"] == {"median": 1.15, "min": 1.1, "max": 1.2}
     assert found["sdist2"]["cpu_ratio"] == {"median": 1.15, "min": 1.1, "max": 1.2}
     assert found["bound"]["wall_s"] == {"median": 30, "min": 10, "max": 50}
-    assert "| `sdist crawl` on 2 nodes | 33.5 (12.0-55.0) | 23.0 (22.0-24.0) | 1.15 (1.10-1.20) |" in table(found)
+    assert (
+        "| `sdist crawl` on 2 nodes | 33.5 (12.0-55.0) | 23.0 (22.0-24.0) | 1.15 (1.10-1.20) |"
+        in table(found)
+    )
 
 
 def test_without_the_bound_there_are_no_ratios() -> None:
     found = summary([run("plain", 0, 1, 1)])
     assert "wall_ratio" not in found["plain"]
-    assert "| plain Scrapy, one process | 1.0 (1.0-1.0) | 1.0 (1.0-1.0) | - | - | 1 |" in table(found)
+    assert "| plain Scrapy, one process | 1.0 (1.0-1.0) | 1.0 (1.0-1.0) | - | - | 1 |" in table(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +86,8 @@ def test_a_way_says_what_it_is(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "sdist", "bound2", "push2-slow", "scrapy-redis", "scrapy-redis2-redis", "bound-fast-fast"]
+    "name",
+    ["", "sdist", "bound2", "push2-slow", "scrapy-redis", "scrapy-redis2-redis", "bound-fast-fast"],
 )
 def test_a_way_that_nobody_knows_is_told(name: str) -> None:
     with pytest.raises(ValueError, match="sdistN-redis"):
@@ -80,7 +96,10 @@ def test_a_way_that_nobody_knows_is_told(name: str) -> None:
 
 def test_only_ways_that_need_a_redis_server_get_one() -> None:
     names = ("plain", "bound", "sdist2", "push2", "sdist2-redis", "scrapy-redis2")
-    assert [name for name in names if Way.named(name).needs_redis] == ["sdist2-redis", "scrapy-redis2"]
+    assert [name for name in names if Way.named(name).needs_redis] == [
+        "sdist2-redis",
+        "scrapy-redis2",
+    ]
 
 
 #: a moment as clocks have it today: there, a float is good for a quarter of a microsecond
@@ -95,8 +114,12 @@ def test_a_moment_exactly_one_window_later_is_outside_of_it() -> None:
 
 
 @given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 100))
-def test_the_most_in_a_window_is_what_counting_each_window_says(ticks: list[int], width: int) -> None:
-    counted = max((sum(first <= tick < first + width for tick in ticks) for first in ticks), default=0)
+def test_the_most_in_a_window_is_what_counting_each_window_says(
+    ticks: list[int], width: int
+) -> None:
+    counted = max(
+        (sum(first <= tick < first + width for tick in ticks) for first in ticks), default=0
+    )
     assert most_in_window([NOW + tick / 100 for tick in ticks], width / 100) == counted
 
 
@@ -130,7 +153,9 @@ def test_rates_of_each_step() -> None:
         ("# Speed\n\nNothing yet.\n", "# Speed\n\nNothing yet.\n\n## Numbers\n\nnew\n"),
     ],
 )
-def test_a_section_is_replaced_and_the_rest_is_left(before: str, after: str, tmp_path: Path) -> None:
+def test_a_section_is_replaced_and_the_rest_is_left(
+    before: str, after: str, tmp_path: Path
+) -> None:
     document = tmp_path / "speed.md"
     document.write_text(before, encoding="utf-8")
     put_section(document, "Numbers", "new\n")
@@ -160,8 +185,18 @@ def test_links_come_page_by_page_and_any_few_hosts_are_like_all() -> None:
 
 
 def test_dealt_links_are_one_of_each_host_in_turn() -> None:
-    found = [f"http://{host}/{number}" for host in "abc" for number in range(3 if host != "b" else 1)]
-    assert [link.removeprefix("http://") for link in dealt(found)] == ["a/0", "b/0", "c/0", "a/1", "c/1", "a/2", "c/2"]
+    found = [
+        f"http://{host}/{number}" for host in "abc" for number in range(3 if host != "b" else 1)
+    ]
+    assert [link.removeprefix("http://") for link in dealt(found)] == [
+        "a/0",
+        "b/0",
+        "c/0",
+        "a/1",
+        "c/1",
+        "a/2",
+        "c/2",
+    ]
 
 
 def test_the_table_compares_with_the_base_on_as_many_nodes() -> None:

@@ -7,8 +7,24 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.nodes.doctor import kept_logs
 
-from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings, is_local
-from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NodeError, NotFound, NotJson, TlsRefused
+from scrapyd_dist.diagnostics import (
+    Finding,
+    KeptLogs,
+    NodeDiagnosis,
+    Severity,
+    findings,
+    fleet_findings,
+    is_local,
+)
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConnectionRefused,
+    ConnectTimeout,
+    NodeError,
+    NotFound,
+    NotJson,
+    TlsRefused,
+)
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState, Load
 
@@ -60,8 +76,18 @@ LOST = KeptLogs(kept=6, lost=3, most=6)
         ({"logs": False}, Severity.DANGER, "logs", "logs_dir = logs"),
         ({"ranges": False}, Severity.WARNING, "logs", "Range"),
         ({"items": True}, Severity.WARNING, "items", "items_dir ="),
-        ({"eggs": "RunnerError: No module named 'pkg_resources'"}, Severity.DANGER, "eggs", "setuptools<81"),
-        ({"eggs": "RunnerError: No module named 'foo'"}, Severity.DANGER, "eggs", "--include-dependencies"),
+        (
+            {"eggs": "RunnerError: No module named 'pkg_resources'"},
+            Severity.DANGER,
+            "eggs",
+            "setuptools<81",
+        ),
+        (
+            {"eggs": "RunnerError: No module named 'foo'"},
+            Severity.DANGER,
+            "eggs",
+            "--include-dependencies",
+        ),
         ({"eggs": "RunnerError: SyntaxError"}, Severity.DANGER, "eggs", "deploy --all"),
         ({"versions": ()}, Severity.NOTE, "versions", "deploy --all --only-missing"),
         ({"wedged": True}, Severity.DANGER, "slots", "Restart"),
@@ -70,7 +96,12 @@ LOST = KeptLogs(kept=6, lost=3, most=6)
         ({"certificate_ends": NOW + timedelta(days=1)}, Severity.DANGER, "tls", "Renew"),
         ({"kept_logs": LOST}, Severity.WARNING, "jobs_to_keep", "jobs_to_keep = 5 or 6"),
         ({"kept_logs": replace(LOST, by_limit=False)}, Severity.NOTE, "logs", "sdist jobs"),
-        ({"versions": ("0-a1795874393-067831053627291",)}, Severity.NOTE, "versions", "For plain jobs"),
+        (
+            {"versions": ("0-a1795874393-067831053627291",)},
+            Severity.NOTE,
+            "versions",
+            "For plain jobs",
+        ),
         ({"kept_logs": KeptLogs(kept=2, most=2)}, Severity.NOTE, "jobs_to_keep", "cannot be seen"),
         # doors that are open
         (node("http://web1:6800"), Severity.WARNING, "auth", "no password"),
@@ -90,7 +121,18 @@ def test_what_is_wrong_with_one_that_answers(
 
 def test_a_certificate_that_lasts_and_what_is_not_known_are_no_findings() -> None:
     assert found(certificate_ends=NOW + timedelta(days=60)) == []
-    assert found(skew=None, latency=None, knows_status=None, logs=None, ranges=None, items=None, versions=None) == []
+    assert (
+        found(
+            skew=None,
+            latency=None,
+            knows_status=None,
+            logs=None,
+            ranges=None,
+            items=None,
+            versions=None,
+        )
+        == []
+    )
 
 
 def test_what_is_local() -> None:
@@ -105,7 +147,10 @@ def test_logs_and_items_that_are_lost() -> None:
 
 def finished(spider: str, logs: str) -> list[Job]:
     """Finished jobs, newest first: + has a log, - has none."""
-    urls = [f"/logs/p/{spider}/{number}.log" if sign == "+" else None for number, sign in enumerate(logs)]
+    urls = [
+        f"/logs/p/{spider}/{number}.log" if sign == "+" else None
+        for number, sign in enumerate(logs)
+    ]
     return [
         Job(id=str(number), project="p", spider=spider, state=JobState.FINISHED, log_url=url)
         for number, url in enumerate(urls)
@@ -113,7 +158,9 @@ def finished(spider: str, logs: str) -> list[Job]:
 
 
 def test_which_logs_are_kept() -> None:
-    assert kept_logs([*finished("a", "++++++---"), *finished("b", "+")]) == KeptLogs(kept=7, lost=3, most=6)
+    assert kept_logs([*finished("a", "++++++---"), *finished("b", "+")]) == KeptLogs(
+        kept=7, lost=3, most=6
+    )
     assert kept_logs([]) == KeptLogs()
 
 
@@ -157,9 +204,13 @@ def refused(text: str) -> NodeError:
         ("https://web1", refused("unable to get local issuer"), {"ca": "other.pem"}, "tls", "ca = …"),
     ],
 )  # fmt: skip
-def test_why_one_does_not_answer(url: str, error: NodeError, more: dict[str, Any], topic: str, remedy: str) -> None:
+def test_why_one_does_not_answer(
+    url: str, error: NodeError, more: dict[str, Any], topic: str, remedy: str
+) -> None:
     asked = Node.parse(url, name="web1", ca=more.pop("ca", None))
-    finding = only(node=asked, load=None, error=type(error)(str(error).replace("web1", str(asked), 1)), **more)
+    finding = only(
+        node=asked, load=None, error=type(error)(str(error).replace("web1", str(asked), 1)), **more
+    )
     assert (finding.severity, finding.topic) == (Severity.DANGER, topic)
     assert remedy in finding.remedy
     assert str(asked) not in finding.text
@@ -168,7 +219,9 @@ def test_why_one_does_not_answer(url: str, error: NodeError, more: dict[str, Any
 def test_a_fleet_that_is_mixed() -> None:
     other = Node.parse("web2", name="web2")
     same = fleet_findings([WELL, replace(WELL, node=other)], [LOCAL, other])
-    assert [(one.topic, one.node) for one in same] == [("names", "web1, web2")]  # both call themselves web1
+    assert [(one.topic, one.node) for one in same] == [
+        ("names", "web1, web2")
+    ]  # both call themselves web1
     (mixed, *_) = fleet_findings(
         [WELL, replace(WELL, node=other, versions=("b",)), replace(WELL, versions=())], [LOCAL]
     )
@@ -179,7 +232,12 @@ def test_a_fleet_that_is_mixed() -> None:
 
 
 def test_two_projects_are_not_compared() -> None:
-    one, two = replace(LOCAL, project="one"), replace(Node.parse("web2", name="web2"), project="two")
+    one, two = (
+        replace(LOCAL, project="one"),
+        replace(Node.parse("web2", name="web2"), project="two"),
+    )
     load = replace(WELL.load, node_name="web2") if WELL.load else None
-    assert not fleet_findings([replace(WELL, node=one), replace(WELL, node=two, load=load, versions=("b",))], [])
+    assert not fleet_findings(
+        [replace(WELL, node=one), replace(WELL, node=two, load=load, versions=("b",))], []
+    )
     assert not fleet_findings([], [one, replace(one, name="again", project="two")])

@@ -27,7 +27,9 @@ GIVEN: dict[str, tuple[str, Any]] = {
 def test_each_option_becomes_its_setting_also_a_zero(tmp_path: Path) -> None:
     options = {option: value for option, (_, value) in GIVEN.items()}
     asked = CrawlOptions(spider="easy", **options)
-    assert asked.order(tmp_path).settings == {f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()}
+    assert asked.order(tmp_path).settings == {
+        f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()
+    }
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,15 @@ def test_each_option_becomes_its_setting_also_a_zero(tmp_path: Path) -> None:
 def test_flags_set_words_and_what_is_left_out_sets_nothing(
     tmp_path: Path, option: dict[str, Any], settings: dict[str, str]
 ) -> None:
-    assert CrawlOptions(spider="s", **option).order(tmp_path) == CrawlOrder(spider="s", settings=settings)
+    assert CrawlOptions(spider="s", **option).order(tmp_path) == CrawlOrder(
+        spider="s", settings=settings
+    )
 
 
 def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path: Path) -> None:
-    order = CrawlOptions(spider="s", arg=["a=1", "b=x=y", "a=2"], setting=["LOG_LEVEL=INFO", "EMPTY="]).order(tmp_path)
+    order = CrawlOptions(
+        spider="s", arg=["a=1", "b=x=y", "a=2"], setting=["LOG_LEVEL=INFO", "EMPTY="]
+    ).order(tmp_path)
     assert order.args == {"a": "2", "b": "x=y"}
     assert order.spider_settings == {"LOG_LEVEL": "INFO", "EMPTY": ""}
     assert order.settings == {}
@@ -69,7 +75,9 @@ def test_outputs_are_absolute_and_keep_their_order(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_to_deliver_to_is_absolute_and_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
+def test_a_folder_to_deliver_to_is_absolute_and_an_address_with_a_password_is_refused(
+    tmp_path: Path,
+) -> None:
     asked = CrawlOptions(spider="s", deliver="out").order(tmp_path)
     assert asked.settings == {"DISTRIBUTED_DELIVER": str(tmp_path / "out")}
     for refused in (
@@ -89,7 +97,9 @@ def test_a_folder_to_deliver_to_is_absolute_and_an_address_with_a_password_is_re
         ({"overwrite": ["folder.jl"]}, "is a folder"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_an_output_that_cannot_be_written_is_refused(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
     (tmp_path / "items.jl").write_text("mine")
     (tmp_path / "folder.jl").mkdir()
     with pytest.raises(ConfigError, match=words):

@@ -26,7 +26,11 @@ SPIDER = 'class One(Spider):\n    name = "{}"\n'
 def _project(root: Path) -> None:
     (root / "shop" / "spiders").mkdir(parents=True)
     (root / "scrapy.cfg").write_text(CFG, "utf-8")
-    for name, spider in (("spiders/one", "books"), ("spiders/two", "shoes"), ("other", "no_spider")):
+    for name, spider in (
+        ("spiders/one", "books"),
+        ("spiders/two", "shoes"),
+        ("other", "no_spider"),
+    ):
         (root / "shop" / f"{name}.py").write_text(SPIDER.format(spider), "utf-8")
 
 
@@ -73,7 +77,9 @@ def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
         ("crawl --shards ", []),
     ],
 )
-def test_what_is_offered(offered: Callable[[str], list[str]], line: str, expected: list[str]) -> None:
+def test_what_is_offered(
+    offered: Callable[[str], list[str]], line: str, expected: list[str]
+) -> None:
     assert offered(line) == expected
 
 

@@ -15,10 +15,19 @@ from scrapyd_dist.cli.nodes import deploy
 from scrapyd_dist.cli.output import Output
 from scrapyd_dist.deploy.rollout import BrokenEggError, NodeResult, RollOut, RollOutRequest, Step
 
-from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, DistError, NothingMatched
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConfigError,
+    ConnectionRefused,
+    DistError,
+    NothingMatched,
+)
 from scrapyd_dist.nodes import Node
 
-A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a"), ("b", "web-b"), ("c", "eu 1")))
+A, B, C = (
+    Node.parse(f"{host}:6800", name=name)
+    for host, name in (("a", "web-a"), ("b", "web-b"), ("c", "eu 1"))
+)
 Captured = pytest.CaptureFixture[str]
 GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
 
@@ -35,7 +44,11 @@ def test_without_a_terminal_the_bar_is_a_line_for_each_node_that_is_done(capsys:
             note(B, Step.FAILED)
             note(A, Step.UNDONE)
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["1 of 2: web-a uploaded", "2 of 2: web-b failed", "web-a undone"]
+    assert said.err.splitlines() == [
+        "1 of 2: web-a uploaded",
+        "2 of 2: web-b failed",
+        "web-a undone",
+    ]
     assert said.out == ""
 
 
@@ -75,7 +88,10 @@ def test_json(capsys: Captured) -> None:
     deploy.tell(RollOut(entries), "shop", RollOutRequest(), Output(as_json=True), quiet=False)
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
-    assert [(row["state"], row["spiders"]) for row in document["nodes"]] == [("uploaded", 1), ("failed", None)]
+    assert [(row["state"], row["spiders"]) for row in document["nodes"]] == [
+        ("uploaded", 1),
+        ("failed", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +105,9 @@ def test_json(capsys: Captured) -> None:
          "web-a was not undone: job x uses it."),
     ],
 )  # fmt: skip
-def test_what_has_to_be_known_is_said_once(capsys: Captured, entries: list[NodeResult], quiet: bool, said: str) -> None:
+def test_what_has_to_be_known_is_said_once(
+    capsys: Captured, entries: list[NodeResult], quiet: bool, said: str
+) -> None:
     deploy.tell(RollOut(entries), "shop", RollOutRequest(atomic=True), Output(), quiet=quiet)
     assert capsys.readouterr().err.count(said) == 1
 
@@ -112,7 +130,9 @@ def context(tmp_path: Path) -> Context:
         (["web-b", "*a*"], ["web-a", "web-b"]),
     ],
 )
-def test_nodes_are_chosen_by_names_and_globs(context: Context, patterns: list[str] | None, names: list[str]) -> None:
+def test_nodes_are_chosen_by_names_and_globs(
+    context: Context, patterns: list[str] | None, names: list[str]
+) -> None:
     assert [node.name for node in context.nodes(patterns)] == names
 
 
@@ -125,7 +145,9 @@ def test_what_is_remembered_of_a_node_is_so_under_each_of_its_names(context: Con
 
 
 def test_a_name_that_means_no_node_is_told(context: Context) -> None:
-    with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
+    with pytest.raises(
+        NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"
+    ):
         context.nodes(["web-b", "WEB-a"])
 
 
@@ -148,8 +170,12 @@ def test_an_egg_is_built_and_only_written(sdist: Callable[..., Result], root: Pa
         ("--egg x.egg -p shop", "x.egg cannot be read"),
     ],
 )
-def test_eggs_of_files_are_for_themselves(sdist: Callable[..., Result], root: Path, words: str, said: str) -> None:
-    (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[deploy:web]\nurl = http://127.0.0.1:1/\n")
+def test_eggs_of_files_are_for_themselves(
+    sdist: Callable[..., Result], root: Path, words: str, said: str
+) -> None:
+    (root / "scrapy.cfg").write_text(
+        "[settings]\ndefault = shop.settings\n[deploy:web]\nurl = http://127.0.0.1:1/\n"
+    )
     sdist("deploy", *words.split()).expect(2, said)
 
 
@@ -168,7 +194,9 @@ project = one_too
 """
 
 
-def grouped(root: Path, patterns: list[str] | None = None, **options: Any) -> list[tuple[str, str, list[str]]]:
+def grouped(
+    root: Path, patterns: list[str] | None = None, **options: Any
+) -> list[tuple[str, str, list[str]]]:
     found = deploy._by_project(Context(root), patterns, deploy.DeployOptions(**options))
     return [(one.project, one.settings_module, [node.name for node in one.nodes]) for one in found]
 
@@ -206,7 +234,9 @@ def test_a_pattern_means_one_project(
 
     monkeypatch.setattr(context, "sender", SimpleNamespace(send=send))
     if isinstance(expected, type):
-        with pytest.raises(expected, match="news, shop" if expected is ConfigError else "sdist code projects"):
+        with pytest.raises(
+            expected, match="news, shop" if expected is ConfigError else "sdist code projects"
+        ):
             context.one_project(pattern, (A, B, C))
     else:
         assert context.one_project(pattern, (A, B, C)) == expected

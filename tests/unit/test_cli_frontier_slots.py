@@ -47,12 +47,21 @@ def frontier(sdist: Run) -> Run:
     return partial(sdist, "frontier")
 
 
-def put(store: Store, slot: str, *numbers: int, priority: int = 0, key: bytes | None = None, **fields: Any) -> Batch:
+def put(
+    store: Store,
+    slot: str,
+    *numbers: int,
+    priority: int = 0,
+    key: bytes | None = None,
+    **fields: Any,
+) -> Batch:
     """One batch of pages with these numbers."""
     values = [{"url": f"http://site{number % 3}.com/{number}", **fields} for number in numbers]
     prints = tuple(b"%03d" % number for number in numbers)
     payload = encode(values, key=key)
-    new = NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=prints)
+    new = NewBatch(
+        payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=prints
+    )
     return store.add_batches("shop", [new])[0]
 
 
@@ -64,7 +73,10 @@ def lease(store: Store, *slots: str, seconds: float = 60.0) -> int:
 def kill(store: Store, number: int) -> None:
     """Let the batch's next attempt be its last one."""
     assert lease(store, store.batch("shop", number).slot) == number
-    assert store.fail("shop", number, 1, reason="its worker died", now=2.0, max_attempts=1) is BatchState.DEAD
+    assert (
+        store.fail("shop", number, 1, reason="its worker died", now=2.0, max_attempts=1)
+        is BatchState.DEAD
+    )
 
 
 def waiting(store: Store) -> dict[str, int]:
@@ -95,11 +107,19 @@ def test_what_there_is_is_listed_and_counted(frontier: Run, store: Store) -> Non
     rows = [line.split() for line in frontier("list", "--all").out.splitlines()[1:]]
     assert rows == [["shop", "p0", "3"], ["shop", "q", "0"]]
     told = frontier("list", "--json").json()["frontiers"][0]
-    assert (told["frontier"], told["producers"], told["requests"]["waiting"]) == ("shop", ["links"], 3)
+    assert (told["frontier"], told["producers"], told["requests"]["waiting"]) == (
+        "shop",
+        ["links"],
+        3,
+    )
 
     _, out, err = frontier("count", "shop").expect(0)
     rows = [line.split() for line in out.splitlines()[1:]]
-    assert rows == [["p0", "3", "0", "0", "0"], ["q", "0", "1", "0", "0"], ["total", "3", "1", "0", "0"]]
+    assert rows == [
+        ["p0", "3", "0", "0", "0"],
+        ["q", "0", "1", "0", "0"],
+        ["total", "3", "1", "0", "0"],
+    ]
     assert "1 of 2 slots" in err
     told = frontier("count", "shop", "--prefix", "p", "--json").json()
     assert told["slots"] == [{
@@ -109,7 +129,9 @@ def test_what_there_is_is_listed_and_counted(frontier: Run, store: Store) -> Non
     assert frontier("count", "shop", "--regex", "[pq]0?", "--json").json()["not_empty"] == 1
 
 
-@pytest.mark.parametrize(("prefix", "waiting"), [("p", {"p0": 0, "p1": 2}), ("x", {"x0": 0, "x1": 0})])
+@pytest.mark.parametrize(
+    ("prefix", "waiting"), [("p", {"p0": 0, "p1": 2}), ("x", {"x0": 0, "x1": 0})]
+)
 def test_a_number_of_slots_shows_zeros_where_there_is_none(
     frontier: Run, store: Store, prefix: str, waiting: dict[str, int]
 ) -> None:
@@ -126,7 +148,9 @@ def test_a_crawl_that_is_pulled_is_a_frontier_as_well(frontier: Run, store: Stor
     frontier("delete", "easy-1", "--all", "--yes").expect(2, "sdist crawls clean easy-1")
 
 
-def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store, root: Path) -> None:
+def test_requests_are_shown_in_their_order_and_stay(
+    frontier: Run, store: Store, root: Path
+) -> None:
     key = state_key(state_dir(root))
     put(store, "p", 1, 2)
     put(store, "p", 3, priority=5, key=key, cookies={"sid": "secret"}, meta={"depth": 2})
@@ -134,7 +158,11 @@ def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store,
     before = store.backlog("shop").slots
     out = frontier("dump", "shop", "p", "--num-requests", "2").expect(0).out
     first, second = map(json.loads, out.splitlines())
-    assert first == {"url": "http://site0.com/3", "cookies": {"sid": "secret"}, "meta": {"depth": 2}}
+    assert first == {
+        "url": "http://site0.com/3",
+        "cookies": {"sid": "secret"},
+        "meta": {"depth": 2},
+    }
     assert second["url"] == "http://site1.com/1"
     told = frontier("dump", "shop", "p", "--json").json()
     assert [(one["batch"], one["priority"], len(one["requests"])) for one in told["batches"]] == [
@@ -185,7 +213,9 @@ def test_another_folders_key_reads_nothing_and_says_so(frontier: Run, store: Sto
         ("add shop no.txt --slots 0", 2, "--slots"),
     ],
 )
-def test_bad_input_is_told_and_changes_nothing(frontier: Run, store: Store, line: str, code: int, words: str) -> None:
+def test_bad_input_is_told_and_changes_nothing(
+    frontier: Run, store: Store, line: str, code: int, words: str
+) -> None:
     put(store, "p0", 1)
     before = store.batches("shop")
     _, out, err = frontier(*line.split()).expect(code, words)
@@ -202,17 +232,23 @@ def test_without_a_store_none_is_made(frontier: Run, root: Path) -> None:
 # moving
 
 
-def test_slots_are_split_and_joined_and_every_request_is_there_once(frontier: Run, store: Store) -> None:
+def test_slots_are_split_and_joined_and_every_request_is_there_once(
+    frontier: Run, store: Store
+) -> None:
     for first in range(0, 60, 10):
         put(store, "p0", *range(first, first + 10), priority=first % 20)
     every = urls(frontier, "p0")
     frontier("move", "shop", "p", "q", 4).expect(0, "60 requests of 6 batches")
     assert set(waiting(store)) == {"q0", "q1", "q2", "q3"}
     assert urls(frontier, "q0", "q1", "q2", "q3") == every
-    assert frontier("list", "shop")[1].split() == ["q0", "q1", "q2", "q3"], "what was emptied is not listed"
+    assert frontier("list", "shop")[1].split() == ["q0", "q1", "q2", "q3"], (
+        "what was emptied is not listed"
+    )
     slot = SlotRule(prefix="q", number=4)
     for number in range(60):
-        assert f"http://site{number % 3}.com/{number}" in urls(frontier, slot.of("", b"%03d" % number))
+        assert f"http://site{number % 3}.com/{number}" in urls(
+            frontier, slot.of("", b"%03d" % number)
+        )
     assert {batch.priority for batch in store.batches("shop", {BatchState.SEALED})} == {0, 10}
 
     assert frontier("move", "shop", "q", "r", 1, "--json").json()["batches"] > 6
@@ -229,7 +265,9 @@ def test_a_site_stays_together_when_it_is_moved_by_domain(frontier: Run, store: 
     assert sorted(site for site, _ in set(slots)) == ["site0.com", "site1.com", "site2.com"]
 
 
-def test_whole_batches_are_spread_in_turn_and_what_lies_right_stays(frontier: Run, store: Store) -> None:
+def test_whole_batches_are_spread_in_turn_and_what_lies_right_stays(
+    frontier: Run, store: Store
+) -> None:
     for first in range(4):
         put(store, "p", first)
     assert frontier("move", "shop", "p", "q", 2, "--uniform").code == 0
@@ -244,7 +282,9 @@ def test_what_a_worker_has_is_left_and_told(frontier: Run, store: Store) -> None
     put(store, "p", 1)
     put(store, "p", 2)
     number = lease(store, "p")
-    moved = frontier("move", "shop", "p", "q", 2, "--json").expect(3, f"workers have them now: batch {number}")
+    moved = frontier("move", "shop", "p", "q", 2, "--json").expect(
+        3, f"workers have them now: batch {number}"
+    )
     assert moved.json()["left"] == [number]
     assert store.batch("shop", number).slot == "p"
     frontier("move", "shop", "--batch", number, "away").expect(2, "shop.w1.a1 on one has it")
@@ -278,7 +318,11 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
     for number in range(5):
         put(store, "p", number)
     between(monkeypatch, 3, lambda: os.kill(os.getpid(), 2))
-    told = frontier("move", "shop", "p", "q", 1, "--json").expect(130, "Interrupted after 3 of 5").json()
+    told = (
+        frontier("move", "shop", "p", "q", 1, "--json")
+        .expect(130, "Interrupted after 3 of 5")
+        .json()
+    )
     assert (told["batches"], told["interrupted"]) == (3, True)
     assert waiting(store) == {"p": 2, "q0": 3}
     assert frontier("move", "shop", "p", "q", 1).code == 0
@@ -351,7 +395,9 @@ def test_a_slot_that_was_moved_away_takes_no_memory_with_it(frontier: Run, store
     assert set(store.fingerprints("shop")) >= {b"%03d" % number for number in range(10)}
 
 
-def test_the_whole_frontier_goes_with_what_came_home(frontier: Run, sdist: Run, store: Store, root: Path) -> None:
+def test_the_whole_frontier_goes_with_what_came_home(
+    frontier: Run, sdist: Run, store: Store, root: Path
+) -> None:
     put(store, "p", 1)
     folder = root / ".sdist" / "crawls" / "shop" / "parts"
     folder.mkdir(parents=True)
@@ -368,7 +414,9 @@ def test_the_whole_frontier_goes_with_what_came_home(frontier: Run, sdist: Run, 
         frontier("delete", "shop", "--all", "--yes").expect(2, why)
         sdist("crawls", "clean", "shop", "--yes").expect(2, "removed")
         end()
-    assert sdist("crawls", "clean", "--older-than", "0", "--yes").code == 0, "a frontier goes by its name only"
+    assert sdist("crawls", "clean", "--older-than", "0", "--yes").code == 0, (
+        "a frontier goes by its name only"
+    )
     assert frontier("delete", "shop", "--all", "--yes")[0] == 0
     assert store.crawls() == []
     assert not folder.parent.exists()
@@ -439,7 +487,9 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
         spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time=7200.0, max_batches=50,
         max_requests=150, idle=30.0, node=["web1"], fair=SPREAD,
     )  # fmt: skip
-    assert wanted.scaling() == ScalingPolicy(most=3, per_slot=2, prefix="p", every=60.0, max_time=7200.0)
+    assert wanted.scaling() == ScalingPolicy(
+        most=3, per_slot=2, prefix="p", every=60.0, max_time=7200.0
+    )
     assert wanted.settings() == {
         "DISTRIBUTED_MAX_BATCHES": 50, "DISTRIBUTED_MAX_REQUESTS": 150, "DISTRIBUTED_IDLE": 30.0,
         "DISTRIBUTED_NODES": ["web1"], "DISTRIBUTED_FAIR": SPREAD,
@@ -457,7 +507,9 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
         ("status shop", 0, "No workers are kept running here"),
     ],
 )
-def test_a_frontier_is_no_crawl(sdist: Run, store: Store, command: str, code: int, words: str) -> None:
+def test_a_frontier_is_no_crawl(
+    sdist: Run, store: Store, command: str, code: int, words: str
+) -> None:
     store.update_crawl("shop", state=CrawlState.STOPPED)
     ended, out, err = sdist(*command.split())
     assert (ended, words in out + err) == (code, True), err

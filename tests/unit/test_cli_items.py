@@ -31,30 +31,54 @@ class Shop:
         self.root, self.parts = root, crawl_folder(root, CRAWL) / "parts"
         self.parts.mkdir(parents=True)
         with self.opened() as store:
-            store.add_crawl(Crawl(id=CRAWL, project="shop", spider="shop", created=1.0, state=CrawlState.FINDING))
+            store.add_crawl(
+                Crawl(
+                    id=CRAWL, project="shop", spider="shop", created=1.0, state=CrawlState.FINDING
+                )
+            )
         self._batches = 0
 
     def own(self, shard: int, text: str) -> None:
         (self.parts / f"own-{shard}.jl").write_text(text)
 
     def opened(self) -> closing[Store]:
-        return closing(open_store(self.root / ".sdist" / "store.db", key=state_key(self.root / ".sdist")))
+        return closing(
+            open_store(self.root / ".sdist" / "store.db", key=state_key(self.root / ".sdist"))
+        )
 
-    def batch(self, text: str | None, *, items: int | None = None, feeds: list[str] | None = None) -> str:
+    def batch(
+        self, text: str | None, *, items: int | None = None, feeds: list[str] | None = None
+    ) -> str:
         """A batch with an accepted attempt whose part has this text; None: it is out on a node."""
         self._batches += 1
         job = job_id(CRAWL, self._batches, 1)
         with self.opened() as store:
             batch = store.seal(CRAWL, NewBatch(payload={"x": "y"}, size=1), [], {"sealed": 1})
-            store.open_attempt(CRAWL, Attempt(batch=batch.number, number=1, job=job, node="web1", url=URL))
+            store.open_attempt(
+                CRAWL, Attempt(batch=batch.number, number=1, job=job, node="web1", url=URL)
+            )
             store.sent(CRAWL, batch.number, 1)
             if text is not None:
                 (self.parts / f"{job}.jl").write_text(text)
-                described = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
-                counts = {"items": text.count("\n") if items is None else items, "feeds": feeds or []}
+                described = {
+                    "bytes": len(text),
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                }
+                counts = {
+                    "items": text.count("\n") if items is None else items,
+                    "feeds": feeds or [],
+                }
                 report = {**counts, "part": described}
                 part = "" if feeds else f"{job}.jl"
-                store.accept(CRAWL, batch.number, 1, report=report, part=part, misses=[], now=float(self._batches))
+                store.accept(
+                    CRAWL,
+                    batch.number,
+                    1,
+                    report=report,
+                    part=part,
+                    misses=[],
+                    now=float(self._batches),
+                )
         return job
 
     def change(self, **fields: Any) -> None:
@@ -68,18 +92,24 @@ def shop(root: Path) -> Shop:
 
 
 def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int | None:
-    return asks(item_commands.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
+    return asks(item_commands.merge)(
+        name=list(names), output=[out], overwrite=None, key=key, as_json=True
+    )
 
 
 def pulled(*, as_json: bool) -> int | None:
-    return asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json)
+    return asks(item_pull.pull)(
+        name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json
+    )
 
 
 def rows(name: str = "all.jl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(name).read_text().splitlines()]
 
 
-def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(shop: Shop, capsys: Captured) -> None:
+def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(
+    shop: Shop, capsys: Captured
+) -> None:
     shop.own(0, '{"n": 0}\n{"n": 1}\n')
     shop.own(10, '{"n": 3}\n')
     shop.own(2, '{"n": 2}\n{"n": 99')
@@ -92,11 +122,18 @@ def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(shop: Shop, c
     assert "is not finished (finding): these are the items of 1 batch so far" in said.err
     assert "own-2.jl: a torn last line of 8 bytes was left out" in said.err
     document = json.loads(said.out)
-    assert (document["schema"], document["items"], document["files"], document["problems"]) == (1, 6, 4, [])
+    assert (document["schema"], document["items"], document["files"], document["problems"]) == (
+        1,
+        6,
+        4,
+        [],
+    )
     assert document["torn"] == [str(shop.parts / "own-2.jl")]
 
 
-def test_a_part_with_another_number_of_items_than_reported_is_named(shop: Shop, capsys: Captured) -> None:
+def test_a_part_with_another_number_of_items_than_reported_is_named(
+    shop: Shop, capsys: Captured
+) -> None:
     good, bad = shop.batch('{"n": 1}\n'), shop.batch('{"n": 2}\n', items=3)
     gone = shop.batch('{"n": 3}\n')
     (shop.parts / f"{gone}.jl").unlink()
@@ -109,7 +146,9 @@ def test_a_part_with_another_number_of_items_than_reported_is_named(shop: Shop, 
     assert len(json.loads(said.out)["problems"]) == 2
 
 
-def test_a_part_that_is_not_what_its_worker_wrote_is_left_out_and_named(shop: Shop, capsys: Captured) -> None:
+def test_a_part_that_is_not_what_its_worker_wrote_is_left_out_and_named(
+    shop: Shop, capsys: Captured
+) -> None:
     shop.own(0, '{"n": 0}\n{"n": 1,\n')
     bad = shop.batch('{"n": 2}\n')
     shop.batch('{"n": 3}\n')
@@ -117,7 +156,10 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_left_out_and_named(shop: Sh
     assert merged(CRAWL) == 3
     assert [row["n"] for row in rows()] == [0, 3]
     said = capsys.readouterr().err
-    assert f"{bad}: its part {shop.parts / bad}.jl is not what its worker wrote, and was left out (1 item)" in said
+    assert (
+        f"{bad}: its part {shop.parts / bad}.jl is not what its worker wrote, and was left out (1 item)"
+        in said
+    )
     assert "own-0.jl: 1 line is no item and was left out" in said
 
 
@@ -134,7 +176,9 @@ def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys:
     assert f"{CRAWL} ended with exit code 3; `sdist status {CRAWL}` says what it lacks." in said
 
 
-def test_files_are_looked_into_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_files_are_looked_into_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     monkeypatch.chdir(tmp_path)  # which is no project
     Path("a.jl").write_text('{"id": 1, "tags": ["x", "y"]}\nnonsense\n[]\n{"id": 2}\n')
     Path("b.jl.part").write_text('{"id": 1, "more": {"a": 1}}\n{"id": 3')
@@ -151,7 +195,9 @@ def test_the_read_back_feeds_of_a_crawl_are_its_items(shop: Shop, tmp_path: Path
     feeds.mkdir()
     (feeds / "1.jl").write_text('{"n": 1}\n')
     shop.batch("", feeds=[f"file://{feeds}/1.jl"])
-    shop.change(options={"settings": {"DISTRIBUTED_TARGET_FEED_URL": f"file://{feeds}/%(batch)s.jl"}})
+    shop.change(
+        options={"settings": {"DISTRIBUTED_TARGET_FEED_URL": f"file://{feeds}/%(batch)s.jl"}}
+    )
     assert merged(CRAWL) == 0
     assert rows() == [{"n": 1}]
     (feeds / "1.jl").unlink()
@@ -165,7 +211,11 @@ def test_the_read_back_feeds_of_a_crawl_are_its_items(shop: Shop, tmp_path: Path
         ({"name": [CRAWL]}, NothingMatched, "no items have come home yet"),
         ({"name": [CRAWL], "output": None}, ConfigError, "-o items.jl"),
         ({"name": [CRAWL], "output": ["all.xml"]}, ConfigError, "merged into"),
-        ({"name": [CRAWL], "output": ["scrapy.cfg:json"]}, ConfigError, "nothing can be added to a JSON list"),
+        (
+            {"name": [CRAWL], "output": ["scrapy.cfg:json"]},
+            ConfigError,
+            "nothing can be added to a JSON list",
+        ),
         ({"name": [".sdist"]}, ConfigError, "is a folder"),
         ({"name": ["scrapy.cfg"]}, ConfigError, "no file of JSON lines"),
     ],
@@ -173,7 +223,13 @@ def test_the_read_back_feeds_of_a_crawl_are_its_items(shop: Shop, tmp_path: Path
 def test_what_makes_no_sense_is_one_paragraph(
     shop: Shop, arguments: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
-    asked: dict[str, Any] = {"output": ["all.jl"], "overwrite": None, "key": None, "as_json": False, **arguments}
+    asked: dict[str, Any] = {
+        "output": ["all.jl"],
+        "overwrite": None,
+        "key": None,
+        "as_json": False,
+        **arguments,
+    }
     with pytest.raises(kind, match=said):
         asks(item_commands.merge)(**asked)
     assert not Path("all.jl").exists()
@@ -198,7 +254,14 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: Captured) -> N
 
 def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
     def tailed(count: int, **more: Any) -> list[Any]:
-        asked = {"crawl": None, "follow": False, "items": count, "with_node": False, "timeout": 1, **more}
+        asked = {
+            "crawl": None,
+            "follow": False,
+            "items": count,
+            "with_node": False,
+            "timeout": 1,
+            **more,
+        }
         assert asks(item_commands.tail)(**asked) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -215,7 +278,13 @@ def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("c.b1.a1", "c.b1.a1"), ("../../etc/x", "..%2F..%2Fetc%2Fx"), ("..", "%2E%2E"), (".", "%2E"), ("a b", "a b")],
+    [
+        ("c.b1.a1", "c.b1.a1"),
+        ("../../etc/x", "..%2F..%2Fetc%2Fx"),
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+        ("a b", "a b"),
+    ],
 )
 def test_a_foreign_name_never_leads_out_of_the_folder(text: str, name: str) -> None:
     assert file_name(text) == name

@@ -24,7 +24,14 @@ from scrapyd_dist.cli.output import Output
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched, StoreError
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConfigError,
+    ConnectionRefused,
+    NodeError,
+    NothingMatched,
+    StoreError,
+)
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs import log_reads
@@ -41,8 +48,14 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 OLD, NEW = "1793491200-187649984473770", "1793577600-206414982921147"
 
 
-def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str) -> NodeStatus:
-    load = None if error else Load(pending=pending, running=running, finished=0, node_name="web1", date=NOW)
+def seen(
+    pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str
+) -> NodeStatus:
+    load = (
+        None
+        if error
+        else Load(pending=pending, running=running, finished=0, node_name="web1", date=NOW)
+    )
     return NodeStatus(node=NODE, load=load, error=error, versions=versions or None)
 
 
@@ -63,7 +76,9 @@ def test_drift(mine: tuple[str, ...], others: tuple[str, ...], drift: bool) -> N
     one, two, three = seen(0, 0, None, *mine), seen(0, 0, None, *others), seen(0, 0, None, *others)
     assert one.document(newest_of([one, two, three]))["drift"] is drift
     one.versions = None
-    assert (newest_of([one]), one.document(NEW)["drift"]) == (None, None), "without versions it is not known"
+    assert (newest_of([one]), one.document(NEW)["drift"]) == (None, None), (
+        "without versions it is not known"
+    )
     one.versions = ()
     assert one.document(NEW)["drift"] is True
 
@@ -78,7 +93,13 @@ def test_a_row_has_no_password() -> None:
 
 
 def test_a_clock_is_told_of_when_it_is_wrong() -> None:
-    assert [clock(skew) for skew in (None, 0.4, -1.9, 2.0, -3600.2)] == ["", "", "", "+2 s", "-3600 s"]
+    assert [clock(skew) for skew in (None, 0.4, -1.9, 2.0, -3600.2)] == [
+        "",
+        "",
+        "",
+        "+2 s",
+        "-3600 s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +112,9 @@ def test_a_clock_is_told_of_when_it_is_wrong() -> None:
         (None, None),
     ],
 )
-def test_the_project_is_named_without_running_it(tmp_path: Path, text: str | None, name: str | None) -> None:
+def test_the_project_is_named_without_running_it(
+    tmp_path: Path, text: str | None, name: str | None
+) -> None:
     if text is not None:
         (tmp_path / "shop").mkdir()
         (tmp_path / "shop" / "settings.py").write_text(text, "utf-8")
@@ -102,7 +125,13 @@ def test_the_project_is_named_without_running_it(tmp_path: Path, text: str | Non
 
 def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
     waited, stages = DrainResult(node=NODE), []
-    for at, pending, running in [(100, 0, 1), (101, 0, 0), (103, 1, 0), (104, 0, 0), (107, 0, 0)]:  # one more job came
+    for at, pending, running in [
+        (100, 0, 1),
+        (101, 0, 0),
+        (103, 1, 0),
+        (104, 0, 0),
+        (107, 0, 0),
+    ]:  # one more job came
         waited.load = seen(pending, running).load
         waited.saw(None, at, settled=3)
         stages.append((waited.text(), waited.over, waited.stage))
@@ -130,7 +159,10 @@ def test_waiting_for_one_that_starts_nothing_ends() -> None:
     assert (waited.over, waited.stage) == (True, "wedged")
 
 
-NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for number, slots in [(1, 2), (2, 2), (3, 8)]]
+NODES = [
+    replace(Node.parse(f"web{number}", slots=slots), project="p")
+    for number, slots in [(1, 2), (2, 2), (3, 8)]
+]
 
 
 def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
@@ -158,7 +190,11 @@ def test_a_named_node_and_all_nodes() -> None:
     assert [node.host for node in made.places(None, all_nodes=True)] == ["web1", "web2", "web3"]
     with pytest.raises(NothingMatched, match="web2:6800"):
         made.places("nosuch", all_nodes=False)
-    made = replace(made, errors={NODES[1]: ConnectionRefused.at("web2")}, _seen={NODES[0]: made._seen[NODES[0]]})
+    made = replace(
+        made,
+        errors={NODES[1]: ConnectionRefused.at("web2")},
+        _seen={NODES[0]: made._seen[NODES[0]]},
+    )
     with pytest.raises(ConnectionRefused, match="web2"):
         made.places("web2:6800", all_nodes=False)
 
@@ -172,11 +208,18 @@ CRAWLS, OLDER, NEWER = "0-a1795176000-001250999896491", "1795170000", "179518000
         ([["a", "b"], ["a"], ["a", "b"]], None, "a", "when it was deployed is not known"),
         ([["1_9", "1_10"], ["1_9", "1_10"], ["1_10"]], "1.10", "1_10", ""),
         ([[CRAWLS, OLDER, NEWER, "r9-main"]] * 3, None, NEWER, "(when r9-main came is not known)"),
-        ([[CRAWLS, OLDER, NEWER], [CRAWLS, OLDER], [OLDER]], None, OLDER, "newest deployment that all"),
+        (
+            [[CRAWLS, OLDER, NEWER], [CRAWLS, OLDER], [OLDER]],
+            None,
+            OLDER,
+            "newest deployment that all",
+        ),
         ([[CRAWLS]] * 3, None, CRAWLS, "which a crawl brought"),
     ],
 )
-def test_the_version_is_one_that_all_have(versions: list[list[str]], wanted: str | None, chosen: str, why: str) -> None:
+def test_the_version_is_one_that_all_have(
+    versions: list[list[str]], wanted: str | None, chosen: str, why: str
+) -> None:
     made = fleet(0, 0, 0, versions=versions)
     assert made._common(wanted) == chosen
     assert why in made.why
@@ -192,9 +235,13 @@ def test_no_version_in_common() -> None:
 
 def test_a_file_of_jobs(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
-    file.write_text('\ufeffspider,node,priority,s:DEPTH,category\neasy,web1,2,1,"a, b"\nhard,,,,\n', "utf-8")
+    file.write_text(
+        '\ufeffspider,node,priority,s:DEPTH,category\neasy,web1,2,1,"a, b"\nhard,,,,\n', "utf-8"
+    )
     first, second = read_jobs(file, JobRow(spider=""))
-    assert first == JobRow(spider="easy", node="web1", priority=2.0, args={"category": "a, b"}, settings={"DEPTH": "1"})
+    assert first == JobRow(
+        spider="easy", node="web1", priority=2.0, args={"category": "a, b"}, settings={"DEPTH": "1"}
+    )
     assert second == JobRow(spider="hard")
     file.write_text("spider,l:site,l:kind\neasy,shop.com,\n", "utf-8")
     (row,) = read_jobs(file, JobRow(spider="", labels=("night=1",)))
@@ -213,7 +260,9 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
         (b"spider\n\xff\n", "UTF-8"),
     ],
 )
-def test_a_file_that_makes_no_sense_or_is_not_there(tmp_path: Path, data: bytes | None, said: str) -> None:
+def test_a_file_that_makes_no_sense_or_is_not_there(
+    tmp_path: Path, data: bytes | None, said: str
+) -> None:
     file = tmp_path / "jobs.csv"
     if data is not None:
         file.write_bytes(data)
@@ -252,9 +301,17 @@ def lines(text: str) -> list[LogLine]:
         ("abc", {"around": 5}, []),
     ],
 )
-def test_matches_and_the_lines_around_them(text: str, options: dict[str, int], told: list[str]) -> None:
-    found = groups(lines("\n".join(text)), lambda line: line.text == "x", **{"around": 0, "most": 99, **options})
-    assert ["".join(line.text.upper() if hit else line.text for line, hit in group) for group in found] == told
+def test_matches_and_the_lines_around_them(
+    text: str, options: dict[str, int], told: list[str]
+) -> None:
+    found = groups(
+        lines("\n".join(text)),
+        lambda line: line.text == "x",
+        **{"around": 0, "most": 99, **options},
+    )
+    assert [
+        "".join(line.text.upper() if hit else line.text for line, hit in group) for group in found
+    ] == told
 
 
 def test_a_level_leaves_what_is_below_and_a_traceback_belongs_to_its_error() -> None:
@@ -264,16 +321,28 @@ def test_a_level_leaves_what_is_below_and_a_traceback_belongs_to_its_error() -> 
 
 
 def test_which_lines_are_kept() -> None:
-    above, info, error = lines("above\n2026-11-20 23:05:01 [a] INFO: x\n2026-11-20 23:06:01 [a] ERROR: x\n")
+    above, info, error = lines(
+        "above\n2026-11-20 23:05:01 [a] INFO: x\n2026-11-20 23:06:01 [a] ERROR: x\n"
+    )
     hour = timedelta(hours=1)  # the node is an hour before UTC
     since = datetime(2026, 11, 20, 22, 6, tzinfo=timezone.utc)
     assert [LogFilter().wants(line, hour) for line in (above, info, error)] == [True, True, True]
-    assert [LogFilter(level=3).wants(line, hour) for line in (above, info, error)] == [False, False, True]
-    assert [LogFilter(since=since).wants(line, hour) for line in (above, info, error)] == [False, False, True]
+    assert [LogFilter(level=3).wants(line, hour) for line in (above, info, error)] == [
+        False,
+        False,
+        True,
+    ]
+    assert [LogFilter(since=since).wants(line, hour) for line in (above, info, error)] == [
+        False,
+        False,
+        True,
+    ]
     assert LogFilter(since=since).wants(info, timedelta())
 
 
-def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_for(tmp_path: Path) -> None:
+def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_for(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     node = Node.parse("http://web1:6800/", name="web1")
     with closing(open_store(state_dir(tmp_path) / "store.db")) as store:
@@ -297,7 +366,9 @@ def test_jobs_that_were_removed_while_their_command_waited_have_not_finished(
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     hook = EventHook(target="", option="--on-finish", event="the end of the jobs")
     with closing(Context(tmp_path)) as context:
-        runner = QueueRunner(context=context, project="shop", timeout=1.0, own=["easy-1"], quiet=True)
+        runner = QueueRunner(
+            context=context, project="shop", timeout=1.0, own=["easy-1"], quiet=True
+        )
         assert _work_off(runner, [], hook, Output(as_json=True)) == 1
     assert "easy-1" in capsys.readouterr().err
 
@@ -316,9 +387,13 @@ class ForgetfulNode:
 
 
 @pytest.mark.parametrize(("silent", "left"), [(100.0, ["easy-1"]), (200.0, [])])
-def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(silent: float, left: list[str]) -> None:
+def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(
+    silent: float, left: list[str]
+) -> None:
     node = Node.parse("http://web1:6800/", name="web1")
-    record = JobRecord(id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url)
+    record = JobRecord(
+        id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url
+    )
     known, sender = {"easy-1": [listed_again(record, node)]}, ForgetfulNode(silent)
     assert Waited(sender=sender, nodes=[node], names=("easy-1",), remembered=known).left() == left
     seen = log_reads.look(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
@@ -329,7 +404,9 @@ def test_jobs_are_listed_also_when_the_store_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = Node.parse("http://web1:6800/", name="web1")
-    record = JobRecord(id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url)
+    record = JobRecord(
+        id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url
+    )
 
     def full(*_: object) -> bool:
         raise StoreError("the disk is full.")
@@ -337,14 +414,18 @@ def test_jobs_are_listed_also_when_the_store_cannot_be_written(
     with closing(open_store(tmp_path / "store.db")) as store:
         store.keep_jobs([record])
         monkeypatch.setattr(store, "keep_jobs", full)
-        over = Judged(row=listed_again(record, node), verdict=Verdict(outcome=Outcome.FINISHED), record=record)
+        over = Judged(
+            row=listed_again(record, node), verdict=Verdict(outcome=Outcome.FINISHED), record=record
+        )
         JobMemory(store).learn([over])
         assert store.jobs() == [record]
     assert "not remembered: the disk is full." in capsys.readouterr().err
 
 
 def test_an_argument_may_be_a_setting_as_for_scrapyd_client() -> None:
-    args, settings = split_arguments(["a=1", "setting=LOG_LEVEL=INFO", "settings2=x"], ["LOG_LEVEL=DEBUG", "X=Y=Z"])
+    args, settings = split_arguments(
+        ["a=1", "setting=LOG_LEVEL=INFO", "settings2=x"], ["LOG_LEVEL=DEBUG", "X=Y=Z"]
+    )
     assert args == {"a": "1", "settings2": "x"}
     assert settings == {"LOG_LEVEL": "DEBUG", "X": "Y=Z"}
     with pytest.raises(ConfigError, match="NAME=VALUE"):

@@ -34,7 +34,13 @@ QUIET = watcher.WatchOptions(no_progress=True)
 
 
 def a_crawl(state: CrawlState = CrawlState.STARTING, **fields: Any) -> Crawl:
-    values: dict[str, Any] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
+    values: dict[str, Any] = {
+        "id": "c",
+        "project": "p",
+        "spider": "easy",
+        "created": time.time(),
+        **fields,
+    }
     return Crawl(state=state, **values)
 
 
@@ -65,7 +71,9 @@ def ended() -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("spider", ["easy", "books.example.com", "ümlaut und leer", "x" * 200, "..."])
+@pytest.mark.parametrize(
+    "spider", ["easy", "books.example.com", "ümlaut und leer", "x" * 200, "..."]
+)
 def test_any_spider_gives_a_name_that_a_crawl_can_have(spider: str) -> None:
     name = crawl_name(spider, NOW)
     assert CRAWL_NAME.fullmatch(name)
@@ -96,7 +104,9 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
     assert not (tmp_path / ".sdist" / "crawls").exists()
 
 
-def test_a_process_lives_that_is_the_one_which_gave_the_last_sign_of_life(ended: subprocess.Popen[bytes]) -> None:
+def test_a_process_lives_that_is_the_one_which_gave_the_last_sign_of_life(
+    ended: subprocess.Popen[bytes],
+) -> None:
     assert producer_process.lives(that_runs())
     assert not producer_process.lives(a_crawl(pid=ended.pid, beat=time.time()))
     assert not producer_process.lives(a_crawl(pid=None))
@@ -120,7 +130,9 @@ def test_a_crawl_that_is_finished_or_runs_is_not_started_again(
         producer_process.begin_again(tmp_path, store, "c")
 
 
-def test_the_page_of_a_report_may_go_to_standard_output(sdist: Callable[..., Result], root: Path) -> None:
+def test_the_page_of_a_report_may_go_to_standard_output(
+    sdist: Callable[..., Result], root: Path
+) -> None:
     with closing(Context(root)) as context:
         context.new_store.add_crawl(a_crawl(id="c"))
     assert sdist("report", "c", "-o", "-").expect(0).out.strip().startswith("<!doctype")
@@ -129,7 +141,9 @@ def test_the_page_of_a_report_may_go_to_standard_output(sdist: Callable[..., Res
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_to_resume_what_is_finished_ends_as_it_did(sdist: Callable[..., Result], root: Path, code: int) -> None:
+def test_to_resume_what_is_finished_ends_as_it_did(
+    sdist: Callable[..., Result], root: Path, code: int
+) -> None:
     """A task of a pipeline may be run again."""
     with closing(Context(root)) as context:
         context.new_store.add_crawl(a_crawl(id="c"))
@@ -143,7 +157,9 @@ def test_resume_starts_a_process_for_the_same_crawl(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, state: CrawlState
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    store.add_crawl(a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
+    store.add_crawl(
+        a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}})
+    )
     _, process = producer_process.begin_again(tmp_path, store, "c")
     process.wait(20)
     row = store.crawl("c")
@@ -157,9 +173,16 @@ def test_last_words_are_the_last_error_else_the_end(tmp_path: Path, folder: Path
     assert producer_process.last_words(tmp_path, "c") == ""
     log = folder / "producer.log"
     log.write_text("".join(f"line {at}\n\n" for at in range(50)))
-    assert producer_process.last_words(tmp_path, "c").splitlines() == [f"line {at}" for at in range(38, 50)]
-    log.write_text("2026 [x] ERROR: first\nmore\n2026 [x] ERROR: second\nwhy\n2026 [x] INFO: closed\n")
-    assert producer_process.last_words(tmp_path, "c").splitlines()[:2] == ["2026 [x] ERROR: second", "why"]
+    assert producer_process.last_words(tmp_path, "c").splitlines() == [
+        f"line {at}" for at in range(38, 50)
+    ]
+    log.write_text(
+        "2026 [x] ERROR: first\nmore\n2026 [x] ERROR: second\nwhy\n2026 [x] INFO: closed\n"
+    )
+    assert producer_process.last_words(tmp_path, "c").splitlines()[:2] == [
+        "2026 [x] ERROR: second",
+        "why",
+    ]
 
 
 def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
@@ -170,7 +193,12 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     program.write_text('#!/bin/sh\necho "$@" "$SDIST_STORE"\nps -o sid= -o pid= -p $$\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    order = CrawlOrder(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
+    order = CrawlOrder(
+        spider="easy",
+        settings={"DISTRIBUTED_SHARDS": 3},
+        spider_settings={"A": "b"},
+        args={"c": "d"},
+    )
     crawl, process = producer_process.begin(tmp_path, store, order, None)
     process.wait(20)
     log = producer_process.crawl_folder(tmp_path, crawl.id) / "producer.log"
@@ -201,7 +229,9 @@ def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
     assert second.id == "another"
 
 
-def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(tmp_path: Path, store: Store, capsys: Captured) -> None:
+def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
+    tmp_path: Path, store: Store, capsys: Captured
+) -> None:
     summary = {"items": 5, "failed_urls": 2, "duration_s": 1}
     store.add_crawl(a_crawl(CrawlState.FINISHED, exit_code=3, summary=summary))
     store.add_misses("c", [Miss(url="http://w/1", kind="failed", reason="503")])
@@ -212,11 +242,21 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(tmp_path: Path, stor
     assert said.err == ""
 
 
-def test_json_is_one_document_and_nothing_else(tmp_path: Path, store: Store, capsys: Captured) -> None:
+def test_json_is_one_document_and_nothing_else(
+    tmp_path: Path, store: Store, capsys: Captured
+) -> None:
     store.add_crawl(
-        a_crawl(CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c")
+        a_crawl(
+            CrawlState.STOPPED,
+            exit_code=3,
+            summary={"items": 5},
+            message="Go on with: sdist resume c",
+        )
     )
-    assert watcher.watch(tmp_path, store, "c", watcher.WatchOptions(as_json=True, no_progress=True)) == 3
+    assert (
+        watcher.watch(tmp_path, store, "c", watcher.WatchOptions(as_json=True, no_progress=True))
+        == 3
+    )
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert (document["schema"], document["state"], document["items"]) == (1, "stopped", 5)
@@ -319,10 +359,14 @@ def test_the_state_in_a_word() -> None:
     assert watcher.alive_state(a_crawl(CrawlState.WORKING, pid=None)) == "died"
 
 
-def test_a_pause_tells_of_jobs_that_cannot_wait(store: Store, tmp_path: Path, capsys: Captured) -> None:
+def test_a_pause_tells_of_jobs_that_cannot_wait(
+    store: Store, tmp_path: Path, capsys: Captured
+) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = p.settings\n")
     store.add_crawl(that_runs())
-    store.update_crawl("c", summary={"paused": True, "nodes": [{"unleased": 2}, {"unleased": 0}, {}]})
+    store.update_crawl(
+        "c", summary={"paused": True, "nodes": [{"unleased": 2}, {"unleased": 0}, {}]}
+    )
     with closing(Context(tmp_path)) as context:
         stored_crawls.pause(context, "c")
     assert store.wanted("c") == "pause"

@@ -26,7 +26,12 @@ def parsed(text: str) -> tuple[Node, ...]:
 
 @pytest.mark.parametrize(
     "before",
-    ["[settings]\ndefault = a.settings\n", "# a comment\n[settings]\ndefault = a.settings", "", "[deploy]\r\n# x\r\n"],
+    [
+        "[settings]\ndefault = a.settings\n",
+        "# a comment\n[settings]\ndefault = a.settings",
+        "",
+        "[deploy]\r\n# x\r\n",
+    ],
     ids=["usual", "no line end", "empty", "windows"],
 )
 def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None:
@@ -41,7 +46,9 @@ def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None
     assert second.password == "$SDIST_WEB2_PASSWORD"
 
 
-def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_that_a_configuration_file_takes_for_its_own_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME_OF", "wrong")
     wanted = [replace(Node.parse("http://h:1/p%20q/$HOME_OF", name="a"), username="50%")]
     (node,) = parsed(appended("", wanted))
@@ -53,7 +60,10 @@ def test_a_node_is_called_after_its_host_where_that_says_something_else_by_a_fre
     names = {"web1.example.com": "web1", "10.0.0.1": "node1", "http://[::1]:6800": "node1", "localhost": "node1",
              "taken.example.com": "node1"}  # fmt: skip
     assert {text: free_name(Node.parse(text), ["taken"]) for text in names} == names
-    assert [one.name for one in named(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == ["node2", "node4"]
+    assert [one.name for one in named(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == [
+        "node2",
+        "node4",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +142,9 @@ def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> Non
         ("DISTRIBUTED_STORE = 'a.db", None),  # the producer tells what is wrong with it
     ],
 )
-def test_a_setting_is_read_where_it_is_a_plain_text(root: Path, text: str, address: str | None) -> None:
+def test_a_setting_is_read_where_it_is_a_plain_text(
+    root: Path, text: str, address: str | None
+) -> None:
     settings(root, text)
     assert where(root) == (address or str(root / ".sdist" / "store.db"))
 
@@ -143,7 +155,9 @@ def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
     settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
     with pytest.raises(ConfigError, match="SDIST_STORE"):
         where(root)
-    (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8")
+    (root / "scrapy.cfg").write_text(
+        "[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8"
+    )
     with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
         where(root)
     monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
@@ -162,14 +176,16 @@ def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:
         assert context.root == root
         assert context.store_if_any is None
         with pytest.raises(NothingMatched):
-            context.store  # noqa: B018 - it is opened here
+            context.store
         assert not (root / ".sdist").exists()
         assert context.new_store is context.new_store is context.store is context.store_if_any
     with closing(Context(root)) as context:
         assert context.store.crawls() == []  # what was made is there
 
 
-def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_password_is_not_shown() -> None:
+def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_password_is_not_shown() -> (
+    None
+):
     settings: dict[str, list[Any]] = {
         "DISTRIBUTED_LEASE": [float("inf"), "project"], "DISTRIBUTED_NODES": [{"me:hush@web1": 1}, "project"],
         "DISTRIBUTED_SHARDS": ["20", "cmdline"], "DISTRIBUTED_STORE": ["", ""], "BOT_NAME": [5, "project"],

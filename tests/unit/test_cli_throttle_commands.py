@@ -51,7 +51,10 @@ def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> N
     assert rules(root) == {"example.com": Rule(blocked=True)}
     sdist("unblock", "example.com")
     assert rules(root) == {}
-    assert "That leaves it none: it rests." in sdist("set", "a.com", "--hits", 5, "--window", 1, "--scale", 0.1).err
+    assert (
+        "That leaves it none: it rests."
+        in sdist("set", "a.com", "--hits", 5, "--window", 1, "--scale", 0.1).err
+    )
     assert shown(sdist)["domains"][0]["state"] == "paused"
 
 
@@ -72,7 +75,9 @@ def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> N
         (("apply", "limits.yml", "--dry-run", "--now"), "--now"),
     ],
 )  # fmt: skip
-def test_a_mistake_changes_nothing(sdist: Run, root: Path, arguments: tuple[object, ...], part: str) -> None:
+def test_a_mistake_changes_nothing(
+    sdist: Run, root: Path, arguments: tuple[object, ...], part: str
+) -> None:
     assert sdist(*arguments).expect(2, part).out == ""
     assert not (root / ".sdist" / "store.db").exists() or rules(root) == {}
 
@@ -104,8 +109,14 @@ def test_a_file_is_applied_as_a_whole_and_shown_before(sdist: Run, root: Path) -
     document = json.loads(out)
     assert (code, document["dry_run"], document["version"]) == (0, False, shown(sdist)["version"])
     was = {"hits": 1, "window": 1.0, "scale": 1.0, "blocked": False, "paused": False}
-    assert {row["domain"]: (row["was"], row["is"]) for row in document["changes"]}["gone.com"] == (was, None)
-    assert rules(root) == {"a.com": Rule(hits=10, window=60.0, paused=True), "b.com": Rule(blocked=True)}
+    assert {row["domain"]: (row["was"], row["is"]) for row in document["changes"]}["gone.com"] == (
+        was,
+        None,
+    )
+    assert rules(root) == {
+        "a.com": Rule(hits=10, window=60.0, paused=True),
+        "b.com": Rule(blocked=True),
+    }
     assert sdist("apply", "limits.yml", "--dry-run")[0] == 0
     assert "are those of limits.yml already" in sdist("apply", "limits.yml")[2]
 
@@ -113,14 +124,18 @@ def test_a_file_is_applied_as_a_whole_and_shown_before(sdist: Run, root: Path) -
 def test_a_bad_file_is_refused_whole_with_its_lines(sdist: Run, root: Path) -> None:
     sdist("apply", "limits.yml")
     before = rules(root)
-    (root / "limits.yml").write_text("domains:\n  c.com: {hits: 1, window: 1}\n  d.com: {hits: 1}\n", "utf-8")
+    (root / "limits.yml").write_text(
+        "domains:\n  c.com: {hits: 1, window: 1}\n  d.com: {hits: 1}\n", "utf-8"
+    )
     sdist("apply", "limits.yml").expect(2, "limits.yml:3: d.com: window is missing")
     assert sdist("apply", "none.yml")[0] == 4
     assert sdist("apply", ".")[0] == 2
     assert rules(root) == before
 
 
-def test_a_file_comes_through_standard_input(sdist: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_comes_through_standard_input(
+    sdist: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "wrong.yml").write_text("no", "utf-8")
     with (root / "limits.yml").open() as right, (root / "wrong.yml").open() as wrong:
         monkeypatch.setattr("sys.stdin", right)
@@ -151,7 +166,11 @@ def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
     by_name = {row["domain"]: row for row in document["domains"]}
     assert list(by_name) == [ALL, "a.com", "b.com", "c.com"]
     a, c = by_name["a.com"], by_name["c.com"]
-    assert (a["limit"], a["state"], a["granted"]) == ({"hits": 10, "window": 60.0, "scale": 1.0}, "open", 1)
+    assert (a["limit"], a["state"], a["granted"]) == (
+        {"hits": 10, "window": 60.0, "scale": 1.0},
+        "open",
+        1,
+    )
     assert (a["keys"], a["pages"]) == ({"a.com": 1}, {"one": 3})
     assert 0.0 < a["latest_in"] <= 12.0
     assert (by_name["b.com"]["state"], by_name["b.com"]["limit"]) == ("blocked", None)
@@ -162,7 +181,16 @@ def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
     }  # fmt: skip
     _, out, told = sdist("show", "c.com", "a.com")
     heading, first, second = out.splitlines()
-    assert heading.split() == ["DOMAIN", "LIMIT", "STATE", "GRANTED", "LATEST", "SLOWER", "BY", "PAGES"]
+    assert heading.split() == [
+        "DOMAIN",
+        "LIMIT",
+        "STATE",
+        "GRANTED",
+        "LATEST",
+        "SLOWER",
+        "BY",
+        "PAGES",
+    ]
     assert first.startswith("c.com   100 in 600 s (*)  resting  1")
     assert "3 of one" in second
     assert told.startswith("2 domains, 1 limited")
@@ -183,7 +211,9 @@ def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
         (Rule(), Rule(), -5.0, "open"),
     ],
 )
-def test_one_word_says_how_a_domain_stands(rule: Rule, common: Rule, rest: float, word: str) -> None:
+def test_one_word_says_how_a_domain_stands(
+    rule: Rule, common: Rule, rest: float, word: str
+) -> None:
     state = DomainState(domain="a.com", now=100.0, rest_until=100.0 + rest)
     assert Row(domain="a.com", rules={"a.com": rule, ALL: common}, state=state).word == word
 
@@ -194,17 +224,31 @@ def running(root: Path, name: str, **throttle: Any) -> None:
     with closing(open_store(root / ".sdist" / "store.db")) as store:
         store.add_crawl(row)
         mine = {"pid": os.getpid(), "host": gethostname(), "beat": time.time()}
-        store.update_crawl(name, state=CrawlState.WORKING, summary={"crawl": name, **throttle}, **mine)
+        store.update_crawl(
+            name, state=CrawlState.WORKING, summary={"crawl": name, **throttle}, **mine
+        )
 
 
-def test_crawls_that_run_and_do_not_heed_the_rules_are_named_with_the_reason(sdist: Run, root: Path) -> None:
+def test_crawls_that_run_and_do_not_heed_the_rules_are_named_with_the_reason(
+    sdist: Run, root: Path
+) -> None:
     sdist("set", "a.com", "--hits", 10, "--window", 60)
     heeds: dict[str, Any] = {"heeded": True, "reason": "", "nodes": {}}
     running(root, "good", throttle=heeds)
     _, _, told = sdist("pause")
     assert told == "Paused: all domains. Running crawls heed it within 2 seconds.\n"
-    running(root, "out", throttle={**heeds, "heeded": False, "reason": "DISTRIBUTED_THROTTLE is False."})
-    running(root, "far", throttle={**heeds, "heeded": False, "nodes": {"web1": "the store is a file of this machine"}})
+    running(
+        root, "out", throttle={**heeds, "heeded": False, "reason": "DISTRIBUTED_THROTTLE is False."}
+    )
+    running(
+        root,
+        "far",
+        throttle={
+            **heeds,
+            "heeded": False,
+            "nodes": {"web1": "the store is a file of this machine"},
+        },
+    )
     resumed = sdist("resume").expect(
         0, "but for these:", "out does not: DISTRIBUTED_THROTTLE is False.",
         "far does not on web1: the store is a file of this machine.",

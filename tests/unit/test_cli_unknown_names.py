@@ -33,14 +33,18 @@ def _stored(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("_stored")
-@pytest.mark.parametrize("line", [line.strip() for line in UNKNOWN.replace("\n", "|").split("|") if line.strip()])
+@pytest.mark.parametrize(
+    "line", [line.strip() for line in UNKNOWN.replace("\n", "|").split("|") if line.strip()]
+)
 def test_what_is_not_there_is_exit_code_4(sdist: Run, line: str) -> None:
     done = sdist(*line.split()).expect(4)
     assert (done.out, done.err.count("\n")) == ("", 1)
 
 
 @pytest.mark.usefixtures("_stored")
-def test_the_environment_names_nodes_and_the_option_goes_before_it(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_nodes_and_the_option_goes_before_it(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SDIST_NODES", "127.0.0.1:2 web1")
     named = sdist("nodes", "--names").expect(5).out.split()
     assert named == ["web1", "127.0.0.1:2"]

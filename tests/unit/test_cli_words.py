@@ -81,7 +81,14 @@ SUMMARY: dict[str, Any] = {
 
 
 def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
-    return Crawl(id="easy-1", project="p", spider="easy", state=state, created=0.0, summary={**SUMMARY, **summary})
+    return Crawl(
+        id="easy-1",
+        project="p",
+        spider="easy",
+        state=state,
+        created=0.0,
+        summary={**SUMMARY, **summary},
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,11 +97,29 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
         ("finished", 0, {}, "finished", ""),
         ("finished", None, {}, "finished", ""),
         ("finished", 0, {"failed_urls": 2}, "finished", ""),  # as --max-failed allows
-        ("finished", 3, {"failed_urls": 8}, "finished, 8 failed", "crawls retry easy-1 --failed-urls"),
-        ("finished", 3, {"failed_urls": 8, "dead_urls": 2}, "finished, 10 failed", "crawls retry easy-1 --failed-urls"),
+        (
+            "finished",
+            3,
+            {"failed_urls": 8},
+            "finished, 8 failed",
+            "crawls retry easy-1 --failed-urls",
+        ),
+        (
+            "finished",
+            3,
+            {"failed_urls": 8, "dead_urls": 2},
+            "finished, 10 failed",
+            "crawls retry easy-1 --failed-urls",
+        ),
         ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "crawls retry easy-1"),
         ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "crawls retry easy-1"),
-        ("finished", 3, {"refused": 3, "index_failed": 2}, "finished, 3 refused, 2 index pages failed", ""),
+        (
+            "finished",
+            3,
+            {"refused": 3, "index_failed": 2},
+            "finished, 3 refused, 2 index pages failed",
+            "",
+        ),
         ("finished", 3, {}, "finished, exit code 3", ""),
         (
             "finished",
@@ -120,7 +145,12 @@ def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
 
 def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
     requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
-    assert way_on({**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}) == ""
+    assert (
+        way_on(
+            {**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}
+        )
+        == ""
+    )
 
 
 def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:
@@ -130,7 +160,9 @@ def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> Non
     assert lines[-1] == "  Go on with: sdist crawls retry easy-1 --failed-urls"
     told_so = replace(ended, message="Try sdist crawls retry easy-1 --failed-urls.")
     assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
-    assert not any("Go on with" in line for line in wording.closing(replace(ended, kind="frontier")))
+    assert not any(
+        "Go on with" in line for line in wording.closing(replace(ended, kind="frontier"))
+    )
 
 
 def test_spans_of_time_counts_and_rates() -> None:
@@ -152,7 +184,9 @@ def test_spans_of_time_counts_and_rates() -> None:
         ("known", None, ("6,000", "")),
     ],
 )
-def test_what_is_to_come_is_marked_by_how_sure_it_is(sure: str, eta: float | None, expected: tuple[str, str]) -> None:
+def test_what_is_to_come_is_marked_by_how_sure_it_is(
+    sure: str, eta: float | None, expected: tuple[str, str]
+) -> None:
     assert wording.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}}) == expected
     assert wording.outlook({"requests": {"total": 7}}) == ("7", "")
 
@@ -162,7 +196,9 @@ def test_the_line_while_it_runs() -> None:
         "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
         " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
     )
-    assert wording.progress_line(replace(crawl(CrawlState.STARTING), summary={})) == "easy-1: starting"
+    assert (
+        wording.progress_line(replace(crawl(CrawlState.STARTING), summary={})) == "easy-1: starting"
+    )
 
 
 def test_a_paused_crawl_has_no_time_to_go() -> None:
@@ -173,10 +209,16 @@ def test_a_paused_crawl_has_no_time_to_go() -> None:
 
 
 def test_done_is_what_gave_a_result() -> None:
-    lost = crawl(requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0}, failed_urls=100, gone_urls=20)
+    lost = crawl(
+        requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0},
+        failed_urls=100,
+        gone_urls=20,
+    )
     assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
     assert "errors 100 · " in wording.progress_line(lost)
-    assert "; 0 done in 3 of 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
+    assert (
+        "; 0 done in 3 of 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
+    )
     at_its_goal = crawl(CrawlState.FINISHED, batches={"total": 8, "waiting": 6, "done": 2})
     assert "; 1,499 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
 
@@ -200,8 +242,12 @@ def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
 
 
 def test_what_differs_from_scrapy_crawl_is_said_at_the_end() -> None:
-    differences = [{"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}]
-    ended = crawl(CrawlState.FINISHED, differences=differences, code=["old code"], warnings=["few items"])
+    differences = [
+        {"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}
+    ]
+    ended = crawl(
+        CrawlState.FINISHED, differences=differences, code=["old code"], warnings=["few items"]
+    )
     notes = [line for line in wording.closing(ended) if "Note: " in line]
     assert notes == ["  Note: old code", "  Note: JOBDIR: It is not used.", "  Note: few items"]
     assert wording.differing(ended.summary) == ["not as with scrapy crawl: JOBDIR"]
@@ -209,7 +255,10 @@ def test_what_differs_from_scrapy_crawl_is_said_at_the_end() -> None:
 
 
 def test_the_end_of_a_crawl_names_what_is_missing() -> None:
-    misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
+    misses = [
+        {"kind": "gone", "url": "http://w/1", "reason": "404"},
+        {"kind": "other", "url": "http://w/2"},
+    ]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
         "  3,000 URLs found on 50 index pages; 1,499 done in 3 of 4 batches (7 offsite, 20 found twice).",
@@ -240,13 +289,19 @@ def test_of_many_missing_urls_the_first_few_are_named_and_the_crawls_message_com
     stopped = crawl(CrawlState.STOPPED, gone_urls=0, failed_urls=9)
     lines = wording.closing(replace(stopped, message="Go on with: sdist resume easy-1"), misses)
     assert lines[-1] == "Go on with: sdist resume easy-1"
-    assert [line for line in lines if "http://w/" in line] == [f"    http://w/{at}  503" for at in range(wording.SHOWN)]
+    assert [line for line in lines if "http://w/" in line] == [
+        f"    http://w/{at}  503" for at in range(wording.SHOWN)
+    ]
     assert f"    and {9 - wording.SHOWN} more" in lines
 
 
-def test_output_below_this_folder_is_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_output_below_this_folder_is_named_as_seen_from_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = wording.closing(crawl(CrawlState.FINISHED, output=[str(Path.cwd() / "out" / "items.jl")]))
+    lines = wording.closing(
+        crawl(CrawlState.FINISHED, output=[str(Path.cwd() / "out" / "items.jl")])
+    )
     assert lines[0].endswith("1,499 items in out/items.jl.")
 
 
@@ -274,19 +329,30 @@ def drawn(what: Any, width: int = 120) -> list[str]:
 
 
 def test_every_node_is_drawn_with_its_jobs() -> None:
-    stalled = job(2, state="stalled", silent_s=960, per_min={"pages": 0.0, "items": 0.0, "errors": 3.0})
+    stalled = job(
+        2, state="stalled", silent_s=960, per_min={"pages": 0.0, "items": 0.0, "errors": 3.0}
+    )
     lines = drawn(fleet_view.frame(fleet(job(1), stalled)))
     assert lines[1].split() == ["web2", "down", "connection", "refused"]
     assert lines[2].split() == ["web1", "up", "2", "running,", "2", "pending"]
     assert lines[3].split() == ["job1", "easy", "1,234", "60", "0"]
     assert lines[4].endswith("no progress for 16:00 min")
-    assert lines[5] == "nodes 1/2 · 2 running · 2 pending · pages 60/min · items 0/min · errors 1.5/min"
+    assert (
+        lines[5]
+        == "nodes 1/2 · 2 running · 2 pending · pages 60/min · items 0/min · errors 1.5/min"
+    )
 
 
 def test_a_long_reason_gives_way_to_what_is_short() -> None:
-    why = "node web1 (http://web1:6800): a very long story of how it came that nothing answers there " * 3
+    why = (
+        "node web1 (http://web1:6800): a very long story of how it came that nothing answers there "
+        * 3
+    )
     fields = {"name": "web1", "state": "down", "reason": why}
-    for picture in (fleet_view.frame(fleet(job(1), state="down", reason=why)), watcher.frame({"nodes": [fields]})):
+    for picture in (
+        fleet_view.frame(fleet(job(1), state="down", reason=why)),
+        watcher.frame({"nodes": [fields]}),
+    ):
         (line,) = [line for line in drawn(picture, width=100) if "down" in line and "web1 " in line]
         assert line.split()[:2] == ["web1", "down"]
         assert line.endswith("…")
@@ -294,7 +360,10 @@ def test_a_long_reason_gives_way_to_what_is_short() -> None:
 
 
 def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
-    many = [job(number, per_min={"pages": 1.0, "items": 1.0, "errors": float(number)}) for number in range(50)]
+    many = [
+        job(number, per_min={"pages": 1.0, "items": 1.0, "errors": float(number)})
+        for number in range(50)
+    ]
     lines = drawn(fleet_view.frame(fleet(*many), lines=14))
     assert sum(line.strip().startswith("job") for line in lines) == 5
     assert "job49" in "".join(lines)
@@ -306,7 +375,12 @@ def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
 ) -> None:
     view = fleet_view.PlainFleet()
     said = []
-    for now, document in ((0, fleet()), (10, fleet()), (20, fleet(state="wedged", reason="stuck")), (30, fleet())):
+    for now, document in (
+        (0, fleet()),
+        (10, fleet()),
+        (20, fleet(state="wedged", reason="stuck")),
+        (30, fleet()),
+    ):
         view.show(document, now)
         said.append(capsys.readouterr().err.splitlines())
     assert [len(lines) for lines in said] == [2, 0, 1, 2]
@@ -379,7 +453,9 @@ def test_json_is_exact_and_as_harmless(capsys: pytest.CaptureFixture[str]) -> No
     assert harmless(said) == said
 
 
-def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_line_of_a_log_loses_its_colours_or_is_raw(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
     (line,) = LogLines().feed(LOG)
     put_line("n\x1b ", line, raw=False)
     put_line("n\x1b ", line, raw=True)
@@ -409,7 +485,9 @@ def test_a_long_list_of_shards_shows_its_ends() -> None:
     assert rows[4][1] == "4 more"
     assert rows[-1] == ("8", "40-44", "http://w/8")
     assert [row[0] for row in shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
-    assert shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
+    assert shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [
+        ("0", "-", "http://w/x")
+    ]
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:
@@ -421,7 +499,10 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
 
 
 def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [NodeStatus(node=Node.parse("web1"), skew=3600.0), NodeStatus(node=Node.parse("web2"), skew=0.5)]
+    nodes = [
+        NodeStatus(node=Node.parse("web1"), skew=3600.0),
+        NodeStatus(node=Node.parse("web2"), skew=0.5),
+    ]
     node_commands._show(nodes, [one.document() for one in nodes])
     head, first, second = capsys.readouterr().out.splitlines()
     at = head.index("CLOCK")
@@ -454,7 +535,10 @@ def test_a_drained_node_need_not_answer_unless_it_is_the_only_one() -> None:
     drained = NodeStatus(node=Node.parse("web1"), error=ConnectionRefused(), draining=1.0)
     down = NodeStatus(node=Node.parse("web3"), error=ConnectionRefused())
     well = NodeStatus(node=Node.parse("web2"))
-    codes = [exit_code_of(seen) for seen in ([drained, well], [drained, well, down], [drained], [drained, down])]
+    codes = [
+        exit_code_of(seen)
+        for seen in ([drained, well], [drained, well, down], [drained], [drained, down])
+    ]
     assert codes == [0, 3, 5, 5]
 
 
@@ -462,25 +546,42 @@ def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    drained, well, down = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3"))
+    drained, well, down = (
+        Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3")
+    )
     error = ConnectionRefused("web1: connection refused")
     with closing(context.Context(tmp_path)) as here:
         here.remember({"web1": {"draining": 1.0}})
         for _ in range(2):
-            assert heard(here, {drained: error, well: None, down: error}) == {well: None, down: error}
+            assert heard(here, {drained: error, well: None, down: error}) == {
+                well: None,
+                down: error,
+            }
         assert capsys.readouterr().err.count("web1") == 1
         assert heard(here, {drained: None, well: None}) == {drained: None, well: None}
-        assert heard(here, {drained: error}) == {drained: error}, "where nothing else was asked it is told"
-        found = JobList(jobs=(), failed={drained: error, down: error}, asked=3, silent=frozenset({drained.url}))
+        assert heard(here, {drained: error}) == {drained: error}, (
+            "where nothing else was asked it is told"
+        )
+        found = JobList(
+            jobs=(), failed={drained: error, down: error}, asked=3, silent=frozenset({drained.url})
+        )
         left = found.heard_by(here, [drained, well, down])
-        assert (left.exit_code, len(left.errors), left.asked, left.silent) == (3, 1, 2, found.silent)
+        assert (left.exit_code, len(left.errors), left.asked, left.silent) == (
+            3,
+            1,
+            2,
+            found.silent,
+        )
 
 
 def test_where_all_that_was_named_is_found_silent_nodes_do_not_matter() -> None:
     one, other = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2"))
     row = Listed(node=one, project="shop", spider="easy", job="easy-1", state=JobState.RUNNING)
     found = JobList(jobs=(row,), failed={other: ConnectionRefused("web2")}, asked=2)
-    codes = [found.about(names).exit_code for names in (["easy-1"], ["easy-1", "easy-2"], [], ["a-crawl"])]
+    codes = [
+        found.about(names).exit_code
+        for names in (["easy-1"], ["easy-1", "easy-2"], [], ["a-crawl"])
+    ]
     assert codes == [0, 3, 3, 3]
 
 
@@ -491,7 +592,9 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
         "batches": {"total": 12, "done": 4},
         "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
     }  # fmt: skip
-    row = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary)
+    row = Crawl(
+        id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary
+    )
     with live_view(crawl_picture, console) as show:
         show(row, 0.0)
         drawn = console.export_text()
@@ -532,7 +635,9 @@ def test_the_demo_keeps_out_of_other_folders_and_off_other_nodes(
         demo.make_project(tmp_path / "demo")
 
 
-@pytest.mark.parametrize(("answer_at", "deadline", "expected"), [(0, 10, True), (6, 10, True), (20, 10, False)])
+@pytest.mark.parametrize(
+    ("answer_at", "deadline", "expected"), [(0, 10, True), (6, 10, True), (20, 10, False)]
+)
 def test_it_is_asked_until_the_answer_is_yes_or_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch, answer_at: float, deadline: float, expected: bool
 ) -> None:

@@ -34,7 +34,13 @@ from scrapyd_dist.middlewares.codec import (
     to_value,
     to_value_for_other,
 )
-from scrapyd_dist.middlewares.targets import NoTarget, find_target, guesses, only_rule, take_only_callback
+from scrapyd_dist.middlewares.targets import (
+    NoTarget,
+    find_target,
+    guesses,
+    only_rule,
+    take_only_callback,
+)
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import from_json, to_json
@@ -74,7 +80,9 @@ class Ruled(CrawlSpider):
     name = "ruled"
     rules: tuple[Rule, ...] = (
         Rule(LinkExtractor(allow="index")),
-        Rule(LinkExtractor(allow="item"), callback="parse_item", cb_kwargs={"a": 1}, errback="gone"),
+        Rule(
+            LinkExtractor(allow="item"), callback="parse_item", cb_kwargs={"a": 1}, errback="gone"
+        ),
     )
 
     def parse(self, response: Any) -> None: ...
@@ -112,11 +120,20 @@ WHOLE: dict[str, dict[str, Any]] = {
     "header of any bytes": {"headers": {b"X-\xe9": [bytes(range(32, 256)), "grüße"]}},
     "header without value": {"headers": {"X-None": None}},
     "cookies": {"cookies": {"a": "1", "b": "ü"}},
-    "cookies as a list": {"cookies": [{"name": "a", "value": b"\xff", "domain": "x", "path": "/", "secure": True}]},
+    "cookies as a list": {
+        "cookies": [{"name": "a", "value": b"\xff", "domain": "x", "path": "/", "secure": True}]
+    },
     "body": {"method": "POST", "body": bytes(range(256))},
     "text body": {"method": "PUT", "body": "grüße", "encoding": "latin-1"},
     "meta": {"meta": {"a": [1, 2.5, None, True, "x", {"b": (1, (b"\0", [()]))}], "link_text": ""}},
-    "odd meta": {"meta": {"$bytes": 1, "$tuple": {"$dict": {"$bytes": "x"}}, "": {"$": b""}, "link_text": None}},
+    "odd meta": {
+        "meta": {
+            "$bytes": 1,
+            "$tuple": {"$dict": {"$bytes": "x"}},
+            "": {"$": b""},
+            "link_text": None,
+        }
+    },
     "cb_kwargs": {"cb_kwargs": {"page": 1, "first": True, "t": (1,)}},
     "callback": {"callback": SPIDER.parse_item},
     "private method": {"callback": SPIDER.hidden()},
@@ -130,7 +147,9 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fields", [*WHOLE.values(), dict(ChainMap(*reversed(WHOLE.values())))], ids=[*WHOLE, "all"])
+@pytest.mark.parametrize(
+    "fields", [*WHOLE.values(), dict(ChainMap(*reversed(WHOLE.values())))], ids=[*WHOLE, "all"]
+)
 def test_every_field_comes_back_as_it_was(fields: dict[str, Any]) -> None:
     check_same(Request("http://web/a?b=c#d", **fields))
 
@@ -139,7 +158,14 @@ def test_every_field_comes_back_as_it_was(fields: dict[str, Any]) -> None:
     "request_",
     [
         *map(
-            Request, ["http://web/%20a%2Fb?q=%zz&x=1%", "http://wéb/é?ü", "http://web/a b", "data:,x", "http://[::1]"]
+            Request,
+            [
+                "http://web/%20a%2Fb?q=%zz&x=1%",
+                "http://wéb/é?ü",
+                "http://web/a b",
+                "data:,x",
+                "http://[::1]",
+            ],
         ),
         FormRequest("http://web/", formdata={"a": "1", "b": ["2", "ü"]}),
         FormRequest("http://web/", method="GET", formdata={"a": "1"}),
@@ -147,7 +173,9 @@ def test_every_field_comes_back_as_it_was(fields: dict[str, Any]) -> None:
         XmlRpcRequest("http://web/", methodname="login", params=("me", 1)),
     ],
 )
-def test_urls_are_not_quoted_twice_and_scrapys_own_kinds_travel_as_what_they_send(request_: Request) -> None:
+def test_urls_are_not_quoted_twice_and_scrapys_own_kinds_travel_as_what_they_send(
+    request_: Request,
+) -> None:
     check_same(request_)
 
 
@@ -168,11 +196,18 @@ def test_the_depth_means_nothing_to_another_spider() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.text() | st.sampled_from(["$bytes", "$tuple", "$dict"]), inner, max_size=3)
+        | st.dictionaries(
+            st.text() | st.sampled_from(["$bytes", "$tuple", "$dict"]), inner, max_size=3
+        )
     ),
     max_leaves=8,
 )
@@ -200,7 +235,7 @@ class OwnAttributes(Request):
     wait = 1
 
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - what a spider may use
+Pair = namedtuple("Pair", "a b")
 
 
 class Kind(str, Enum):
@@ -313,7 +348,9 @@ def test_an_item_class_of_the_project_is_imported_when_it_is_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lateproj").mkdir()
-    (tmp_path / "lateproj" / "items.py").write_text("import scrapy\nclass Late(scrapy.Item):\n    a = scrapy.Field()\n")
+    (tmp_path / "lateproj" / "items.py").write_text(
+        "import scrapy\nclass Late(scrapy.Item):\n    a = scrapy.Field()\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     spider = type("Own", (Plain,), {"__module__": "lateproj.spiders"})()
     value = {"url": "http://web/", "meta": {"a": {"$item": ["lateproj.items", "Late", {"a": 1}]}}}
@@ -326,7 +363,7 @@ def test_an_item_class_of_the_project_is_imported_when_it_is_met(
 def function(response: Any) -> None: ...
 
 
-LAMBDA: Any = lambda _: None  # noqa: E731 - it is the lambda that is tested
+LAMBDA: Any = lambda _: None
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 
@@ -334,24 +371,51 @@ CANNOT: dict[str, tuple[Request, str]] = {
     "lambda": (Request("http://web/", callback=LAMBDA), "lambda"),
     "function": (Request("http://web/", callback=function), "function is not a method"),
     "partial": (Request("http://web/", callback=partial(SPIDER.parse_item, 1)), "partial"),
-    "method of another spider": (Request("http://web/", callback=Plain().parse_item), "Plain.parse_item"),
+    "method of another spider": (
+        Request("http://web/", callback=Plain().parse_item),
+        "Plain.parse_item",
+    ),
     "method of another class": (Request("http://web/", errback=RULED.gone), "Ruled.gone"),
     "class method": (Request("http://web/", callback=SPIDER.of_class), "of_class"),
     "subclass": (Own("http://web/"), "Own is a class of its own"),
     "subclass with attributes": (OwnAttributes("http://web/"), "OwnAttributes"),
     "object": (Request("http://web/", meta={"a": object()}), "its meta has a object"),
-    "object in an item": (Request("http://web/", meta={"a": Car(colour=object())}), "its meta has a object"),
-    "item of a local class": (Request("http://web/", meta={"a": local_item()}), "no class of an importable module"),
-    "item with more than its fields": (Request("http://web/", meta={"a": marked_item()}), "that are no fields"),
-    "time of a place": (Request("http://web/", meta={"a": IN_BERLIN.timetz()}), "time zone Europe/Berlin"),
-    "selector": (Request("http://web/", cb_kwargs={"a": Selector(text="<a>")}), "its cb_kwargs has a Selector"),
+    "object in an item": (
+        Request("http://web/", meta={"a": Car(colour=object())}),
+        "its meta has a object",
+    ),
+    "item of a local class": (
+        Request("http://web/", meta={"a": local_item()}),
+        "no class of an importable module",
+    ),
+    "item with more than its fields": (
+        Request("http://web/", meta={"a": marked_item()}),
+        "that are no fields",
+    ),
+    "time of a place": (
+        Request("http://web/", meta={"a": IN_BERLIN.timetz()}),
+        "time zone Europe/Berlin",
+    ),
+    "selector": (
+        Request("http://web/", cb_kwargs={"a": Selector(text="<a>")}),
+        "its cb_kwargs has a Selector",
+    ),
     "namedtuple": (Request("http://web/", meta={"a": Pair(1, 2)}), "its meta has a Pair"),
-    "default dict": (Request("http://web/", meta={"a": defaultdict(lambda: 1)}), "its meta has a defaultdict with"),
+    "default dict": (
+        Request("http://web/", meta={"a": defaultdict(lambda: 1)}),
+        "its meta has a defaultdict with",
+    ),
     "enum": (Request("http://web/", meta={"a": Kind.A}), "its meta has a Kind"),
-    "key that cannot travel": (Request("http://web/", meta={"a": {Kind.A: 2}}), "its meta has a Kind"),
+    "key that cannot travel": (
+        Request("http://web/", meta={"a": {Kind.A: 2}}),
+        "its meta has a Kind",
+    ),
     "itself": (Request("http://web/", meta={"a": LOOP}), "contains itself"),
     "priority": (Request("http://web/", priority=1 << 63), "its priority is 9223372036854775808"),
-    "method as a value": (Request("http://web/", meta={"a": SPIDER.parse}), "its meta has a method"),
+    "method as a value": (
+        Request("http://web/", meta={"a": SPIDER.parse}),
+        "its meta has a method",
+    ),
 }
 
 
@@ -365,7 +429,9 @@ def test_what_cannot_travel_is_refused_by_name(request_: Request, why: str) -> N
 
 
 def rule_requests(spider: CrawlSpider) -> list[Request]:
-    page = HtmlResponse("http://web/", body=b"<a href=/index_1>next</a><a href=/item_1>one</a>", encoding="utf-8")
+    page = HtmlResponse(
+        "http://web/", body=b"<a href=/index_1>next</a><a href=/item_1>one</a>", encoding="utf-8"
+    )
     return [request for request in spider._requests_to_follow(page) if isinstance(request, Request)]
 
 
@@ -381,7 +447,10 @@ def test_the_requests_of_rules_come_back_with_their_rule() -> None:
 def test_what_process_request_of_a_rule_changed_comes_back_too() -> None:
     _, item = rule_requests(RULED)
     check_same(
-        item.replace(headers={"A": "b"}, cookies={"c": "d"}, meta={**item.meta, "mine": (1,)}, priority=3), RULED
+        item.replace(
+            headers={"A": "b"}, cookies={"c": "d"}, meta={**item.meta, "mine": (1,)}, priority=3
+        ),
+        RULED,
     )
     for changed in ({"errback": RULED.gone}, {"errback": None}, {"callback": RULED.parse_item}):
         check_same(item.replace(**changed), RULED)
@@ -391,7 +460,10 @@ def test_what_process_request_of_a_rule_changed_comes_back_too() -> None:
 
 def test_a_rule_request_without_link_text_is_as_short_as_can_be() -> None:
     request = Request(
-        "http://web/", callback=RULED._callback, errback=RULED._errback, meta={"rule": 1, "link_text": ""}
+        "http://web/",
+        callback=RULED._callback,
+        errback=RULED._errback,
+        meta={"rule": 1, "link_text": ""},
     )
     assert to_value(request, RULED) == {"url": "http://web/", "rule": 1}
     check_same(request, RULED)
@@ -400,7 +472,9 @@ def test_a_rule_request_without_link_text_is_as_short_as_can_be() -> None:
 def test_parse_of_a_crawl_spider_is_not_what_it_calls_without_a_callback() -> None:
     check_same(Request("http://web/"), RULED)
     check_same(Request("http://web/", callback=RULED.parse), RULED)
-    assert to_value(Request("http://web/"), RULED) != to_value(Request("http://web/", callback=RULED.parse), RULED)
+    assert to_value(Request("http://web/"), RULED) != to_value(
+        Request("http://web/", callback=RULED.parse), RULED
+    )
 
 
 @pytest.mark.parametrize(
@@ -417,7 +491,9 @@ def test_parse_of_a_crawl_spider_is_not_what_it_calls_without_a_callback() -> No
         ({"rule": 1, "errback": "nothing"}, "no method 'nothing'"),
     ],
 )
-def test_a_method_that_the_spider_does_not_have_is_not_called(value: dict[str, Any], why: str) -> None:
+def test_a_method_that_the_spider_does_not_have_is_not_called(
+    value: dict[str, Any], why: str
+) -> None:
     with pytest.raises(CannotTravel, match=why):
         from_value({"url": "http://web/", **value}, RULED)
     with pytest.raises(CannotTravel, match="has no rule 0"):
@@ -483,7 +559,9 @@ def test_a_rule_can_be_named_or_a_callback_with_the_rules_that_call_it(
     target, names = find_target(spider, Settings(values)), ("parse_item", "parse_other")
     assert [n for n in range(4) if target.takes(of_rule(spider, n), spider)] == rules
     requests = {name: Request("http://web/", callback=getattr(spider, name)) for name in names}
-    assert [name for name, request in requests.items() if target.takes(request, spider)] == callbacks
+    assert [
+        name for name, request in requests.items() if target.takes(request, spider)
+    ] == callbacks
 
 
 def test_rules_that_only_follow_are_taken_with_what_their_pages_lead_to() -> None:
@@ -508,7 +586,10 @@ def test_pages_of_sitemaps_are_the_target_of_their_spider() -> None:
     spider = Maps()
     target = find_target(spider, Settings())
     assert target.how == "pages of the sitemaps of maps (parse, parse_news)"
-    taken = [target.takes(Request("http://web/", one), spider) for one in (spider.parse_news, spider._parse_sitemap)]
+    taken = [
+        target.takes(Request("http://web/", one), spider)
+        for one in (spider.parse_news, spider._parse_sitemap)
+    ]
     assert taken == [True, False]
 
 
@@ -517,8 +598,12 @@ def test_a_plain_spider_names_a_callback() -> None:
     assert target.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER)
     assert not target.takes(Request("http://web/", callback=SPIDER.made), SPIDER)
     made = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_CALLBACKS": "made,alias"}))
-    assert made.takes(Request("http://web/", callback=SPIDER.made), SPIDER), "its function is called parse"
-    assert made.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER), "alias is another name of it"
+    assert made.takes(Request("http://web/", callback=SPIDER.made), SPIDER), (
+        "its function is called parse"
+    )
+    assert made.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER), (
+        "alias is another name of it"
+    )
     assert not made.takes(Request("http://web/", callback=SPIDER.parse), SPIDER)
     assert target.takes(Request("http://web/"), SPIDER)
     assert not target.takes(Request("http://web/", callback=LAMBDA), SPIDER)
@@ -528,17 +613,31 @@ def test_a_mark_in_the_meta_is_enough() -> None:
     target = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_BY_META": True}))
     assert target.takes(Request("http://web/", meta={"distribute": True}), SPIDER)
     assert not target.takes(Request("http://web/", meta={"distribute": False}), SPIDER)
-    assert find_target(RULED, Settings()).takes(Request("http://web/", meta={"distribute": True}), RULED)
+    assert find_target(RULED, Settings()).takes(
+        Request("http://web/", meta={"distribute": True}), RULED
+    )
 
 
 WRONG: list[tuple[Spider, dict[str, Any], str]] = [
-    (SPIDER, {}, "Nothing says which requests of the spider plain.* The callbacks of Plain are: .*parse_item"),
-    (Two(), {}, "rule 0: callback none, follows; rule 1: callback parse_item, does not follow; rule 2: callback"),
+    (
+        SPIDER,
+        {},
+        "Nothing says which requests of the spider plain.* The callbacks of Plain are: .*parse_item",
+    ),
+    (
+        Two(),
+        {},
+        "rule 0: callback none, follows; rule 1: callback parse_item, does not follow; rule 2: callback",
+    ),
     (RULED, {"DISTRIBUTED_TARGET_RULE": 2}, "has no rule 2. Its rules are"),
     (RULED, {"DISTRIBUTED_TARGET_RULE": 0}, "Rule 0 of the spider ruled has no callback"),
     (SPIDER, {"DISTRIBUTED_TARGET_RULE": 0}, "has no rule 0"),
     (RULED, {"DISTRIBUTED_TARGET_RULE": "second"}, "is 'second', and must be the number of a rule"),
-    (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"}, "no method 'parse_items'.* Did you mean parse_item?"),
+    (
+        SPIDER,
+        {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"},
+        "no method 'parse_items'.* Did you mean parse_item?",
+    ),
     (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "title"}, "has no method 'title'"),
 ]
 
@@ -571,7 +670,9 @@ def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -
     assert guesses(target, one) == [
         "no target is named, so to the nodes go callback parse_book of my shop, its only one besides parse()"
     ]
-    assert one.getpriority("DISTRIBUTED_TARGET_CALLBACKS") == 40  # as given on the command line: it goes to workers
+    assert (
+        one.getpriority("DISTRIBUTED_TARGET_CALLBACKS") == 40
+    )  # as given on the command line: it goes to workers
     take_only_callback(Bookshops(), two)
     with pytest.raises(NoTarget, match=r"Type: sdist crawl 'my shop' --callback parse_author\."):
         find_target(Bookshops(), two)
@@ -583,6 +684,8 @@ def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -
 
 
 @pytest.mark.parametrize(("spider", "values", "why"), WRONG)
-def test_what_is_not_there_is_told_with_what_is(spider: Spider, values: dict[str, Any], why: str) -> None:
+def test_what_is_not_there_is_told_with_what_is(
+    spider: Spider, values: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         find_target(spider, Settings(values))

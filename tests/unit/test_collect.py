@@ -23,7 +23,10 @@ from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput, OutputNotWritten, merge
 
 ITEMS: list[list[dict[str, Any]]] = [
-    [{"title": "ü\u2028\n", "price": 1.5, "tags": ["a", "b"]}, {"title": None, "nested": {"a": [1]}}],
+    [
+        {"title": "ü\u2028\n", "price": 1.5, "tags": ["a", "b"]},
+        {"title": None, "nested": {"a": [1]}},
+    ],
     [],
     [{"title": 'quote " and, comma', "price": 0}],
 ]
@@ -34,7 +37,9 @@ def parts_of(folder: Path, items: list[list[dict[str, Any]]]) -> list[Path]:
     paths = []
     for number, rows in enumerate(items):
         path = folder / f"{number}.jl"
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+        path.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
+        )
         paths.append(path)
     return paths
 
@@ -56,7 +61,9 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a.jl", FLAT), ("a.jsonl", FLAT), ("a.json", FLAT), ("a.csv", CELLS)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.jl", FLAT), ("a.jsonl", FLAT), ("a.json", FLAT), ("a.csv", CELLS)]
+)
 def test_every_item_is_there_once_and_in_order_whatever_was_there(
     tmp_path: Path, name: str, expected: list[Any]
 ) -> None:
@@ -88,14 +95,23 @@ def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path, name: str
 def test_lines_are_added_to_a_file_that_is_there(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.jl"
     path.write_text('{"a": 0}' + end)
-    assert merge(Items(parts_of(tmp_path / "parts", [[{"a": 1}]])), [ItemOutput.named(path, overwrite=False)]) == 1
+    assert (
+        merge(
+            Items(parts_of(tmp_path / "parts", [[{"a": 1}]])),
+            [ItemOutput.named(path, overwrite=False)],
+        )
+        == 1
+    )
     assert read(path) == [{"a": 0}, {"a": 1}]
 
 
 def test_rows_are_added_below_the_columns_that_are_there(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("b,a\r\n2,1\r\n")
-    merge(Items(parts_of(tmp_path / "parts", [[{"a": 3, "b": 4}]])), [ItemOutput.named(path, overwrite=False)])
+    merge(
+        Items(parts_of(tmp_path / "parts", [[{"a": 3, "b": 4}]])),
+        [ItemOutput.named(path, overwrite=False)],
+    )
     assert read(path) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 
@@ -120,13 +136,16 @@ def test_a_merge_that_fails_leaves_the_old_file_and_no_half_one(tmp_path: Path) 
 def test_a_folder_that_has_become_a_file_is_told_with_what_to_do(tmp_path: Path, name: str) -> None:
     output = ItemOutput.named(tmp_path / name)
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(OutputNotWritten, match=r"cannot be written to .*out.*They are all home.*items merge"):
+    with pytest.raises(
+        OutputNotWritten, match=r"cannot be written to .*out.*They are all home.*items merge"
+    ):
         merge(Items(parts_of(tmp_path / "parts", ITEMS)), [output])
     assert (tmp_path / "out").read_text() == "a file"
 
 
 @pytest.mark.parametrize(
-    ("name", "stated"), [("a.xml", None), ("a", None), ("a.jl.gz", None), ("a.pickle", None), ("a.jl", "marshal")]
+    ("name", "stated"),
+    [("a.xml", None), ("a", None), ("a.jl.gz", None), ("a.pickle", None), ("a.jl", "marshal")],
 )
 def test_an_unknown_format_is_told_before_anything_starts(name: str, stated: str | None) -> None:
     with pytest.raises(ConfigError, match="Items can be merged into"):
@@ -144,11 +163,16 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none(), min_size=1, max_size=3), max_size=3),
+        st.lists(
+            st.dictionaries(TEXT, TEXT | st.integers() | st.none(), min_size=1, max_size=3),
+            max_size=3,
+        ),
         max_size=3,
     )
 )
-def test_any_items_come_out_as_they_went_in(tmp_path: Path, items: list[list[dict[str, Any]]]) -> None:
+def test_any_items_come_out_as_they_went_in(
+    tmp_path: Path, items: list[list[dict[str, Any]]]
+) -> None:
     outputs = [ItemOutput.named(tmp_path / "x.jl"), ItemOutput.named(tmp_path / "x.json")]
     merge(Items(parts_of(tmp_path / "parts", items)), outputs)
     flat = [item for rows in items for item in rows]
@@ -234,7 +258,9 @@ def test_local_feeds_are_read_where_they_are(
 ) -> None:
     asked = [uri.format(shared) for uri in uris]
     copies, warnings = read_back(asked, template.format(shared), tmp_path / "copies")
-    assert [(path.parent, json.loads(path.read_text())["a"]) for _, path in copies] == [(shared, one) for one in read]
+    assert [(path.parent, json.loads(path.read_text())["a"]) for _, path in copies] == [
+        (shared, one) for one in read
+    ]
     assert all(said in warning for said, warning in zip(warned, warnings, strict=True))
 
 
@@ -244,7 +270,9 @@ def test_local_feeds_are_read_where_they_are(
      "ftp://evil.invalid/x", "ftp://[", "file://{0}/a%00b", "http://127.0.0.1:99999/", ""],
 )  # fmt: skip
 def test_what_a_node_says_is_not_opened_elsewhere(uri: str, shared: Path, tmp_path: Path) -> None:
-    copies, warnings = read_back([uri.format(shared)], f"file://{shared}/%(batch)s.jl", tmp_path / "copies")
+    copies, warnings = read_back(
+        [uri.format(shared)], f"file://{shared}/%(batch)s.jl", tmp_path / "copies"
+    )
     assert (copies, len(warnings)) == ([], 1)
 
 
@@ -255,13 +283,17 @@ def test_ftp_feeds_are_fetched_with_the_account_of_the_template(
     (server.folder / "1.jl").write_text('{"a": 1}\n')
     place = server.url.rpartition("@")[2]
     template = f"ftp://me:p%40ss%2Fword@{place}/%(batch)s.jl"
-    copies, (warning,) = read_back([f"ftp://{place}/1.jl", f"ftp://{place}/2.jl"], template, tmp_path / "copies")
+    copies, (warning,) = read_back(
+        [f"ftp://{place}/1.jl", f"ftp://{place}/2.jl"], template, tmp_path / "copies"
+    )
     assert [path.read_text() for _, path in copies] == ['{"a": 1}\n']
     assert "2.jl is not merged" in warning
     assert "word" not in warning
 
 
-def test_the_password_does_not_go_to_another_server(ftp_server: Callable[..., FtpServer], tmp_path: Path) -> None:
+def test_the_password_does_not_go_to_another_server(
+    ftp_server: Callable[..., FtpServer], tmp_path: Path
+) -> None:
     mine, other = ftp_server(user="me", password="secret"), ftp_server(user="me", password="secret")
     (other.folder / "1.jl").write_text("bait")
     place, elsewhere = (server.url.rpartition("@")[2] for server in (mine, other))

@@ -64,14 +64,18 @@ class TestFinding:
     def test_the_users_file_is_read_first(self, write: Write, home: Path, name: str) -> None:
         file = home / name
         file.parent.mkdir(exist_ok=True)
-        file.write_text("[deploy:mine]\nurl = http://mine:1/\n[deploy:both]\nurl = http://mine:2/\n", "utf-8")
+        file.write_text(
+            "[deploy:mine]\nurl = http://mine:1/\n[deploy:both]\nurl = http://mine:2/\n", "utf-8"
+        )
         root = write("[deploy:both]\nurl = http://project:2/\n")
         urls = {node.name: node.url for node in config.load(root).targets}
         assert urls == {"mine": "http://mine:1", "both": "http://project:2"}
 
 
 class TestSettingsModule:
-    def test_the_environment_chooses_one_that_is_there(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_chooses_one_that_is_there(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         root = write("Other = other.settings\n")
         monkeypatch.setenv("SCRAPY_PROJECT", "Other")
         assert config.load(root).settings_module == "other.settings"
@@ -84,31 +88,42 @@ class TestSettingsModule:
 
 
 class TestSeveralProjects:
-    TWO = (
-        "two = two.settings\n[deploy:a]\nurl = http://n1/\nproject = one\n[deploy:b]\nurl = http://n1/\nproject = Two\n"
-    )
+    TWO = "two = two.settings\n[deploy:a]\nurl = http://n1/\nproject = one\n[deploy:b]\nurl = http://n1/\nproject = Two\n"
 
     def test_a_targets_project_says_its_settings_module(self, write: Write) -> None:
         found = config.load(write(self.TWO))
         modules = {name: found.module_of(name) for name in ("one", "two", "TWO", None)}
-        assert modules == {"one": "shop.settings", "two": "two.settings", "TWO": "two.settings", None: "shop.settings"}
+        assert modules == {
+            "one": "shop.settings",
+            "two": "two.settings",
+            "TWO": "two.settings",
+            None: "shop.settings",
+        }
         assert [(node.name, node.project) for node in found.own_targets] == [("a", "one")]
-        with pytest.raises(ConfigError, match=r"b .*project Two.*two\.settings.*SCRAPY_PROJECT=Two.*: a\."):
+        with pytest.raises(
+            ConfigError, match=r"b .*project Two.*two\.settings.*SCRAPY_PROJECT=Two.*: a\."
+        ):
             found.check_own(found.targets)
 
-    def test_a_node_has_one_name_for_all_of_them(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_node_has_one_name_for_all_of_them(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("SCRAPY_PROJECT", "two")
         found = config.load(write(self.TWO))
         assert (found.module_of("one"), found.module_of("two")) == ("shop.settings", "two.settings")
         assert [(node.name, node.project) for node in found.own_targets] == [("a", "Two")]
 
-    @pytest.mark.parametrize("variable", ["SCRAPY_PROJECT=other", "SCRAPY_SETTINGS_MODULE=x.settings"])
+    @pytest.mark.parametrize(
+        "variable", ["SCRAPY_PROJECT=other", "SCRAPY_SETTINGS_MODULE=x.settings"]
+    )
     def test_what_the_environment_chooses_is_meant_where_no_target_is_for_it_by_name(
         self, write: Write, monkeypatch: pytest.MonkeyPatch, variable: str
     ) -> None:
         name, _, value = variable.partition("=")
         monkeypatch.setenv(name, value)
-        found = config.load(write("other = x.settings\n[deploy:a]\nurl = http://n1/\nproject = shop\n"))
+        found = config.load(
+            write("other = x.settings\n[deploy:a]\nurl = http://n1/\nproject = shop\n")
+        )
         assert found.module_of("shop") == found.settings_module == "x.settings"
         assert found.own_targets == found.targets
 
@@ -131,8 +146,17 @@ class TestTargets:
         by_name = {node.name: node for node in found.targets}
         assert list(by_name) == ["default", "before", "two", "alias"]
         default, two = by_name["default"], by_name["two"]
-        assert (default.url, default.username, default.password) == ("http://web1:6800", "me", "hush")
-        assert (default.slots, default.verify, default.version, default.project) == (4, True, "GIT", "shop")
+        assert (default.url, default.username, default.password) == (
+            "http://web1:6800",
+            "me",
+            "hush",
+        )
+        assert (default.slots, default.verify, default.version, default.project) == (
+            4,
+            True,
+            "GIT",
+            "shop",
+        )
         assert (two.url, two.username, two.password) == ("https://web2/base", "me", "other")
         assert (two.slots, two.verify, two.project) == (8, False, "second")
         assert by_name["alias"] == default
@@ -169,8 +193,12 @@ class TestTargets:
             config.load(write(f"[deploy:x]\n{lines}\n"))
         assert "[deploy:x]" in str(caught.value)
 
-    @pytest.mark.parametrize(("word", "verify"), [("yes", True), ("TRUE", True), ("0", False), ("Off", False)])
-    def test_yes_and_no_and_a_ca_file_beside_scrapy_cfg(self, write: Write, word: str, verify: bool) -> None:
+    @pytest.mark.parametrize(
+        ("word", "verify"), [("yes", True), ("TRUE", True), ("0", False), ("Off", False)]
+    )
+    def test_yes_and_no_and_a_ca_file_beside_scrapy_cfg(
+        self, write: Write, word: str, verify: bool
+    ) -> None:
         root = write(f"[deploy:x]\nurl = https://web1\nverify = {word}\nca = ca.pem\n")
         (root / "ca.pem").touch()
         (node,) = config.load(root).targets
@@ -185,7 +213,11 @@ class TestBrokenFiles:
     @pytest.mark.parametrize(
         ("data", "why", "cause"),
         [
-            (b"[deploy:x]\nurl=a\n[deploy:x]\npassword = hush\n", r"\[deploy:x\] comes twice, again in line 3", None),
+            (
+                b"[deploy:x]\nurl=a\n[deploy:x]\npassword = hush\n",
+                r"\[deploy:x\] comes twice, again in line 3",
+                None,
+            ),
             (
                 b"[deploy:x]\nurl=a\npassword = hush\npassword = hush2\n",
                 "'password' comes twice, again in line 4",
@@ -230,7 +262,9 @@ class TestNetrc:
         assert config.with_netrc(Node.parse("web1")).username == "me"
 
     @pytest.mark.parametrize("named", [False, True], ids=["~/.netrc", "$NETRC"])
-    def test_a_broken_one_is_passed_over(self, netrc: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
+    def test_a_broken_one_is_passed_over(
+        self, netrc: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+    ) -> None:
         netrc.write_text("nonsense hush\n", "utf-8")
         if named:
             monkeypatch.setenv("NETRC", str(netrc.rename(netrc.parent / "elsewhere")))
@@ -255,7 +289,13 @@ class TestStateFolder:
 
 @pytest.mark.parametrize(
     ("written", "told"),
-    [("$WEB2_PASSWORD", True), ("${WEB2_PASSWORD}", True), ("$SET_PASSWORD", False), ("$ecret", False), ("a$B", False)],
+    [
+        ("$WEB2_PASSWORD", True),
+        ("${WEB2_PASSWORD}", True),
+        ("$SET_PASSWORD", False),
+        ("$ecret", False),
+        ("a$B", False),
+    ],
 )
 def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
     write: Write, written: str, told: bool, monkeypatch: pytest.MonkeyPatch
@@ -267,7 +307,9 @@ def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
     with pytest.raises(AuthRefused) as refused:
         ReplyIntake(node, api.daemonstatus(), 401, ()).done()
     text = str(refused.value)
-    assert ("[deploy:web2]" in text and "WEB2_PASSWORD is not set in this environment" in text) is told
+    assert (
+        "[deploy:web2]" in text and "WEB2_PASSWORD is not set in this environment" in text
+    ) is told
     assert "Set `username`" not in text, "they are set"
     assert "ecret" not in text
     assert "a$B" not in text

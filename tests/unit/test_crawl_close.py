@@ -13,7 +13,9 @@ from scrapyd_dist.middlewares.producer.feed_outputs import CrawlOutputs
 async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crawl_run, "process_exit", MagicMock())  # the code of this process is pytest's
+    monkeypatch.setattr(
+        crawl_run, "process_exit", MagicMock()
+    )  # the code of this process is pytest's
     monkeypatch.setattr(crawl_run, "tell", lambda *_: "")
     reporter = MagicMock(write_down=AsyncMock(), tell=AsyncMock(), sample=AsyncMock())
     repository, scheduler = reporter.repository, reporter.scheduler
@@ -21,7 +23,9 @@ async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_wel
     scheduler.enough = scheduler.state.stopped = scheduler.state.goal = ""
     scheduler.state.paused = False
     reporter.capture.cutter.due.return_value = reporter.capture.cutter.take.return_value = []
-    run = CrawlRun(MagicMock(settings=Settings()), MagicMock(), MagicMock(), reporter, CrawlOutputs(), "")
+    run = CrawlRun(
+        MagicMock(settings=Settings()), MagicMock(), MagicMock(), reporter, CrawlOutputs(), ""
+    )
 
     async def stop(why: str) -> None:
         scheduler.state.stopped = why

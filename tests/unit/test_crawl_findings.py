@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 from scrapy import Spider
-from scrapyd_dist.middlewares.producer.crawl_findings import ChangedAttributes, login_pages, walk_findings
+from scrapyd_dist.middlewares.producer.crawl_findings import (
+    ChangedAttributes,
+    login_pages,
+    walk_findings,
+)
 from scrapyd_dist.middlewares.spider_attributes import AttributeWatch
 
 from scrapyd_dist.batches import Attempt, AttemptState
@@ -18,8 +22,8 @@ from scrapyd_dist.items.repeats import count_repeats
 class Shop(Spider):
     name = "shop"
     token = "none"
-    names: dict[str, str] = {}  # noqa: RUF012 - as projects write it
-    seen: set[str] = set()  # noqa: RUF012 - likewise
+    names: dict[str, str] = {}
+    seen: set[str] = set()
     page = 0
     fixed = "as it was"
 
@@ -49,11 +53,14 @@ def test_attributes_that_callbacks_set_and_target_callbacks_read_are_named() -> 
     assert differing(callbacks=()) == []
 
 
-@pytest.mark.parametrize(("logins", "pages", "told"), [(0, 0, False), (1, 2, False), (2, 3, True), (1, 1, True)])
+@pytest.mark.parametrize(
+    ("logins", "pages", "told"), [(0, 0, False), (1, 2, False), (2, 3, True), (1, 1, True)]
+)
 def test_a_login_in_place_of_most_pages_is_told(logins: int, pages: int, told: bool) -> None:
     reports: list[dict[str, Any]] = [{"logins": logins, "pages": pages}, {"pages": 0}]
     accepted = [
-        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one) for one in reports
+        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one)
+        for one in reports
     ]
     said = login_pages(accepted)
     assert bool(said) == told
@@ -67,14 +74,19 @@ class Diary(Shop):
         days, self.last = self.days, response
         return days, self.token
 
-    days: dict[Any, list[str]] = {}  # noqa: RUF012 - as projects write it
+    days: dict[Any, list[str]] = {}
 
 
 def test_what_has_changed_in_jobs_is_told_if_no_code_has_told_it_already() -> None:
     watch = ChangedAttributes(Diary(), ["token"])
-    reports: list[dict[str, Any]] = [{}, {"changed": ["days", "last"]}, {"changed": ["token", "page", 1]}]
+    reports: list[dict[str, Any]] = [
+        {},
+        {"changed": ["days", "last"]},
+        {"changed": ["token", "page", 1]},
+    ]
     accepted = [
-        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one) for one in reports
+        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one)
+        for one in reports
     ]
     (found,) = watch.kept_in_jobs(["parse_item"], accepted)
     assert list(found.found) == ["days", "token"]
@@ -123,10 +135,13 @@ def test_a_walk_without_work_for_the_nodes_says_so(
     counts: dict[str, int], reasons: dict[str, int], found: dict[str, list[str]]
 ) -> None:
     capture: Any = SimpleNamespace(
-        reasons=Counter(reasons), stayed=lambda: [f"{number}: {why}" for why, number in reasons.items()]
+        reasons=Counter(reasons),
+        stayed=lambda: [f"{number}: {why}" for why, number in reasons.items()],
     )
     index: Any = SimpleNamespace(pages=1)
-    assert {one.difference.name: list(one.found) for one in walk_findings(index, capture, counts)} == found
+    assert {
+        one.difference.name: list(one.found) for one in walk_findings(index, capture, counts)
+    } == found
 
 
 def test_items_that_two_parts_have_alike_are_counted(tmp_path: Path) -> None:
@@ -136,4 +151,6 @@ def test_items_that_two_parts_have_alike_are_counted(tmp_path: Path) -> None:
         part.write_text(text)
     assert count_repeats({part: [] for part in parts}) == 3
     assert count_repeats({parts[0]: []}) == 0, "a spider may yield an item twice itself"
-    assert count_repeats({parts[0]: [(0, 100)], parts[1]: []}) == 0, "what was replaced is no repeat"
+    assert count_repeats({parts[0]: [(0, 100)], parts[1]: []}) == 0, (
+        "what was replaced is no repeat"
+    )

@@ -51,7 +51,9 @@ class Home:
 
     def accept(self, batch: int, *items: str, **report: Any) -> Attempt:
         part = f"shop.b{batch}.a1.jl"
-        (self.folder / part).write_text("".join(f'{{"item": "{item}"}}\n' for item in items), "utf-8")
+        (self.folder / part).write_text(
+            "".join(f'{{"item": "{item}"}}\n' for item in items), "utf-8"
+        )
         attempt = Attempt(
             batch=batch, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, part=part,
             report={"items": len(items), **report},
@@ -83,9 +85,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "LOOK", 0.01)
 
 
-def test_a_refusal_has_the_words_of_the_system_and_not_its_numbers(home: Home, tmp_path: Path) -> None:
+def test_a_refusal_has_the_words_of_the_system_and_not_its_numbers(
+    home: Home, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError) as refused, home.publisher(open_sink(str(tmp_path / "file" / "out"), tmp_path)):
+    with (
+        pytest.raises(ConfigError) as refused,
+        home.publisher(open_sink(str(tmp_path / "file" / "out"), tmp_path)),
+    ):
         pass
     assert ("Not a directory" in str(refused.value), "Errno" in str(refused.value)) == (True, False)
 
@@ -102,13 +109,17 @@ def place(
     folder = tmp_path / "a folder" / "out"
     if request.param == "ftp":
         ftp = ftp_server("someone", PASSWORD)
-        return f"{ftp.url}/some/where", lambda: {name.rpartition("/")[2]: data for name, data in ftp.files().items()}
+        return f"{ftp.url}/some/where", lambda: {
+            name.rpartition("/")[2]: data for name, data in ftp.files().items()
+        }
     if request.param == "memory":
         from fsspec.implementations.memory import MemoryFileSystem
 
         store = MemoryFileSystem.store
         store.clear()
-        return "memory://bucket/out", lambda: {path.rpartition("/")[2]: it.getvalue() for path, it in store.items()}
+        return "memory://bucket/out", lambda: {
+            path.rpartition("/")[2]: it.getvalue() for path, it in store.items()
+        }
     url = f"file://{str(folder).replace(' ', '%20')}" if request.param == "file" else str(folder)
     return url, lambda: files_of(folder)
 
@@ -124,7 +135,11 @@ def test_parts_arrive_as_they_are_accepted_and_the_next_process_delivers_the_res
         first.add(home.accept(3, "c"))
         wait_for(lambda: words(files()) == ["a", "b", "c"], 10, "the one that was accepted then")
         assert not manifest_in(files())["complete"]
-    wait_for(lambda: all(one.name != "sdist-deliver" for one in threading.enumerate()), 10, "the first thread's end")
+    wait_for(
+        lambda: all(one.name != "sdist-deliver" for one in threading.enumerate()),
+        10,
+        "the first thread's end",
+    )
     home.accept(4, "d")
     own = home.folder / "own-0.jl"
     own.write_text('{"item": "own"}\n')
@@ -160,7 +175,10 @@ class BadSink(FolderSink):
 
     def __init__(self, folder: Path, fails: Sequence[str] = ()) -> None:
         super().__init__(folder)
-        self.fails, self.early = list(fails), list[str]()  #: early: named in a manifest before they were there
+        self.fails, self.early = (
+            list(fails),
+            list[str](),
+        )  #: early: named in a manifest before they were there
         self.open = threading.Event()
         self.open.set()
 
@@ -180,7 +198,9 @@ class BadSink(FolderSink):
         super().put(name, path, moved)
 
 
-def test_what_fails_is_told_once_and_tried_again_until_all_is_there_once(home: Home, tmp_path: Path) -> None:
+def test_what_fails_is_told_once_and_tried_again_until_all_is_there_once(
+    home: Home, tmp_path: Path
+) -> None:
     sink, said = BadSink(tmp_path / "out"), list[str]()
     with home.publisher(sink, said) as it:
         sink.fails += ["part", "part", "manifest", "part", "manifest"]
@@ -214,7 +234,9 @@ def test_a_delivery_that_comes_to_nothing_holds_nothing_up_and_loses_nothing(
         said: list[str] = []
         with home.publisher(FolderSink(out), said) as goes_on:
             goes_on.add(home.accept(3, "c"))
-            assert "1 of the crawl's parts" in goes_on.finish([], 30) and "another machine" in said[0]
+            assert (
+                "1 of the crawl's parts" in goes_on.finish([], 30) and "another machine" in said[0]
+            )
         assert (words(files_of(out)), manifest_in(files_of(out))["complete"]) == (["b", "c"], False)
         (tmp_path / "away").rename(home.folder / "shop.b1.a1.jl")
     with home.publisher(FolderSink(out)) as next_one:
@@ -246,16 +268,23 @@ def test_items_of_a_request_that_was_tried_again_do_not_count(home: Home, tmp_pa
     assert words(files_of(tmp_path / "out")) == ["kept", "kept too", "whole"]
 
 
-def test_a_place_that_takes_nothing_is_refused_before_anything_starts(home: Home, tmp_path: Path) -> None:
+def test_a_place_that_takes_nothing_is_refused_before_anything_starts(
+    home: Home, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Nothing was started"):
         home.publisher(open_sink(str(tmp_path / "file" / "below"), tmp_path)).__enter__()
     endless = {"name": "a", "items": float("inf"), "bytes": 1, "sha256": "x"}
-    for wrong in ({"schema": 1, "crawl": "other", "parts": []}, {"schema": 1, "crawl": HOME, "parts": [endless]}):
+    for wrong in (
+        {"schema": 1, "crawl": "other", "parts": []},
+        {"schema": 1, "crawl": HOME, "parts": [endless]},
+    ):
         (tmp_path / f"_{HOME}.manifest.json").write_text(json.dumps(wrong))
         with pytest.raises(ConfigError, match="not one of this crawl"):
             home.publisher(open_sink(str(tmp_path), tmp_path)).__enter__()
-    assert open_sink("~no-such-user/x", tmp_path).shown == str(tmp_path / "~no-such-user/x"), "as a shell takes it"
+    assert open_sink("~no-such-user/x", tmp_path).shown == str(tmp_path / "~no-such-user/x"), (
+        "as a shell takes it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,13 +301,17 @@ def test_an_address_that_is_none_is_refused(address: str, says: str, tmp_path: P
     assert "u:p" not in str(refusal.value)
 
 
-def test_without_fsspec_the_extra_is_named(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsspec_the_extra_is_named(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(ConfigError, match=r"scrapyd-dist\[deliver\]"):
         home.publisher(open_sink("s3://bucket/x", tmp_path)).__enter__()
 
 
-def test_a_driver_that_is_not_installed_is_named(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_not_installed_is_named(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ConfigError, match=r"scrapyd-dist\[deliver\].*driver that is named"):
         home.publisher(open_sink("s3://bucket/x", tmp_path)).__enter__()
@@ -303,7 +336,9 @@ def test_a_password_is_shown_nowhere_and_refused_on_the_command_line(
         read_options(settings)
     assert "s3cret" not in str(refusal.value)
     with pytest.raises(ConfigError, match="--feed"):
-        read_options(Settings({"DISTRIBUTED_DELIVER": "out", "DISTRIBUTED_TARGET_FEED_URL": "file:///x.jl"}))
+        read_options(
+            Settings({"DISTRIBUTED_DELIVER": "out", "DISTRIBUTED_TARGET_FEED_URL": "file:///x.jl"})
+        )
 
 
 def test_a_driver_gets_the_account_and_nothing_that_it_may_not_know(
@@ -318,6 +353,8 @@ def test_a_driver_gets_the_account_and_nothing_that_it_may_not_know(
 
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "sftp", StrictDriver)
     with pytest.raises(ConfigError, match=r"is away\. Nothing was started") as refusal:
-        home.publisher(open_sink(f"sftp://me:{quote(PASSWORD, safe='')}@host:22/out", tmp_path)).__enter__()
+        home.publisher(
+            open_sink(f"sftp://me:{quote(PASSWORD, safe='')}@host:22/out", tmp_path)
+        ).__enter__()
     assert given == {"host": "host", "port": 22, "username": "me", "password": PASSWORD}
     assert PASSWORD not in str(refusal.value)

@@ -74,7 +74,7 @@ class Valid:
 
 class Titles:
     def open_spider(self) -> None:
-        self.file = Path("titles.txt").open("w")  # noqa: SIM115 - as pipelines do
+        self.file = Path("titles.txt").open("w")
 
     def process_item(self, item: Any) -> Any:
         return item
@@ -85,7 +85,7 @@ def make_tables(address: str) -> Any:
 
 
 def open_tables(address: str) -> Any:
-    return create_engine(address)  # type: ignore[name-defined]  # noqa: F821 - a library's
+    return create_engine(address)  # type: ignore[name-defined]
 
 
 class Database:
@@ -120,7 +120,14 @@ def names(settings: dict[str, Any], spider: type[Spider] = Plain) -> dict[str, t
 def test_a_project_without_any_of_it_differs_in_nothing() -> None:
     assert names({}) == {}
     assert (
-        names({"ROBOTSTXT_OBEY": True, "DOWNLOAD_DELAY": 0, "ITEM_PIPELINES": {Valid: 300, "no.such.Class": 1}}) == {}
+        names(
+            {
+                "ROBOTSTXT_OBEY": True,
+                "DOWNLOAD_DELAY": 0,
+                "ITEM_PIPELINES": {Valid: 300, "no.such.Class": 1},
+            }
+        )
+        == {}
     )
 
 
@@ -172,7 +179,9 @@ def test_what_was_set_aside_is_noticed_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("more", "kept"), [({}, None), ({"DISTRIBUTED_FRONTIER": "shop"}, "job")])
-def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kept: str | None) -> None:
+def test_a_producer_keeps_its_queue_in_the_store_alone(
+    more: dict[str, Any], kept: str | None
+) -> None:
     """With a queue on disk, what was fetched but not sealed would count as seen when the crawl goes on."""
     settings = Settings({"JOBDIR": "job", **more})
     Addon().update_settings(settings)
@@ -180,7 +189,9 @@ def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kep
 
 
 @pytest.mark.parametrize(
-    "role", [{"DISTRIBUTED_CRAWL": "one"}, {"DISTRIBUTED_START_URLS": "[]"}], ids=["producer", "worker"]
+    "role",
+    [{"DISTRIBUTED_CRAWL": "one"}, {"DISTRIBUTED_START_URLS": "[]"}],
+    ids=["producer", "worker"],
 )
 def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]) -> None:
     crawler = get_crawler(Plain)
@@ -231,7 +242,13 @@ def test_an_attribute_that_a_callback_reads_is_found_in_the_methods_that_it_call
 
 class Keeping(Spider):
     def __init__(self) -> None:
-        self.seen, self.times, self.last, self.listed, self.only_read = set[str](), dict[str, int](), "", [""], 1
+        self.seen, self.times, self.last, self.listed, self.only_read = (
+            set[str](),
+            dict[str, int](),
+            "",
+            [""],
+            1,
+        )
 
     def parse(self, response: Any) -> None:
         self.page = 1

@@ -14,23 +14,38 @@ SETTING = re.compile(r"DISTRIBUTED_[A-Z_]+[A-Z]")
 PARITY = ROOT / "docs" / "internals" / "parity.md"
 #: a line of the table: id, what one relies on, answer, how it is done here, tests
 ROW = re.compile(r"^\| ([A-Z]\d+[a-z]?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
-ROWS = {row: (answer, here, shown) for row, _, answer, here, shown in ROW.findall(PARITY.read_text("utf-8"))}
+ROWS = {
+    row: (answer, here, shown)
+    for row, _, answer, here, shown in ROW.findall(PARITY.read_text("utf-8"))
+}
 #: what parity has to answer for: id and title of each row
-WANTED = [line.split("\t") for line in (ROOT / "docs" / "internals" / "parity.tsv").read_text("utf-8").splitlines()]
+WANTED = [
+    line.split("\t")
+    for line in (ROOT / "docs" / "internals" / "parity.tsv").read_text("utf-8").splitlines()
+]
 
 
 def settings_in(*paths: Path) -> set[str]:
     return {name for path in paths for name in SETTING.findall(path.read_text("utf-8"))}
 
 
-CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py") | SETTINGS.keys()
-DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+CODE = (
+    settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
+    | SETTINGS.keys()
+)
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+)
 
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text("utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_every_row_of_the_list_has_one_answer() -> None:

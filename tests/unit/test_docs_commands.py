@@ -27,8 +27,16 @@ def typed_in(path: Path) -> list[str]:
     return [re.sub(r" (?:[|>;#&]|&&|\|\|)(?: .*)?$", "", line) for line in lines]
 
 
-EXAMPLES = [text for command in EVERY.values() for text in re.findall(r"^ *Example: (.*)$", command.help, re.MULTILINE)]
-SHELL = [re.sub(r"(?<=\S) (?:[|>;#]|&&) .*$", "", example) for example in EXAMPLES if example.startswith("sdist ")]
+EXAMPLES = [
+    text
+    for command in EVERY.values()
+    for text in re.findall(r"^ *Example: (.*)$", command.help, re.MULTILINE)
+]
+SHELL = [
+    re.sub(r"(?<=\S) (?:[|>;#]|&&) .*$", "", example)
+    for example in EXAMPLES
+    if example.startswith("sdist ")
+]
 DOCUMENTS = [
     ROOT / "README.md",
     *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "commands"),
@@ -67,7 +75,11 @@ def test_the_table_has_the_summary_that_each_command_begins_with_and_whole_panel
     first = {name: EVERY[name].help.partition("\n\n")[0] for name in COMMANDS}
     assert {name: entry.summary for name, entry in COMMANDS.items()} == first
     panels = [entry.panel for entry in COMMANDS.values()]
-    assert [panel for place, panel in enumerate(panels) if panel in panels[:place] and panels[place - 1] != panel] == []
+    assert [
+        panel
+        for place, panel in enumerate(panels)
+        if panel in panels[:place] and panels[place - 1] != panel
+    ] == []
     assert sorted(set(CODES) - {"", *EVERY}) == [], "exit codes are of commands that there are"
 
 
@@ -86,7 +98,9 @@ def test_help_says_its_codes(width: int, sdist: Run, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("path", EVERY)
 def test_help_swallows_no_brackets(path: str, sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    written = "".join([EVERY[path].help, *(one.help for one in EVERY[path].params)]).replace("\\[", "[")
+    written = "".join([EVERY[path].help, *(one.help for one in EVERY[path].params)]).replace(
+        "\\[", "["
+    )
     shown = re.sub(r"[\s│]+", "", sdist("help", "--all", *path.split()).expect(0).out)
     for word in set(re.findall(r"\[[^\]]+\]", written)):
         assert shown.count(re.sub(r"\s+", "", word)) >= written.count(word), word
@@ -103,15 +117,21 @@ def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_some
     folder, texts = ROOT / "docs" / "reference" / "commands", pages()
     written = {path.name: path.read_text("utf-8") for path in folder.glob("*.md")}
     assert sorted(written) == sorted(texts)
-    assert [name for name in texts if written[name] != texts[name]] == [], "make manual writes them anew"
+    assert [name for name in texts if written[name] != texts[name]] == [], (
+        "make manual writes them anew"
+    )
     links = {target for text in texts.values() for target in re.findall(r"\]\(([^)]+)\)", text)}
-    assert [target for target in links if not (folder / target.partition("#")[0]).resolve().exists()] == []
+    assert [
+        target for target in links if not (folder / target.partition("#")[0]).resolve().exists()
+    ] == []
     anchors = {f"{name}#{made[1:-1].replace(' ', '-')}" for name, text in texts.items()
                for made in re.findall(r"^#+ (`sdist [^`]+`)$", text, re.MULTILINE)}  # fmt: skip
     assert {target for target in links if "#" in target} <= anchors
 
 
-def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_loaded_when_it_is_called_and_not_before(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded: list[str] = []
 
     def noted(name: str, **how: Any) -> Any:
@@ -126,7 +146,9 @@ def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkey
     assert loaded == ["nodes"]
 
 
-def test_the_help_is_short_and_each_command_a_line_in_it(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_is_short_and_each_command_a_line_in_it(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     boxes = re.findall(r"^╭─ ([^─]+) ─+╮\n((?:│.*\n)+)", sdist("--help").out, re.MULTILINE)
     lines = [line for panel, text in boxes if panel != "Options" for line in text.splitlines()]
@@ -145,9 +167,15 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
 
 @pytest.mark.parametrize(
     ("typed", "near"),
-    [("stop", "'crawls stop'?"), ("pause", "'crawls pause', 'throttle pause', 'strategy pause'?"), ("crwl", "'crawl'")],
+    [
+        ("stop", "'crawls stop'?"),
+        ("pause", "'crawls pause', 'throttle pause', 'strategy pause'?"),
+        ("crwl", "'crawl'"),
+    ],
 )
-def test_a_name_that_is_none_is_answered_with_what_was_meant(sdist: Run, typed: str, near: str) -> None:
+def test_a_name_that_is_none_is_answered_with_what_was_meant(
+    sdist: Run, typed: str, near: str
+) -> None:
     done = sdist(typed, "x").expect(2, f"No such command {typed!r}. Did you mean {near}")
     assert (done.out, done.err.count("\n")) == ("", 1)
 
@@ -162,8 +190,12 @@ def test_a_group_alone_lists_and_takes_the_options_of_its_list(sdist: Run) -> No
     sdist("nodes", "drian").expect(2, "'drain'")
 
 
-@pytest.mark.parametrize("words", [["crawl"], ["throttle"], ["code"], ["code", "prune"], ["jobs", "cancel", "--on"]])
-def test_a_command_without_a_word_that_it_needs_shows_its_help(sdist: Run, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["crawl"], ["throttle"], ["code"], ["code", "prune"], ["jobs", "cancel", "--on"]]
+)
+def test_a_command_without_a_word_that_it_needs_shows_its_help(
+    sdist: Run, words: list[str]
+) -> None:
     done = sdist(*words).expect(2)
     assert done.out == ""
     if "--on" not in words:

@@ -30,7 +30,14 @@ Run = Callable[..., list[str]]
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     root = tmp_path / "project"
-    write(root, {"scrapy.cfg": "[settings]\ndefault = shop.settings\n", "shop/__init__.py": "", "shop/settings.py": ""})
+    write(
+        root,
+        {
+            "scrapy.cfg": "[settings]\ndefault = shop.settings\n",
+            "shop/__init__.py": "",
+            "shop/settings.py": "",
+        },
+    )
     write(root, {"shop/spiders/__init__.py": "", "shop/spiders/one.py": "class One: ...\n"})
     return root
 
@@ -44,12 +51,18 @@ def write(root: Path, files: Mapping[str, str]) -> None:
 
 def contents(egg: Egg) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(egg.data)) as archive:
-        return {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
+        return {
+            info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()
+        }
 
 
 def carried(egg: Egg) -> set[str]:
     """What of the project is in it."""
-    return {name for name in contents(egg) if not name.startswith(("EGG-INFO/", "scrapyd_dist/", "_sdist_boot_"))}
+    return {
+        name
+        for name in contents(egg)
+        if not name.startswith(("EGG-INFO/", "scrapyd_dist/", "_sdist_boot_"))
+    }
 
 
 SHOP = {"shop/__init__.py", "shop/settings.py", "shop/spiders/__init__.py", "shop/spiders/one.py"}
@@ -83,12 +96,35 @@ class TestContents:
         assert egg.left_out == left_out
 
     def test_hidden_files_travel_and_what_tools_keep_stays(self, shop: Path) -> None:
-        hidden = [".git/config", ".sdist/eggs/x.egg", "build/__init__.py", "dist/__init__.py", "shop.egg-info/PKG-INFO"]
-        hidden += ["shop/__pycache__/a.pyc", "shop/old.pyc", "shop/node_modules/x/index.js", "shop/CVS/Root", "shop/a~"]
-        hidden += ["shop/.git/config", "shop/.gitignore", "shop/.mypy_cache/x", "shop/.cache/x", "shop/.words.txt.swp"]
+        hidden = [
+            ".git/config",
+            ".sdist/eggs/x.egg",
+            "build/__init__.py",
+            "dist/__init__.py",
+            "shop.egg-info/PKG-INFO",
+        ]
+        hidden += [
+            "shop/__pycache__/a.pyc",
+            "shop/old.pyc",
+            "shop/node_modules/x/index.js",
+            "shop/CVS/Root",
+            "shop/a~",
+        ]
+        hidden += [
+            "shop/.git/config",
+            "shop/.gitignore",
+            "shop/.mypy_cache/x",
+            "shop/.cache/x",
+            "shop/.words.txt.swp",
+        ]
         told = ["shop/env/pyvenv.cfg", "shop/env/lib/x.py", "shop/.venv/pyvenv.cfg"]
         theirs = {"shop/.env", "shop/.data/words.txt", "shop/price_cache/a.csv", "shop/words.swp"}
-        write(shop, dict.fromkeys([*hidden, *told, *theirs, "venv/pyvenv.cfg", "venv/__init__.py", ".env"], ""))
+        write(
+            shop,
+            dict.fromkeys(
+                [*hidden, *told, *theirs, "venv/pyvenv.cfg", "venv/__init__.py", ".env"], ""
+            ),
+        )
         egg = build(shop, "shop.settings")
         assert carried(egg) == SHOP | theirs
         assert egg.left_out == ("shop/.venv", "shop/env", "venv")
@@ -104,7 +140,11 @@ class TestContents:
         os.mkfifo(shop / "shop/pipe")
         egg = build(shop, "shop.settings")
         assert carried(egg) == SHOP | {"shared/__init__.py", "shop/word.txt"}
-        assert set(egg.left_out) == {"shop/pipe", "shop/spiders/again", *(f"shop/{name}" for name in loops)}
+        assert set(egg.left_out) == {
+            "shop/pipe",
+            "shop/spiders/again",
+            *(f"shop/{name}" for name in loops),
+        }
 
     def test_a_name_that_is_no_text(self, shop: Path) -> None:
         Path(os.fsdecode(os.fsencode(shop / "shop") + b"/\xff.txt")).touch()
@@ -117,7 +157,9 @@ class TestContents:
         write(shop, {"scrapyd_dist/__init__.py": "raise RuntimeError", "scrapyd_dist/mine.py": ""})
         egg = build(shop, "shop.settings")
         assert egg.left_out == ("scrapyd_dist",)
-        assert contents(egg)["scrapyd_dist/__init__.py"] == worker_files()["scrapyd_dist/__init__.py"]
+        assert (
+            contents(egg)["scrapyd_dist/__init__.py"] == worker_files()["scrapyd_dist/__init__.py"]
+        )
         assert "scrapyd_dist/mine.py" not in contents(egg)
 
 
@@ -132,12 +174,18 @@ class TestInfo:
 
     def test_key(self, shop: Path) -> None:
         eggs = [build(shop, "shop.settings", key=key) for key in (None, b"k1", b"k2")]
-        assert [contents(egg).get(f"scrapyd_dist/{EGG_FILE}") for egg in eggs] == [None, b"k1", b"k2"]
+        assert [contents(egg).get(f"scrapyd_dist/{EGG_FILE}") for egg in eggs] == [
+            None,
+            b"k1",
+            b"k2",
+        ]
         assert len({egg.content_hash for egg in eggs}) == 3
 
     def test_hash_is_in_no_danger_of_a_shifted_border(self, tmp_path: Path) -> None:
         hashes = set()
-        for number, files in enumerate(({"s/a": "bc", "s/d": ""}, {"s/a": "b", "s/cd": ""}, {"s/ab": "c", "s/d": ""})):
+        for number, files in enumerate(
+            ({"s/a": "bc", "s/d": ""}, {"s/a": "b", "s/cd": ""}, {"s/ab": "c", "s/d": ""})
+        ):
             write(tmp_path / str(number), {"scrapy.cfg": "", "s/settings.py": "", **files})
             hashes.add(build(tmp_path / str(number), "s.settings").content_hash)
         assert len(hashes) == 3
@@ -147,8 +195,13 @@ class TestSameBytes:
     def test_times_modes_and_order_do_not_matter(self, shop: Path, tmp_path: Path) -> None:
         first = build(shop, "shop.settings", key=b"k")
         copy = tmp_path / "copy"
-        files = {path.relative_to(shop).as_posix(): path for path in shop.rglob("*") if path.is_file()}
-        write(copy, {name: files[name].read_text(encoding="utf-8") for name in sorted(files, reverse=True)})
+        files = {
+            path.relative_to(shop).as_posix(): path for path in shop.rglob("*") if path.is_file()
+        }
+        write(
+            copy,
+            {name: files[name].read_text(encoding="utf-8") for name in sorted(files, reverse=True)},
+        )
         for path in copy.rglob("*.py"):
             os.utime(path, (0, 0))
             path.chmod(0o755)
@@ -156,11 +209,15 @@ class TestSameBytes:
         assert again == first
         assert again.data == first.data
 
-    def test_nothing_is_compiled_for_an_egg_that_stays_here(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nothing_is_compiled_for_an_egg_that_stays_here(
+        self, shop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(egg_module, "_compiled", lambda *_: pytest.fail("compiled"))
         build(shop, "shop.settings")
 
-    def test_any_content_does_and_so_does_our_half(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_any_content_does_and_so_does_our_half(
+        self, shop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         hashes = {build(shop, "shop.settings").content_hash}
         changes = {
             "shop/settings.py": "A = 1\n",
@@ -171,7 +228,9 @@ class TestSameBytes:
         for name, text in changes.items():
             write(shop, {name: text})
             hashes.add(build(shop, "shop.settings").content_hash)
-        monkeypatch.setattr(egg_module, "WORKER_MODULES", {"scrapyd_dist": WORKER_MODULES["scrapyd_dist"]})
+        monkeypatch.setattr(
+            egg_module, "WORKER_MODULES", {"scrapyd_dist": WORKER_MODULES["scrapyd_dist"]}
+        )
         hashes.add(build(shop, "shop.settings").content_hash)
         assert len(hashes) == len(changes) + 2
 
@@ -188,13 +247,17 @@ class TestRefused:
             ({"shop/__init__.py": ""}, "", "no dotted Python name"),
         ],
     )
-    def test_no_project(self, tmp_path: Path, files: dict[str, str], settings: str, words: str) -> None:
+    def test_no_project(
+        self, tmp_path: Path, files: dict[str, str], settings: str, words: str
+    ) -> None:
         write(tmp_path, {"scrapy.cfg": "", **files})
         with pytest.raises(ConfigError, match=words):
             build(tmp_path, settings)
 
     def test_unreadable_file(self, shop: Path) -> None:
-        (shop / "shop/data.bin").symlink_to("/proc/self/mem")  # a file that not even root can read from its beginning
+        (shop / "shop/data.bin").symlink_to(
+            "/proc/self/mem"
+        )  # a file that not even root can read from its beginning
         with pytest.raises(ConfigError, match="Input/output error"):
             build(shop, "shop.settings")
 
@@ -230,7 +293,11 @@ def imports_of(path: str, source: bytes) -> set[str]:
 def exists(module: str) -> bool:
     """Whether it is a module, not a name in one; nothing is imported for that."""
     parts = module.split(".")[1:]
-    base = ROOT if parts and parts[0] in {"cli", "middlewares", "deploy", "examples"} else ROOT / "scrapyd_dist"
+    base = (
+        ROOT
+        if parts and parts[0] in {"cli", "middlewares", "deploy", "examples"}
+        else ROOT / "scrapyd_dist"
+    )
     path = base.joinpath(*parts)
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
@@ -252,9 +319,19 @@ class TestWorkerHalf:
         wanted = {name for path, source in modules.items() for name in imports_of(path, source)}
         ours = {name for name in wanted if name.split(".")[0] == "scrapyd_dist" and exists(name)}
         assert ours >= PRODUCER_ONLY  # what is imported relatively and inside functions is seen
-        dotted = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in modules}
+        dotted = {
+            path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in modules
+        }
         assert ours - dotted - PRODUCER_ONLY == set()
-        brought_by_scrapy = {"cryptography", "itemadapter", "protego", "pydispatch", "tldextract", "twisted", "w3lib"}
+        brought_by_scrapy = {
+            "cryptography",
+            "itemadapter",
+            "protego",
+            "pydispatch",
+            "tldextract",
+            "twisted",
+            "w3lib",
+        }
         # redis travels along where the store is a Redis server
         allowed = {"scrapyd_dist", "scrapy", "redis", *brought_by_scrapy, *sys.stdlib_module_names}
         assert {name.partition(".")[0] for name in wanted} <= allowed
@@ -263,14 +340,23 @@ class TestWorkerHalf:
         # From a zip there is no folder that could be walked.
         with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
             for path in [
-                file for part in ("scrapyd_dist", "middlewares", "deploy") for file in ROOT.glob(f"{part}/**/*.*")
+                file
+                for part in ("scrapyd_dist", "middlewares", "deploy")
+                for file in ROOT.glob(f"{part}/**/*.*")
             ]:
                 name = path.relative_to(ROOT)
-                archive.write(path, name if name.parts[0] == "scrapyd_dist" else Path("scrapyd_dist", name))
+                archive.write(
+                    path, name if name.parts[0] == "scrapyd_dist" else Path("scrapyd_dist", name)
+                )
         code = "from scrapyd_dist.deploy import egg; print(egg.__file__); print(*sorted(egg.worker_files()))"
         environment = {**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         file, *names = done.stdout.split()
         assert file.startswith(str(tmp_path))
@@ -286,7 +372,10 @@ class TestWorkerHalf:
 
     def test_has_the_whole_store(self) -> None:
         store = Path(scrapyd_dist.store.__file__).parent
-        there = {f"scrapyd_dist/store/{path.relative_to(store).as_posix()}" for path in store.rglob("*.*")}
+        there = {
+            f"scrapyd_dist/store/{path.relative_to(store).as_posix()}"
+            for path in store.rglob("*.*")
+        }
         ours = {name for name in worker_files() if name.startswith("scrapyd_dist/store/")}
         assert "scrapyd_dist/store/schema/1.sql" in ours
         assert {name for name in there if not name.endswith(".pyc")} == ours
@@ -324,7 +413,9 @@ class TestBoot:
             ]
             # -I: neither the environment nor the folder of this test is to lend a copy of us
             command = [sys.executable, "-I", "-c", "\n".join(lines)]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout.splitlines()
 
@@ -333,26 +424,47 @@ class TestBoot:
     def test_takes_the_place_of_the_users_settings(self, run: Run) -> None:
         code = "print(settings.__name__, settings.A, settings is sys.modules['shop.settings'])\n"
         code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
-        assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
+        assert run("A = 1\n", code) == [
+            "shop.settings 1 True",
+            "shop.settings {'scrapyd_dist.Addon': 500}",
+        ]
 
     def test_what_a_project_prints_is_no_spider(self, run: Run, shop: Path) -> None:
-        spider = "import os, scrapy\nprint('at import')\nclass One(scrapy.Spider):\n    name = '%s'\n"
-        write(shop, {"shop/b.py": spider % "b\u00fc", "shop/a.py": spider % "a" + "os.system('echo of a program')\n"})
+        spider = (
+            "import os, scrapy\nprint('at import')\nclass One(scrapy.Spider):\n    name = '%s'\n"
+        )
+        write(
+            shop,
+            {
+                "shop/b.py": spider % "b\u00fc",
+                "shop/a.py": spider % "a" + "os.system('echo of a program')\n",
+            },
+        )
         settings = "import atexit\nprint('of settings')\natexit.register(print, 'at the end')\n"
         listed = "sys.argv = ['scrapy', 'list', '-s', 'LOG_STDOUT=0']; from scrapy.cmdline import execute; execute()"
-        said = run(settings + "SPIDER_MODULES = ['shop']\n", listed, preload="sys.argv = ['runner', 'list']")
+        said = run(
+            settings + "SPIDER_MODULES = ['shop']\n",
+            listed,
+            preload="sys.argv = ['runner', 'list']",
+        )
         assert said == ["a", "b\u00fc"]
 
     def test_what_other_commands_print_is_printed(self, run: Run) -> None:
-        assert run("print('x')\n", "print('y')", preload="sys.argv = ['runner', 'crawl', 'list']") == ["x", "y"]
+        assert run(
+            "print('x')\n", "print('y')", preload="sys.argv = ['runner', 'crawl', 'list']"
+        ) == ["x", "y"]
 
-    def test_a_python_that_is_too_old_is_named(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_python_that_is_too_old_is_named(
+        self, shop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         files = contents(build(shop, "shop.settings"))
         for name, text in files.items():
             if name.startswith("_sdist_boot_") and name.endswith(".py"):
                 ast.parse(text, feature_version=(3, 9))  # so that it can say why it does not work
         monkeypatch.setattr(sys, "version_info", (3, 9, 2))
-        with pytest.raises(ImportError, match=r"Python 3\.9 is too old for scrapyd-dist; it needs 3\.10"):
+        with pytest.raises(
+            ImportError, match=r"Python 3\.9 is too old for scrapyd-dist; it needs 3\.10"
+        ):
             boot.start(settings_module="shop.settings", boot="x", egg="x.egg")
 
     def test_key_and_folders_without_init_are_found(self, run: Run, shop: Path) -> None:
@@ -389,7 +501,9 @@ class TestBoot:
         ("installed", "preload"),
         [("raise RuntimeError('an old copy')", ""), ("OLD = True", "import scrapyd_dist.extra")],
     )
-    def test_the_eggs_copy_wins_even_over_one_already_imported(self, run: Run, installed: str, preload: str) -> None:
+    def test_the_eggs_copy_wins_even_over_one_already_imported(
+        self, run: Run, installed: str, preload: str
+    ) -> None:
         code = "import scrapyd_dist.payload; print(scrapyd_dist.payload.__file__, scrapyd_dist.__file__)\n"
         code += "print('scrapyd_dist.extra' in sys.modules)"
         files, extra = run("", code, installed=installed, preload=preload)
@@ -436,13 +550,22 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
     [
         ("No module named 'helper'", "helper.py lies beside the packages"),
         ("No module named 'helper.sub'", "helper.py lies beside the packages"),
-        ("No module named 'common'", "The folder common has no __init__.py, and only packages travel: add one"),
+        (
+            "No module named 'common'",
+            "The folder common has no __init__.py, and only packages travel: add one",
+        ),
         ("No module named 'numpy'", "Install what is missing on the node"),
         ("No module named 'pkg_resources'", "the setuptools on the node is too new"),
         ("SyntaxError: invalid syntax", "the node has an older Python"),
         ("ImportError: cannot import name 'Self' from 'typing'", "the node has an older Python"),
-        ("ImportError: Python 3.9 is too old for scrapyd-dist; it needs 3.10", "Install Scrapy and Scrapyd for Python"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'", "Path(__file__).parent"),
+        (
+            "ImportError: Python 3.9 is too old for scrapyd-dist; it needs 3.10",
+            "Install Scrapy and Scrapyd for Python",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'",
+            "Path(__file__).parent",
+        ),
         ("ValueError: no", "Correct the project, and deploy again"),
     ],
 )

@@ -51,9 +51,13 @@ def eggs(tmp_path: Path) -> Path:
     return folder
 
 
-def write_egg(path: Path, files: dict[str, bytes] | None = None, *, links: Iterable[str] = ()) -> Path:
+def write_egg(
+    path: Path, files: dict[str, bytes] | None = None, *, links: Iterable[str] = ()
+) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
-        for name, content in (files or {"shop/__init__.py": b"", "shop/data.csv": b"a,b\n"}).items():
+        for name, content in (
+            files or {"shop/__init__.py": b"", "shop/data.csv": b"a,b\n"}
+        ).items():
             archive.writestr(name, content)
         for name in links:
             info = zipfile.ZipInfo(name)
@@ -147,7 +151,9 @@ print(sys.modules["scrapyd_dist.payload"].__cached__, sys.modules["scrapyd_dist.
         assert Path(cached).is_file()
         assert "SourceFileLoader" in loader
 
-    def test_where_nothing_can_be_unpacked_the_zip_is_used(self, job: list[str], eggs: Path, temporary: Path) -> None:
+    def test_where_nothing_can_be_unpacked_the_zip_is_used(
+        self, job: list[str], eggs: Path, temporary: Path
+    ) -> None:
         for parent in (eggs, temporary):
             (parent / HOME).touch()
         # This project's settings need the folder.
@@ -167,7 +173,9 @@ print(sys.modules["scrapyd_dist.payload"].__cached__, sys.modules["scrapyd_dist.
     def test_that_is_written_to_the_log_once(self, caplog: pytest.LogCaptureFixture) -> None:
         assert boot.ZIPPED == ZIPPED
         with caplog.at_level(logging.WARNING):
-            Addon().update_settings(Settings({ZIPPED: "the disk is full", "DISTRIBUTED_ENABLED": False}))
+            Addon().update_settings(
+                Settings({ZIPPED: "the disk is full", "DISTRIBUTED_ENABLED": False})
+            )
         (record,) = caplog.records
         assert record.getMessage().startswith("The egg of this job could not be unpacked")
         assert record.getMessage().endswith("finds none: the disk is full.")
@@ -176,7 +184,9 @@ print(sys.modules["scrapyd_dist.payload"].__cached__, sys.modules["scrapyd_dist.
 class TestSharedFolder:
     def test_is_the_same_for_all_jobs_of_a_version_and_only_its_owners(self, eggs: Path) -> None:
         egg = write_egg(eggs / "v1.egg")
-        folders = {run(f"print(egg_folder.unpack_egg({egg!r}))") for _ in range(2)} | {str(unpack_egg(egg))}
+        folders = {run(f"print(egg_folder.unpack_egg({egg!r}))") for _ in range(2)} | {
+            str(unpack_egg(egg))
+        }
         assert len(folders) == 1
         folder = Path(folders.pop())
         assert folder.parent == eggs / HOME
@@ -185,7 +195,9 @@ class TestSharedFolder:
         assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
 
     def test_jobs_that_start_at_once(self, eggs: Path) -> None:
-        egg = write_egg(eggs / "v1.egg", {f"shop/{number}.txt": b"x" * 1000 for number in range(200)})
+        egg = write_egg(
+            eggs / "v1.egg", {f"shop/{number}.txt": b"x" * 1000 for number in range(200)}
+        )
         code = f"import sys; sys.path.insert(0, {DEPLOY!r})\nimport egg_folder, os; from pathlib import PosixPath\n"
         code += f"input(); print(len(list((egg_folder.unpack_egg({egg!r}) / 'shop').iterdir())))"
         command = [sys.executable, "-I", "-c", code]
@@ -197,7 +209,9 @@ class TestSharedFolder:
         assert {job.communicate()[0] for job in jobs} == {"200\n"}
         assert len(home_of(eggs)) == 1
 
-    def test_a_job_that_is_killed_in_the_middle_leaves_nothing_that_is_used(self, eggs: Path) -> None:
+    def test_a_job_that_is_killed_in_the_middle_leaves_nothing_that_is_used(
+        self, eggs: Path
+    ) -> None:
         egg = write_egg(eggs / "v1.egg")
         code = "write = egg_folder._write\n"
         code += "egg_folder._write = lambda *a: (write(*a), os.kill(os.getpid(), 9))\n"
@@ -210,7 +224,9 @@ class TestSharedFolder:
         assert (folder / "shop/data.csv").is_file()
         assert home_of(eggs) == [folder.name]
 
-    def test_after_an_error_nothing_is_left(self, eggs: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_after_an_error_nothing_is_left(
+        self, eggs: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         egg = write_egg(eggs / "v1.egg")
 
         def full(*_: object) -> None:
@@ -221,7 +237,9 @@ class TestSharedFolder:
             unpack_egg(egg)
         assert home_of(eggs) == home_of(temporary) == []
 
-    def test_an_egg_that_is_replaced_meanwhile(self, eggs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_egg_that_is_replaced_meanwhile(
+        self, eggs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         egg = write_egg(eggs / "v1.egg")
         names = iter(["first", "second", "third"])
         monkeypatch.setattr(egg_folder, "_name_of", lambda _: next(names))
@@ -328,7 +346,8 @@ class TestUntrustedPlaces:
 
 class TestHostileEggs:
     @pytest.mark.parametrize(
-        "name", ["../x", "shop/../../x", "/x", "shop//x", "./x", "..\\x", "shop/..", "shop/../", "a/./b"]
+        "name",
+        ["../x", "shop/../../x", "/x", "shop//x", "./x", "..\\x", "shop/..", "shop/../", "a/./b"],
     )
     def test_names_that_lead_out(self, eggs: Path, temporary: Path, name: str) -> None:
         egg = write_egg(eggs / "v1.egg", {"shop/__init__.py": b"", name: b"evil"})
@@ -357,10 +376,18 @@ class TestHostileEggs:
                 unpack_egg(eggs / "v1.egg")
 
     def test_byte_code(self, eggs: Path) -> None:
-        files = {"a.py": b"", "a.pyc": MAGIC + b"a", "b.py": b"", "b.pyc": b"none", "only.pyc": b"c"}
+        files = {
+            "a.py": b"",
+            "a.pyc": MAGIC + b"a",
+            "b.py": b"",
+            "b.pyc": b"none",
+            "only.pyc": b"c",
+        }
         folder = unpack_egg(write_egg(eggs / "v1.egg", files))
         cached = f"__pycache__/a.{sys.implementation.cache_tag}.pyc"
-        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        there = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        }
         assert there == {"a.py", "b.py", cached, "only.pyc"}
 
 

@@ -13,7 +13,9 @@ def told(command: str, folder: Path) -> str:
     return hook.notify({"items": 3}, {"SDIST_ITEMS": "3"})
 
 
-def test_the_text_of_a_command_is_in_no_argument_and_its_programs_do_not_get_it(tmp_path: Path) -> None:
+def test_the_text_of_a_command_is_in_no_argument_and_its_programs_do_not_get_it(
+    tmp_path: Path,
+) -> None:
     seen = "cat /proc/$$/cmdline > arguments; env > environment; cat > given; echo $SDIST_ITEMS > items"
     assert told(f"SECRET=hush; {seen}", tmp_path) == ""
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -43,7 +43,9 @@ class Frontier:
         self.taken += 1
         values = [{"url": f"http://web{at % self.hosts}/{self.taken}/{at}"} for at in range(size)]
         payload = {} if self.taken in self.unreadable else encode(values)
-        return Leased(batch=Batch(number=self.taken, size=size, slot=slot), attempt=1, payload=payload)
+        return Leased(
+            batch=Batch(number=self.taken, size=size, slot=slot), attempt=1, payload=payload
+        )
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         self.asked.append(limit)
@@ -75,7 +77,11 @@ class NoFinds:
 
 
 def made_of(
-    frontier: Any, folder: Path, notifier: Notifier | None = None, spider: type[Spider] = Spider, **settings: Any
+    frontier: Any,
+    folder: Path,
+    notifier: Notifier | None = None,
+    spider: type[Spider] = Spider,
+    **settings: Any,
 ) -> tuple[int, list[str]]:
     """How many requests a worker makes of these batches, and why it ended early."""
     crawler = get_crawler(spider, {"CONCURRENT_REQUESTS": 16, **settings})
@@ -104,11 +110,16 @@ def made_of(
     ("sizes", "most"),
     [
         ([100] * 40, [1]),  # 16 at one time and as many ahead fit into one batch: never two
-        ([100] * 5 + [3] + [100] * 20, [1]),  # a small one in between does not make it take the rest
+        (
+            [100] * 5 + [3] + [100] * 20,
+            [1],
+        ),  # a small one in between does not make it take the rest
         ([1] * 200, [1, 2, 8, 32]),  # when all are small, more and more come at one time
     ],
 )
-def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[int], tmp_path: Path) -> None:
+def test_a_worker_takes_no_more_than_it_can_begin(
+    sizes: list[int], most: list[int], tmp_path: Path
+) -> None:
     frontier = Frontier(sizes)
     assert made_of(frontier, tmp_path) == (sum(sizes), [])
     assert sorted(set(frontier.asked)) == most
@@ -135,11 +146,15 @@ class EndsRounds(Frontier):
 
     waits_for_idle = False
     suspect = 2  #: number of that batch
-    unsettled = 0  #: batches that this worker had besides when it made the first request of the suspect one
+    unsettled = (
+        0  #: batches that this worker had besides when it made the first request of the suspect one
+    )
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         leased = await super().next(1, enough)
-        return [replace(one, attempt=2) if one.batch.number == self.suspect else one for one in leased]
+        return [
+            replace(one, attempt=2) if one.batch.number == self.suspect else one for one in leased
+        ]
 
     def watched(self, request: Any, batch: Any, index: int) -> Any:
         if batch.key[0] == self.suspect:
@@ -169,7 +184,9 @@ class WithIdleHandler(Spider):
     def idle(self) -> None: ...
 
 
-def test_a_batch_that_workers_died_on_is_made_alone_where_batches_wait_for_idle_handlers(tmp_path: Path) -> None:
+def test_a_batch_that_workers_died_on_is_made_alone_where_batches_wait_for_idle_handlers(
+    tmp_path: Path,
+) -> None:
     frontier = EndsRounds([3, 3, 3, 3])
     assert made_of(frontier, tmp_path, spider=WithIdleHandler) == (12, [])
     assert frontier.unsettled == 0
@@ -241,7 +258,10 @@ class Sites(Kept):
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         self.asked.append(limit)
         has = self.has()
-        order = sorted((slot for slot in self.left if self.left[slot] and slot not in enough), key=has.__getitem__)
+        order = sorted(
+            (slot for slot in self.left if self.left[slot] and slot not in enough),
+            key=has.__getitem__,
+        )
         self.feeder._stopped = not order
         self.left.subtract(order[:limit])
         return [self.leased(self.size, slot) for slot in order[:limit]]
@@ -273,8 +293,12 @@ def test_a_worker_takes_so_many_sites_that_its_downloader_is_busy(tmp_path: Path
     assert frontier.asked == [30]
 
 
-@pytest.mark.parametrize("why", [{"DOWNLOAD_DELAY": 1}, {"AUTOTHROTTLE_ENABLED": True}, {"DISTRIBUTED_THROTTLE": True}])
-def test_where_sites_are_asked_one_request_at_a_time_it_takes_more_sites(why: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "why", [{"DOWNLOAD_DELAY": 1}, {"AUTOTHROTTLE_ENABLED": True}, {"DISTRIBUTED_THROTTLE": True}]
+)
+def test_where_sites_are_asked_one_request_at_a_time_it_takes_more_sites(
+    why: dict[str, Any], tmp_path: Path
+) -> None:
     has = taken(Sites(many(50)), tmp_path, CONCURRENT_REQUESTS=16, **why)
     assert len(has) == 32
 

@@ -57,7 +57,7 @@ class Login(Spider):
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
+    custom_settings = {"ADDONS": {}}
 
 
 def parse_login(response: Any) -> None:
@@ -67,7 +67,9 @@ def parse_login(response: Any) -> None:
 class Bench:
     """A process that finds requests, with a crawler that is not crawling."""
 
-    def __init__(self, spider: type[Spider] = Links, *, own: str = "", push: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, spider: type[Spider] = Links, *, own: str = "", push: bool = False, **settings: Any
+    ) -> None:
         settings = {"SPIDER_MODULES": [__name__], **settings}
         crawler = get_crawler(spider, settings)
         self.spider: Any = spider.from_crawler(crawler)
@@ -108,11 +110,15 @@ class Bench:
 def test_prefix_and_number_are_those_of_the_settings() -> None:
     assert Bench().slot() == "0"
     bench = Bench(DISTRIBUTED_SLOT_PREFIX="p", DISTRIBUTED_SLOTS="8")
-    assert {bench.slot(f"http://web/{number}") for number in range(200)} == {f"p{number}" for number in range(8)}
+    assert {bench.slot(f"http://web/{number}") for number in range(200)} == {
+        f"p{number}" for number in range(8)
+    }
 
 
 def test_a_callback_may_have_slots_of_its_own() -> None:
-    bench = Bench(DISTRIBUTED_CALLBACK_SLOTS='{"parse_article": "articles/4"}', DISTRIBUTED_SLOT_PREFIX="p")
+    bench = Bench(
+        DISTRIBUTED_CALLBACK_SLOTS='{"parse_article": "articles/4"}', DISTRIBUTED_SLOT_PREFIX="p"
+    )
     assert bench.slot() == "p0"
     article = bench.spider.parse_article
     slots = {bench.slot(f"http://web/a{number}", callback=article) for number in range(100)}
@@ -133,7 +139,15 @@ def test_a_request_may_ask_for_slots_of_its_own_and_carries_that_no_further() ->
 
 def test_by_domain_a_site_stays_together() -> None:
     bench = Bench(DISTRIBUTED_SLOTS=50, DISTRIBUTED_SLOT_BY="domain")
-    assert len({bench.slot(f"http://a{number}.example.com/{number}", dont_filter=True) for number in range(20)}) == 1
+    assert (
+        len(
+            {
+                bench.slot(f"http://a{number}.example.com/{number}", dont_filter=True)
+                for number in range(20)
+            }
+        )
+        == 1
+    )
 
 
 BAD_META: list[dict[str, Any]] = [
@@ -144,7 +158,9 @@ BAD_META: list[dict[str, Any]] = [
 
 def test_meta_that_makes_no_sense_keeps_a_request_here_and_is_told() -> None:
     bench = Bench()
-    assert [bench.take(f"http://web/{n}", meta=meta) for n, meta in enumerate(BAD_META)] == ["local"] * len(BAD_META)
+    assert [bench.take(f"http://web/{n}", meta=meta) for n, meta in enumerate(BAD_META)] == [
+        "local"
+    ] * len(BAD_META)
     assert sum(bench.finds.reasons.values()) == len(BAD_META)
 
 
@@ -168,7 +184,10 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 def test_a_custom_fingerprint_goes_before_what_a_request_asks_for() -> None:
     bench = Bench()
     given = [("1", "one"), ("2", "one"), ("1", "two"), ("1", None)]
-    fates = [bench.take(f"http://web/{page}", meta={"frontier_fingerprint": text}) for page, text in given]
+    fates = [
+        bench.take(f"http://web/{page}", meta={"frontier_fingerprint": text})
+        for page, text in given
+    ]
     assert fates == ["sealed", "duplicate", "sealed", "sealed"]
 
 
@@ -176,7 +195,10 @@ def test_pages_are_known_by_method_address_and_body() -> None:
     bench = Bench()
     posts = [bench.take("http://web/", method="POST", body=body) for body in ("x", "y", "x")]
     assert posts == ["sealed", "sealed", "duplicate"]
-    assert [bench.take("http://web/?a=1&b=2"), bench.take("http://web/?b=2&a=1#x")] == ["sealed", "duplicate"]
+    assert [bench.take("http://web/?a=1&b=2"), bench.take("http://web/?b=2&a=1#x")] == [
+        "sealed",
+        "duplicate",
+    ]
 
 
 def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
@@ -207,10 +229,22 @@ def test_a_request_for_another_spider_is_rebuilt_there_with_all_that_it_has() ->
     there = Login()
     back = from_value(one.value, there)
     assert (back.callback, back.errback) == (there.parse_login, there.gone)
-    assert (back.method, back.body, back.meta, back.cb_kwargs) == ("POST", b"x", {"a": [1]}, {"k": 1})
-    assert (back.priority, back.flags, back.cookies, back.headers) == (3, ["f"], {"c": "d"}, {b"A": [b"b"]})
+    assert (back.method, back.body, back.meta, back.cb_kwargs) == (
+        "POST",
+        b"x",
+        {"a": [1]},
+        {"k": 1},
+    )
+    assert (back.priority, back.flags, back.cookies, back.headers) == (
+        3,
+        ["f"],
+        {"c": "d"},
+        {b"A": [b"b"]},
+    )
     value = bench.found(meta={"distribute": {"spider": "login"}}).value
-    assert value["callback"] is None  # as any page, and not by the targets of that spider's settings
+    assert (
+        value["callback"] is None
+    )  # as any page, and not by the targets of that spider's settings
     assert from_value(value, there).callback is None
 
 
@@ -220,7 +254,9 @@ def test_a_mapping_of_callbacks_sends_to_other_spiders() -> None:
     one = bench.found(callback=parse_login)
     assert (one.slot, one.value["callback"]) == ("@login", "parse_login")
     by_rule = bench.found(
-        callback=bench.spider._callback, errback=bench.spider._errback, meta={"rule": 0, "link_text": "a"}
+        callback=bench.spider._callback,
+        errback=bench.spider._errback,
+        meta={"rule": 0, "link_text": "a"},
     )
     assert by_rule.slot == "@x:login"
     assert by_rule.value == {"url": "http://web/", "callback": "parse_page"}
@@ -246,7 +282,9 @@ def test_the_frontiers_own_spider_has_the_ordinary_slots_and_spiders_of_another_
 def test_what_a_worker_for_another_spider_finds_is_its_own_or_goes_back() -> None:
     bench = Bench(Login, own="@login")
     assert bench.slot(meta={"distribute": True}) == "@login"
-    back = bench.found("http://web/2", meta={"distribute": {"spider": "links", "callback": "parse_article"}})
+    back = bench.found(
+        "http://web/2", meta={"distribute": {"spider": "links", "callback": "parse_article"}}
+    )
     assert (back.slot, back.value["callback"]) == ("0", "parse_article")
     # known to the frontier as what the producer finds itself
     assert back.fingerprint == Bench().found("http://web/2").fingerprint
@@ -255,7 +293,11 @@ def test_what_a_worker_for_another_spider_finds_is_its_own_or_goes_back() -> Non
 def test_a_worker_of_another_project_speaks_of_its_own_spiders() -> None:
     bench = Bench(Login, own="@other:login")
     said = [True, {"spider": "links"}, {"spider": "links", "project": "shop"}]
-    assert [bench.slot(meta={"distribute": to}) for to in said] == ["@other:login", "@other:links", "0"]
+    assert [bench.slot(meta={"distribute": to}) for to in said] == [
+        "@other:login",
+        "@other:links",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -270,16 +312,23 @@ def test_what_no_spider_can_take_is_a_miss_with_the_reason(said: Any) -> None:
     assert why.startswith("there is no spider 'nobody'") == ("nobody" in str(said))
 
 
-def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_enter_its_own_start() -> None:
+def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_enter_its_own_start() -> (
+    None
+):
     why = Bench().why_not(meta={"distribute": "hiding"})
     assert why.startswith("the custom_settings of the spider hiding set ADDONS")
 
 
-def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others_where_batches_are_sent() -> None:
+def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others_where_batches_are_sent() -> (
+    None
+):
     why = Bench().why_not(meta={"distribute": "login", "a": object()})
     assert why == "it is for the spider login, and its meta has a object, which JSON cannot carry"
     why = Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
-    assert why == "it is for another spider (login), and only a crawl whose workers lease gives it to that one"
+    assert (
+        why
+        == "it is for another spider (login), and only a crawl whose workers lease gives it to that one"
+    )
 
 
 def test_offsite_is_judged_by_the_spider_that_makes_the_request() -> None:
@@ -300,7 +349,9 @@ def test_attributes_of_the_spider_travel_with_its_requests_or_are_named() -> Non
     assert there.token == ("a", b"b")
     assert from_value(value, there).url == "http://web/"
     set_attributes({"url": "http://web/", "attributes": {"parse": 1, "token": 2}}, there)
-    assert (there.token, callable(there.parse)) == (2, True), "only those that the worker expects are set"
+    assert (there.token, callable(there.parse)) == (2, True), (
+        "only those that the worker expects are set"
+    )
     bench.spider.token = object()
     assert bench.take("http://web/2") == "local"
     assert "token (an attribute of the spider)" in next(iter(bench.finds.reasons))
@@ -319,9 +370,14 @@ def test_seeds_are_targets_as_start_requests_only() -> None:
 # batches
 
 
-def found(number: int, slot: str = "0", priority: int = 0, url: str = "http://web/") -> FrontierIntake:
+def found(
+    number: int, slot: str = "0", priority: int = 0, url: str = "http://web/"
+) -> FrontierIntake:
     return FrontierIntake(
-        value={"url": f"{url}{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority
+        value={"url": f"{url}{number}"},
+        fingerprint=str(number).encode(),
+        slot=slot,
+        priority=priority,
     )
 
 
@@ -332,14 +388,22 @@ def test_batches_have_one_slot_and_one_priority_and_as_many_requests_as_allowed(
     )
     for batch in batches:
         values = decode(batch.payload.get)
-        assert [value["url"].rpartition("/")[2].encode() for value in values] == list(batch.fingerprints)
+        assert [value["url"].rpartition("/")[2].encode() for value in values] == list(
+            batch.fingerprints
+        )
 
 
 def test_a_batch_that_is_too_large_when_encoded_is_two() -> None:
     noise = random.Random(7)
-    batches = pack([found(n, url=f"http://web/{noise.randbytes(40_000).hex()}") for n in range(12)], size=100, key=None)
+    batches = pack(
+        [found(n, url=f"http://web/{noise.randbytes(40_000).hex()}") for n in range(12)],
+        size=100,
+        key=None,
+    )
     assert len(batches) > 1
-    assert [one for batch in batches for one in batch.fingerprints] == [str(n).encode() for n in range(12)]
+    assert [one for batch in batches for one in batch.fingerprints] == [
+        str(n).encode() for n in range(12)
+    ]
 
 
 # the producer of a crawl
@@ -353,9 +417,16 @@ class Captured(Bench):
         slotting: SlotRouting | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(**settings)
-        cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
+        cutter: Any = (
+            SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
+        )
         self.capture = Capture(
-            crawler=self.crawler, cutter=cutter, key=key, stay=stay, slotting=slotting, before=FingerprintSet(before)
+            crawler=self.crawler,
+            cutter=cutter,
+            key=key,
+            stay=stay,
+            slotting=slotting,
+            before=FingerprintSet(before),
         )
 
     def take(self, url: str = "http://web/", shard: int = 0, **fields: Any) -> str:
@@ -368,9 +439,14 @@ def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> No
     assert len(bench.capture.cutter) == 1
     _, cut = bench.capture.take(Request("http://web/2"), 0)
     assert cut
-    assert [from_value(one.value, bench.spider).url for one in cut] == ["http://web/1", "http://web/2"]
+    assert [from_value(one.value, bench.spider).url for one in cut] == [
+        "http://web/1",
+        "http://web/2",
+    ]
     fingerprinter = bench.spider.crawler.request_fingerprinter
-    assert [one.fingerprint for one in cut] == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
+    assert [one.fingerprint for one in cut] == [
+        fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)
+    ]
     assert (len(bench.capture.cutter), bench.capture.cutter.take()) == (0, [])
 
 
@@ -412,12 +488,18 @@ def test_the_projects_own_filter_says_what_a_duplicate_is() -> None:
     assert [twice.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
     first = [one.fingerprint for cut in twice.capture.cutter.take() for one in cut]
     assert len(set(first)) == 3
-    again = filtered(Captured(size=99, key=KEY, before=first, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter)
+    again = filtered(
+        Captured(size=99, key=KEY, before=first, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter
+    )
     assert [again.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
     assert again.capture.cutter.take() == [], "what was sealed before is not sealed again"
 
     once = filtered(Captured(size=99, DUPEFILTER_CLASS=ByPath), ByPath)
-    assert [once.take(f"http://web/{n}") for n in ("a?1", "a?2", "b")] == ["sealed", "duplicate", "sealed"]
+    assert [once.take(f"http://web/{n}") for n in ("a?1", "a?2", "b")] == [
+        "sealed",
+        "duplicate",
+        "sealed",
+    ]
     assert once.take("http://web/a?3", dont_filter=True) == "sealed"
 
 
@@ -446,10 +528,22 @@ def test_the_cookies_of_a_session_travel_with_the_request_as_scrapy_would_send_t
     assert header(bench(), "http://web/in/side") == "deep=2; sid=1"
     assert header(bench(), meta={"dont_merge_cookies": True}) == ""
     assert header(bench(), meta={"cookiejar": "ann"}) == ""
-    assert header(with_cookies(bench(), "ann", "sid=ann; Path=/"), meta={"cookiejar": "ann"}) == "sid=ann"
+    assert (
+        header(with_cookies(bench(), "ann", "sid=ann; Path=/"), meta={"cookiejar": "ann"})
+        == "sid=ann"
+    )
     assert set(header(bench(), cookies={"lang": "de"}).split("; ")) == {"lang=de", "sid=1"}
-    assert set(header(bench(), cookies=[{"name": "sid", "value": "own", "path": "/"}]).split("; ")) == {"sid=own"}
-    assert header(with_cookies(Captured(key=KEY), None, "sid=1; Domain=other.test", url="http://other.test/")) == ""
+    assert set(
+        header(bench(), cookies=[{"name": "sid", "value": "own", "path": "/"}]).split("; ")
+    ) == {"sid=own"}
+    assert (
+        header(
+            with_cookies(
+                Captured(key=KEY), None, "sid=1; Domain=other.test", url="http://other.test/"
+            )
+        )
+        == ""
+    )
     assert header(with_cookies(Captured(key=KEY), None, "sid=1; Max-Age=0")) == ""
 
 
@@ -520,10 +614,14 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
     bench.take("http://web/9", meta={"a": object()})
     told = bench.capture.stayed()
     assert told[0].startswith("3 target requests are refused, and not crawled: it has cookies")
-    assert told[1].startswith("1 target requests are refused, and not crawled: its meta has a object")
+    assert told[1].startswith(
+        "1 target requests are refused, and not crawled: its meta has a object"
+    )
 
 
-@pytest.mark.parametrize(("slotting", "slot"), [(None, ""), (SlotRouting(project="shop", spider="links"), "0")])
+@pytest.mark.parametrize(
+    ("slotting", "slot"), [(None, ""), (SlotRouting(project="shop", spider="links"), "0")]
+)
 def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_has_them(
     slotting: SlotRouting | None, slot: str
 ) -> None:

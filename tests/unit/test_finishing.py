@@ -15,7 +15,14 @@ from scrapyd_dist.middlewares.producer import completion_hooks as hooks
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
 
-DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
+DOCUMENT = {
+    "schema": 1,
+    "crawl": "easy-1",
+    "spider": "easy",
+    "state": "finished",
+    "exit_code": 3,
+    "items": 12,
+}
 
 
 @pytest.mark.parametrize(
@@ -32,10 +39,14 @@ DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished
         (5000, [1000, 1000, 1000], False),
     ],
 )
-def test_unusually_few_items_and_fewer_than_were_asked_for(items: int, earlier: list[int], is_unusual: bool) -> None:
+def test_unusually_few_items_and_fewer_than_were_asked_for(
+    items: int, earlier: list[int], is_unusual: bool
+) -> None:
     assert (f"{items:,} items are unusually few" in hooks.unusual(items, earlier)) is is_unusual
     assert hooks.too_few(10, 10) == hooks.too_few(0, 0) == ""
-    assert hooks.too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
+    assert hooks.too_few(1234, 5000).startswith(
+        "The crawl has 1,234 items, and at least 5,000 were asked for"
+    )
 
 
 def row(number: int, **fields: Any) -> Crawl:
@@ -57,16 +68,23 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
         row(3, options={"args": {"shop": "a"}, "settings": {"DISTRIBUTED_PAGES": 3}}),
     ]
     assert hooks.earlier_items("c9", {"shop": "a"}, rows, "easy") == [5, 3]
-    assert len(hooks.earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == hooks.RUNS
+    assert (
+        len(hooks.earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy"))
+        == hooks.RUNS
+    )
 
 
-@pytest.mark.parametrize("value", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"])
+@pytest.mark.parametrize(
+    "value", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"]
+)
 def test_what_is_no_command_and_no_http_address_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="DISTRIBUTED_ON_FINISH"):
         hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": value}))
 
 
-@pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
+@pytest.mark.parametrize(
+    "text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"]
+)
 def test_the_command_or_address_is_read(text: str) -> None:
     assert hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": text})) == text
     assert hooks.read_on_finish(Settings({})) == ""
@@ -81,10 +99,15 @@ def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
     assert variables.strip() == "easy-1 easy finished 3 12"
 
 
-def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> None:
+def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> (
+    None
+):
     assert hooks.tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
     said = hooks.tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
-    assert said == "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 7: no such channel."
+    assert (
+        said
+        == "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 7: no such channel."
+    )
     assert "SECRET" not in hooks.tell("false SECRET", DOCUMENT)
 
 
@@ -139,7 +162,9 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
         (lambda c, _: None, "ConnectionError"),
     ],
 )
-def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: Any, words: str) -> None:
+def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(
+    play: Any, words: str
+) -> None:
     with closing(BadPeer(play)) as peer:
         address = f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET"
         said = hooks.hook_of(address).notify(DOCUMENT, patience=0.3)
@@ -151,5 +176,9 @@ def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: An
 
 def test_a_refusal_is_told_as_well() -> None:
     document = hooks.refusal(None, "", ConfigError("No node."))
-    assert (document["state"], document["exit_code"], document["message"]) == ("refused", 2, "No node.")
+    assert (document["state"], document["exit_code"], document["message"]) == (
+        "refused",
+        2,
+        "No node.",
+    )
     assert hooks.environment(document)["SDIST_STATE"] == "refused"

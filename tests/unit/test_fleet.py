@@ -13,26 +13,47 @@ from simulated import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch, Crawl
 from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
-from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NodeError, NoReply, TlsRefused
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConnectionRefused,
+    ConnectTimeout,
+    NodeError,
+    NoReply,
+    TlsRefused,
+)
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import AHEAD, IdleWatch, JobRun, NodeState, settled_pace, typical_pace
+from scrapyd_dist.scheduling.node_state import (
+    AHEAD,
+    IdleWatch,
+    JobRun,
+    NodeState,
+    settled_pace,
+    typical_pace,
+)
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import Load
 
 
 def member(name: str, *, slots: int | None = 2, out: int = 0, **fields: Any) -> NodeState:
-    made = NodeState(node=Node.parse(f"{name}:6800", name=name, slots=slots), **{"prepared": True, **fields})
+    made = NodeState(
+        node=Node.parse(f"{name}:6800", name=name, slots=slots), **{"prepared": True, **fields}
+    )
     for number in range(out):
         put(made, number)
     return made
 
 
 def put(where: NodeState, number: int, kind: Any = JobRun, **fields: Any) -> Any:
-    values: dict[str, Any] = {"batch": Batch(number=number, size=2), "number": 1, "since": 100.0, "start_by": 200.0}
+    values: dict[str, Any] = {
+        "batch": Batch(number=number, size=2),
+        "number": 1,
+        "since": 100.0,
+        "start_by": 200.0,
+    }
     where.out[str(number)] = kind(job=str(number), member=where, **{**values, **fields})
     return where.out[str(number)]
 
@@ -46,7 +67,9 @@ def load(running: int, pending: int = 0) -> Load:
     return Load(pending=pending, running=running, finished=0, node_name="n", date=None)
 
 
-def chosen_by(placement: Placement, members: list[NodeState], *, avoid: str = "") -> NodeState | None:
+def chosen_by(
+    placement: Placement, members: list[NodeState], *, avoid: str = ""
+) -> NodeState | None:
     dealt = placement.deal([Batch(number=0, size=1)], members, avoid={0: avoid})
     return dealt[0][1] if dealt else None
 
@@ -85,8 +108,12 @@ def test_least_loaded_looks_at_jobs_per_slot() -> None:
 STATES = st.tuples(st.integers(1, 3), st.integers(0, 6), st.booleans(), st.booleans())
 
 
-@given(st.sampled_from(Placement.KINDS), st.lists(STATES, min_size=1, max_size=5), st.integers(0, 5))
-def test_a_chosen_node_always_has_room_and_is_avoided_only_when_another_can(kind: str, state: Any, avoid: int) -> None:
+@given(
+    st.sampled_from(Placement.KINDS), st.lists(STATES, min_size=1, max_size=5), st.integers(0, 5)
+)
+def test_a_chosen_node_always_has_room_and_is_avoided_only_when_another_can(
+    kind: str, state: Any, avoid: int
+) -> None:
     members = [
         member(f"n{n}", slots=slots, out=out, prepared=prepared, unfit="" if fit else "broken")
         for n, (slots, out, prepared, fit) in enumerate(state)
@@ -178,7 +205,9 @@ def test_a_report_is_news_only_when_it_changed() -> None:
 
 
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
-    desk: Any = SimpleNamespace(limits=SimpleNamespace(poll=1.0), closed=closed, backlog=SimpleNamespace(waiting=waits))
+    desk: Any = SimpleNamespace(
+        limits=SimpleNamespace(poll=1.0), closed=closed, backlog=SimpleNamespace(waiting=waits)
+    )
     return NodeMonitor(state=desk, jobs=desk, workers=desk, prepare=desk)._pause(out.member)
 
 
@@ -187,7 +216,9 @@ def test_a_worker_is_polled_now_and_then_and_a_batch_often() -> None:
     assert pause(put(member("a"), 1, node_state.WorkerRun, pool="")) == 2.0
 
 
-@pytest.mark.parametrize(("closed", "waits", "seconds"), [(False, 0, 5.0), (True, 1, 5.0), (True, 0, 1.0)])
+@pytest.mark.parametrize(
+    ("closed", "waits", "seconds"), [(False, 0, 5.0), (True, 1, 5.0), (True, 0, 1.0)]
+)
 def test_a_job_with_far_to_go_is_polled_rarely_unless_the_crawl_ends_with_it(
     closed: bool, waits: int, seconds: float
 ) -> None:
@@ -239,7 +270,9 @@ def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
     assert quick.wedged_since is not None
 
 
-@pytest.mark.parametrize(("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)])
+@pytest.mark.parametrize(
+    ("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)]
+)
 def test_anything_that_moves_ends_the_row(pending: int, running: int, moved: bool) -> None:
     watch = row(100, 106)
     watch.saw(load(running, pending), 112, moved=moved)
@@ -305,7 +338,9 @@ def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
 OLD, NEW = Rule(placement="round-robin", adapt=False), Rule(placement="by-capacity", adapt=True)
 
 
-def paced(name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ...] = (), **fields: Any) -> NodeState:
+def paced(
+    name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ...] = (), **fields: Any
+) -> NodeState:
     """A node that has so many requests left in each of its jobs."""
     made = member(name, slots=slots, pace=pace, unproven=not pace, **fields)
     for number, left in enumerate(to_do):
@@ -313,9 +348,14 @@ def paced(name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ...
     return made
 
 
-def dealt(members: list[NodeState], *sizes: int, kind: str = "by-capacity", **hand: Any) -> list[tuple[int, str]]:
+def dealt(
+    members: list[NodeState], *sizes: int, kind: str = "by-capacity", **hand: Any
+) -> list[tuple[int, str]]:
     waiting = [Batch(number=number, size=size) for number, size in enumerate(sizes, 1)]
-    return [(batch.number, one.node.name) for batch, one in Placement(kind).deal(waiting, members, **hand)]
+    return [
+        (batch.number, one.node.name)
+        for batch, one in Placement(kind).deal(waiting, members, **hand)
+    ]
 
 
 def test_a_free_fast_node_comes_first() -> None:
@@ -324,7 +364,9 @@ def test_a_free_fast_node_comes_first() -> None:
 
 
 def test_equal_nodes_are_filled_evenly() -> None:
-    members = [paced(name, slots=2, pace=pace) for name, pace in (("a", 10.0), ("b", 10.4), ("c", 9.8))]
+    members = [
+        paced(name, slots=2, pace=pace) for name, pace in (("a", 10.0), ("b", 10.4), ("c", 9.8))
+    ]
     assert sorted(name for _, name in dealt(members, *[50] * 3)) == ["a", "b", "c"]
 
 
@@ -400,15 +442,22 @@ def fleet(nodes: int, *, equal: bool) -> list[Machine]:
     dice = random.Random(1)
     if equal:
         return [Machine(slots=2, speed=5.0)] * nodes
-    return [Machine(slots=dice.choice((1, 2, 4)), speed=dice.choice((1.0, 2.0, 10.0))) for _ in range(nodes)]
+    return [
+        Machine(slots=dice.choice((1, 2, 4)), speed=dice.choice((1.0, 2.0, 10.0)))
+        for _ in range(nodes)
+    ]
 
 
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("failures", [0.0, 0.3])
-def test_the_program_s_own_way_takes_less_time_than_turns_and_large_batches(equal: bool, failures: float) -> None:
+def test_the_program_s_own_way_takes_less_time_than_turns_and_large_batches(
+    equal: bool, failures: float
+) -> None:
     machines = fleet(8, equal=equal)
     requests = round(sum(machine.slots * machine.speed for machine in machines) * 200)
-    old, new = (Simulation(machines, requests, rule, seed=3, failures=failures) for rule in (OLD, NEW))
+    old, new = (
+        Simulation(machines, requests, rule, seed=3, failures=failures) for rule in (OLD, NEW)
+    )
     before, after = old.run(), new.run()
     assert after.seconds < before.seconds
     assert after.idle < before.idle
@@ -418,8 +467,12 @@ def test_the_program_s_own_way_takes_less_time_than_turns_and_large_batches(equa
 
 def test_what_the_crawls_have_learned_of_slots_is_the_most_that_one_has_seen() -> None:
     def crawl(**learned: int) -> Crawl:
-        nodes = [{"url": f"http://{name}:6800", "learned": slots} for name, slots in learned.items()]
+        nodes = [
+            {"url": f"http://{name}:6800", "learned": slots} for name, slots in learned.items()
+        ]
         return Crawl(id="c", project="p", spider="s", created=0, summary={"nodes": nodes})
 
-    found = learned_slots([crawl(a=1, b=0), crawl(a=8), Crawl(id="d", project="p", spider="s", created=0)])
+    found = learned_slots(
+        [crawl(a=1, b=0), crawl(a=8), Crawl(id="d", project="p", spider="s", created=0)]
+    )
     assert found == {"http://a:6800": 8, "http://b:6800": 0}

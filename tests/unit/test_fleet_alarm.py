@@ -37,12 +37,20 @@ class Bench:
 
     def begin(self) -> None:
         """Start the watch, again."""
-        self.alarm = FleetAlarm(self.context, EventHook(target=self.command, option="--on-trouble", event="a trouble"))
+        self.alarm = FleetAlarm(
+            self.context, EventHook(target=self.command, option="--on-trouble", event="a trouble")
+        )
 
     def look(self, after: float = 20.0, *jobs: dict[str, Any], **node: Any) -> list[Tell]:
         """Let time pass, look, and give what is told of it: event, kind, subject."""
         self.now += after
-        fields = {"name": "web1", "url": "http://127.0.0.1:9", "state": "up", "reason": "", "running": len(jobs)}
+        fields = {
+            "name": "web1",
+            "url": "http://127.0.0.1:9",
+            "state": "up",
+            "reason": "",
+            "running": len(jobs),
+        }
         self.alarm.look({"nodes": [{**fields, "jobs": jobs, **node}]}, self.now)
         if not self.told_in.exists():
             return []
@@ -51,7 +59,9 @@ class Bench:
         assert all(row["schema"] == 1 and row["message"] and row["since"] for row in rows)
         for row in rows:
             # What is well again is not called by the words for what was wrong.
-            assert row["subject"] in row["message"] or row["kind"] in {"few-items", "job-failed"}, row
+            assert row["subject"] in row["message"] or row["kind"] in {"few-items", "job-failed"}, (
+                row
+            )
             assert row["event"] == "trouble" or "(before: " in row["message"], row
         return [(row["event"], row["kind"], row["subject"]) for row in rows]
 
@@ -100,7 +110,9 @@ def test_a_node_that_is_taken_out_of_the_fleet_is_no_trouble_any_more(bench: Ben
     assert bench.look(**DOWN) == [], "it has joined again, and may be just starting"
 
 
-def test_nodes_that_join_and_leave_while_the_fleet_is_watched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_join_and_leave_while_the_fleet_is_watched(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet_view, "LIST", 0.0)
     config, looks = bench.root / "scrapy.cfg", fleet_view.FleetLook(bench.context)
     before, text = looks.nodes[0], config.read_text()
@@ -131,8 +143,18 @@ def test_a_job_that_makes_no_progress(bench: Bench) -> None:
 
 def test_plain_jobs_that_fail(bench: Bench) -> None:
     def ended(name: str, state: Outcome) -> None:
-        job = JobRecord(id=name, spider="good", project="shop", version="1", created=time.time(), node="web1", url="u")
-        bench.store.keep_jobs([replace(job, state=state, ended=time.time(), reason="2 errors logged")])
+        job = JobRecord(
+            id=name,
+            spider="good",
+            project="shop",
+            version="1",
+            created=time.time(),
+            node="web1",
+            url="u",
+        )
+        bench.store.keep_jobs(
+            [replace(job, state=state, ended=time.time(), reason="2 errors logged")]
+        )
 
     ended("old", Outcome.FAILED)
     assert bench.look() == [], "it failed before the watch began"
@@ -151,10 +173,16 @@ def test_plain_jobs_that_fail(bench: Bench) -> None:
     assert bench.look() == []
 
 
-def test_crawls_without_progress_and_with_few_items(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crawls_without_progress_and_with_few_items(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alive = True
-    monkeypatch.setattr(fleet_alarm, "alive_state", lambda row: row.state.value if alive else "died")
-    crawl = Crawl(id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time())
+    monkeypatch.setattr(
+        fleet_alarm, "alive_state", lambda row: row.state.value if alive else "died"
+    )
+    crawl = Crawl(
+        id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time()
+    )
     bench.store.add_crawl(crawl)
 
     def does(pages: int, **changes: Any) -> None:
@@ -183,11 +211,17 @@ def test_crawls_without_progress_and_with_few_items(bench: Bench, monkeypatch: p
 
 
 def test_a_node_without_disk(bench: Bench) -> None:
-    crawl = Crawl(id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time())
+    crawl = Crawl(
+        id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time()
+    )
     bench.store.add_crawl(crawl)
-    bench.store.update_crawl("c1", state=CrawlState.WORKING, pid=None, host="elsewhere", beat=time.time())
+    bench.store.update_crawl(
+        "c1", state=CrawlState.WORKING, pid=None, host="elsewhere", beat=time.time()
+    )
     batch = bench.store.seal("c1", NewBatch(payload={}, size=1), [b"1"], {})
-    out = Attempt(batch=batch.number, number=1, job="c1.b1.a1", node="web1", url="http://127.0.0.1:9")
+    out = Attempt(
+        batch=batch.number, number=1, job="c1.b1.a1", node="web1", url="http://127.0.0.1:9"
+    )
     bench.store.open_attempt("c1", out)
     reason = "the worker ended early (disk-full)"
     bench.store.fail("c1", batch.number, 1, reason=reason, now=time.time(), max_attempts=4)
@@ -219,11 +253,21 @@ def test_what_could_not_be_told_is_told_later_and_a_store_that_is_away_ends_noth
     assert capsys.readouterr().err.count("does not answer") == 1
 
 
-def test_a_job_is_told_of_that_came_with_the_store_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_told_of_that_came_with_the_store_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as early:
         early.setattr(Context, "store_if_any", None)
         assert bench.look() == []
-    job = JobRecord(id="j", spider="good", project="shop", version="1", created=time.time(), node="web1", url="u")
+    job = JobRecord(
+        id="j",
+        spider="good",
+        project="shop",
+        version="1",
+        created=time.time(),
+        node="web1",
+        url="u",
+    )
     bench.store.keep_jobs([replace(job, state=Outcome.FAILED, ended=time.time())])
     assert bench.look() == [("trouble", "job-failed", "shop/good")]
 
@@ -264,9 +308,13 @@ def test_a_file_of_troubles_that_is_broken_is_none(text: str, bench: Bench) -> N
     assert bench.look(100, **DOWN) == [("trouble", "node-down", "web1")]
 
 
-def test_no_end_is_missed_by_a_watch_that_is_started_again_or_whose_clock_was_wrong(bench: Bench) -> None:
+def test_no_end_is_missed_by_a_watch_that_is_started_again_or_whose_clock_was_wrong(
+    bench: Bench,
+) -> None:
     now = float(int(time.time()))
-    job = JobRecord(id="one", spider="s", project="shop", version="1", created=now - 9.4, node="web1", url="u")
+    job = JobRecord(
+        id="one", spider="s", project="shop", version="1", created=now - 9.4, node="web1", url="u"
+    )
     bench.store.keep_jobs([job])
     assert bench.look() == []
     bench.begin()

@@ -55,7 +55,9 @@ def test_a_picture_of_three_hundred_nodes_shows_trouble_totals_and_is_not_cut() 
 
 def test_equal_findings_of_many_nodes_are_one() -> None:
     names = [f"node{number}" for number in range(285)]
-    same = [Finding(Severity.WARNING, name, "auth", "it has no password", "Set one") for name in names]
+    same = [
+        Finding(Severity.WARNING, name, "auth", "it has no password", "Set one") for name in names
+    ]
     other = Finding(Severity.DANGER, "node7", "logs", "it serves no /logs/", "logs_dir")
     grouped = doctor._group_by_node([other, *same])
     assert [(found.topic, len(names)) for found, names in grouped] == [("logs", 1), ("auth", 285)]
@@ -63,7 +65,10 @@ def test_equal_findings_of_many_nodes_are_one() -> None:
 
 
 def test_states_are_counted_those_in_trouble_first() -> None:
-    assert describe_states(["up", "up", "down", "draining", "wedged"]) == "1 wedged, 1 down, 1 draining, 2 up"
+    assert (
+        describe_states(["up", "up", "down", "draining", "wedged"])
+        == "1 wedged, 1 down, 1 draining, 2 up"
+    )
 
 
 def test_of_many_nodes_with_one_error_a_few_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +87,9 @@ def hundred(project: MakeProject) -> Any:
         it = project()
         nodes: list[Node] = [many.node(f"web{number}") for number in range(117)]
         nodes += [refusing(f"gone{number}") for number in range(3)]
-        lines = [f"[deploy:{node.name}]\nurl = {node.url}/\nproject = properties\n" for node in nodes]
+        lines = [
+            f"[deploy:{node.name}]\nurl = {node.url}/\nproject = properties\n" for node in nodes
+        ]
         it.targets([], "\n".join(lines))
         yield it
 
@@ -107,9 +114,14 @@ def test_a_local_node_that_was_killed_stays_in_the_list(
     it = project()
     it.targets([])
     usual: Any = {"password": "p", "slots": 1}
-    alive = local_nodes.LocalNode(name="local1", port=1, pid=os.getpid(), folder=it.path.resolve(), **usual)
+    alive = local_nodes.LocalNode(
+        name="local1", port=1, pid=os.getpid(), folder=it.path.resolve(), **usual
+    )
     dead = local_nodes.LocalNode(name="local2", port=2, pid=NO_PROCESS, folder=tmp_path, **usual)
     (it.path / ".sdist" / "nodes").mkdir(parents=True)
     local_nodes.write(it.path / ".sdist", [alive, dead])
     listed = run_sdist_here(it, "nodes", "--json").json()["nodes"]
-    assert [(node["name"], node["state"]) for node in listed] == [("local1", "down"), ("local2", "down")]
+    assert [(node["name"], node["state"]) for node in listed] == [
+        ("local1", "down"),
+        ("local2", "down"),
+    ]

@@ -36,7 +36,9 @@ VALUES: Any = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=9),
     max_leaves=20,
 )  # fmt: skip
-ANSWERS = st.dictionaries(st.sampled_from(FIELDS), VALUES).map(lambda answer: {"status": "ok", **answer})
+ANSWERS = st.dictionaries(st.sampled_from(FIELDS), VALUES).map(
+    lambda answer: {"status": "ok", **answer}
+)
 HEADERS = st.dictionaries(
     st.sampled_from(["date", "content-length", "content-range", "content-type"]),
     st.text() | st.sampled_from(
@@ -47,13 +49,26 @@ HEADERS = st.dictionaries(
 
 
 def answer(body: str, **headers: str) -> Reply:
-    return Reply(where="node", path="x.json", status=200, headers=headers, body=body.encode("utf-8", "surrogatepass"))
+    return Reply(
+        where="node",
+        path="x.json",
+        status=200,
+        headers=headers,
+        body=body.encode("utf-8", "surrogatepass"),
+    )
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("field", ["pending", "running", "finished"])
 def test_a_number_that_is_none_is_a_bad_answer(number: str, field: str) -> None:
-    said = {"pending": "1", "running": "2", "finished": "3", "node_name": '"n"', "status": '"ok"', field: number}
+    said = {
+        "pending": "1",
+        "running": "2",
+        "finished": "3",
+        "node_name": '"n"',
+        "status": '"ok"',
+        field: number,
+    }
     body = ", ".join(f'"{name}": {value}' for name, value in said.items())
     with pytest.raises(NodeError) as caught:
         api.daemonstatus().read(answer(f"{{{body}}}"))
@@ -100,7 +115,9 @@ def test_what_a_node_says_steers_no_terminal() -> None:
     assert (facts.last_error, facts.closed) == (SHOWN, SHOWN)
 
 
-@pytest.mark.parametrize("dump", ["{" + "1:1," * 260_000 + "}", "{'a': 1,\n" + " 'b': 2,\n" * 110_000])
+@pytest.mark.parametrize(
+    "dump", ["{" + "1:1," * 260_000 + "}", "{'a': 1,\n" + " 'b': 2,\n" * 110_000]
+)
 def test_a_large_dump_of_stats_takes_little_memory(dump: str) -> None:
     peak_memory()
     before = peak_memory()
@@ -117,7 +134,9 @@ def test_a_log_of_many_levels_takes_little_memory() -> None:
 
 
 @given(ANSWERS, HEADERS)
-def test_any_answer_is_a_value_or_an_error_of_the_node(said: dict[str, Any], headers: dict[str, str]) -> None:
+def test_any_answer_is_a_value_or_an_error_of_the_node(
+    said: dict[str, Any], headers: dict[str, str]
+) -> None:
     reply = answer(json.dumps(said), **headers)
     for call in CALLS:
         try:
@@ -131,7 +150,9 @@ def test_any_answer_is_a_value_or_an_error_of_the_node(said: dict[str, Any], hea
 
 
 @given(st.sampled_from([200, 206, 416, 404, 500]), HEADERS, st.binary(max_size=9))
-def test_any_raw_file_is_a_piece_or_an_error_of_the_node(status: int, headers: dict[str, str], body: bytes) -> None:
+def test_any_raw_file_is_a_piece_or_an_error_of_the_node(
+    status: int, headers: dict[str, str], body: bytes
+) -> None:
     reply = Reply(where="node", path="logs/x", status=status, headers=headers, body=body)
     try:
         chunk = api.fetch("logs/x", start=0, limit=5).read(reply)

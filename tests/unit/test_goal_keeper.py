@@ -24,32 +24,62 @@ def goals(**settings: Any) -> dict[str, float]:
 
 
 def test_they_are_settings_of_ours_and_of_scrapy_where_the_project_says_so() -> None:
-    theirs = {"CLOSESPIDER_ITEMCOUNT": 5, "CLOSESPIDER_TIMEOUT_NO_ITEM": "2.5", "CLOSESPIDER_PAGECOUNT_NO_ITEM": 9}
+    theirs = {
+        "CLOSESPIDER_ITEMCOUNT": 5,
+        "CLOSESPIDER_TIMEOUT_NO_ITEM": "2.5",
+        "CLOSESPIDER_PAGECOUNT_NO_ITEM": 9,
+    }
     assert goals() == goals(**theirs) == goals(DISTRIBUTED_GOAL_ITEMS=0) == {}
-    assert goals(DISTRIBUTED_GOAL_REQUESTS="100", DISTRIBUTED_GOAL_TIME=1.5) == {"requests": 100, "time": 1.5}
+    assert goals(DISTRIBUTED_GOAL_REQUESTS="100", DISTRIBUTED_GOAL_TIME=1.5) == {
+        "requests": 100,
+        "time": 1.5,
+    }
     whole = {"DISTRIBUTED_CLOSESPIDER": "crawl", **theirs}
     assert goals(**whole) == {"items": 5, "dry_pages": 9, "dry_time": 2.5}
     assert goals(**whole, DISTRIBUTED_GOAL_ITEMS=0) == {"dry_pages": 9, "dry_time": 2.5}
-    wrong = {"DISTRIBUTED_GOAL_PAGES": -1, "CLOSESPIDER_ITEMCOUNT": "many", "CLOSESPIDER_TIMEOUT": "inf"}
+    wrong = {
+        "DISTRIBUTED_GOAL_PAGES": -1,
+        "CLOSESPIDER_ITEMCOUNT": "many",
+        "CLOSESPIDER_TIMEOUT": "inf",
+    }
     for name, value in wrong.items():
         with pytest.raises(ConfigError, match=name):
             goals(**{**whole, name: value})
 
 
 def test_what_counts_for_the_whole_crawl_does_not_count_for_each_process_too() -> None:
-    settings = Settings({"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 5, "DISTRIBUTED_GOAL_DEPTH": 2})
+    settings = Settings(
+        {
+            "DISTRIBUTED_CLOSESPIDER": "crawl",
+            "CLOSESPIDER_ITEMCOUNT": 5,
+            "DISTRIBUTED_GOAL_DEPTH": 2,
+        }
+    )
     take_settings(settings)
     assert (settings.getint("CLOSESPIDER_ITEMCOUNT"), settings.getint("DEPTH_LIMIT")) == (0, 2)
     assert goals_of(settings) == {"items": 5}
     settings = Settings({"CLOSESPIDER_ITEMCOUNT": 5})
     take_settings(settings)
     assert settings.getint("CLOSESPIDER_ITEMCOUNT") == 5
-    filler = {"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 5, "DISTRIBUTED_FRONTIER": "shop"}
-    row = {**filler, "DISTRIBUTED_START_URLS": "[]", "DISTRIBUTED_JOB": '{"crawl": "c", "row": "a=1"}'}
+    filler = {
+        "DISTRIBUTED_CLOSESPIDER": "crawl",
+        "CLOSESPIDER_ITEMCOUNT": 5,
+        "DISTRIBUTED_FRONTIER": "shop",
+    }
+    row = {
+        **filler,
+        "DISTRIBUTED_START_URLS": "[]",
+        "DISTRIBUTED_JOB": '{"crawl": "c", "row": "a=1"}',
+    }
     for settings in map(Settings, (filler, row)):
         take_settings(settings)
-        assert (settings.getint("CLOSESPIDER_ITEMCOUNT"), goals_of(settings)) == (5, {}), "it has no goals to keep to"
-    worker = {"DISTRIBUTED_GOAL_ITEMS": 3, "DISTRIBUTED_PULL": '{"crawl": "c", "goals": {"items": 7}}'}
+        assert (settings.getint("CLOSESPIDER_ITEMCOUNT"), goals_of(settings)) == (5, {}), (
+            "it has no goals to keep to"
+        )
+    worker = {
+        "DISTRIBUTED_GOAL_ITEMS": 3,
+        "DISTRIBUTED_PULL": '{"crawl": "c", "goals": {"items": 7}}',
+    }
     assert goals_of(Settings(worker)) == {"items": 7}, "a worker keeps to what its crawl told it"
 
 
@@ -59,10 +89,38 @@ def test_what_counts_for_the_whole_crawl_does_not_count_for_each_process_too() -
         ({}, {}, 5, {}, 5, {"requests": 5}),
         ({"requests": 10}, {"requests": 8}, 5, {}, 2, {"requests": 10}),
         ({"requests": 10}, {"requests": 12}, 5, {}, 0, {"requests": 12}),
-        ({"requests": 10}, {"requests": 4, "reserved": 4}, 5, {}, 2, {"requests": 6, "reserved": 4}),
-        ({"items": 3}, {"items": 2}, 5, {"items": 1}, 0, {"requests": 0, "items": 3, "dry_pages": 0}),
-        ({"items": 3}, {"dry_pages": 4}, 1, {"pages": 2}, 1, {"requests": 1, "pages": 2, "dry_pages": 6}),
-        ({"dry_pages": 5}, {"dry_pages": 4}, 1, {"pages": 1}, 0, {"requests": 0, "pages": 1, "dry_pages": 5}),
+        (
+            {"requests": 10},
+            {"requests": 4, "reserved": 4},
+            5,
+            {},
+            2,
+            {"requests": 6, "reserved": 4},
+        ),
+        (
+            {"items": 3},
+            {"items": 2},
+            5,
+            {"items": 1},
+            0,
+            {"requests": 0, "items": 3, "dry_pages": 0},
+        ),
+        (
+            {"items": 3},
+            {"dry_pages": 4},
+            1,
+            {"pages": 2},
+            1,
+            {"requests": 1, "pages": 2, "dry_pages": 6},
+        ),
+        (
+            {"dry_pages": 5},
+            {"dry_pages": 4},
+            1,
+            {"pages": 1},
+            0,
+            {"requests": 0, "pages": 1, "dry_pages": 5},
+        ),
     ],
 )
 def test_requests_are_granted_as_far_as_the_goals_leave(
@@ -87,7 +145,9 @@ class FakeThread:
         self.gate, self.failed = asyncio.Event(), asyncio.Event()
         self.limits = limits
 
-    def spend(self, crawl: str, limits: Mapping[str, float], requests: int, told: Mapping[str, int]) -> Spent:
+    def spend(
+        self, crawl: str, limits: Mapping[str, float], requests: int, told: Mapping[str, int]
+    ) -> Spent:
         self.asked.append(requests)
         if self.fails:
             self.fails -= 1
@@ -231,7 +291,11 @@ def test_a_spider_that_closes_does_not_wait(fails: int, monkeypatch: pytest.Monk
     monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
 
     async def work() -> None:
-        thread, ended, crawler = FakeThread({"requests": 1}, fails), list[str](), get_crawler(Spider)
+        thread, ended, crawler = (
+            FakeThread({"requests": 1}, fails),
+            list[str](),
+            get_crawler(Spider),
+        )
         slot = SimpleNamespace(closing=None)
         crawler.engine = SimpleNamespace(_slot=slot)  # type: ignore[assignment]  # a fake
         keeper = GoalKeeper({"requests": 1})
@@ -285,7 +349,9 @@ def test_a_request_that_is_put_off_is_neither_done_nor_failed() -> None:
         ("", "/login", 0),
     ],
 )
-def test_a_page_that_is_the_login_in_its_place_is_counted(asked: str, came: str, counts: int) -> None:
+def test_a_page_that_is_the_login_in_its_place_is_counted(
+    asked: str, came: str, counts: int
+) -> None:
     meta = {"redirect_urls": [f"http://web{asked}"]} if asked else {}
     request = Request(f"http://web{came}", meta=meta)
     ledger = work_unit.RequestLedger(["http://web/item/1"])

@@ -10,7 +10,11 @@ import pytest
 from rig.documents import NUMBER, misfits
 
 ROOT = Path(__file__).parents[2]
-SOURCE = [path for top in ("scrapyd_dist", "cli", "middlewares", "deploy") for path in (ROOT / top).rglob("*.py")]
+SOURCE = [
+    path
+    for top in ("scrapyd_dist", "cli", "middlewares", "deploy")
+    for path in (ROOT / top).rglob("*.py")
+]
 #: names that mean the same in every folder
 COMMON_MODULES = {"__init__", "base", "commands"}
 
@@ -25,7 +29,12 @@ def several(found: Iterable[tuple[str, object]]) -> set[str]:
 
 def test_a_class_name_stands_in_one_file() -> None:
     trees = [(path, ast.parse(path.read_text("utf-8"))) for path in SOURCE]
-    classes = [(node.name, path) for path, tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    classes = [
+        (node.name, path)
+        for path, tree in trees
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    ]
     assert several(classes) == set()
 
 
@@ -36,7 +45,11 @@ def test_a_module_name_stands_in_one_folder() -> None:
 @pytest.mark.parametrize("folder", ["unit", "contract", "acceptance", "fidelity", "rig", "faults"])
 def test_tests_wait_for_events_and_not_for_time_to_pass(folder: str) -> None:
     for path in (ROOT / "tests" / folder).rglob("*.py"):
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        calls = [
+            node.func
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Call)
+        ]
         assert "time.sleep" not in map(ast.unparse, calls), path
 
 

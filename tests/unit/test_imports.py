@@ -53,7 +53,10 @@ IMPORTS = {name: imported(name, path, KNOWN) for name, path in KNOWN.items()}
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert len(KNOWN) > 100  # all folders were found
-    assert "scrapyd_dist.middlewares.producer.crawl_run" in IMPORTS["scrapyd_dist.middlewares.producer.producer"]
+    assert (
+        "scrapyd_dist.middlewares.producer.crawl_run"
+        in IMPORTS["scrapyd_dist.middlewares.producer.producer"]
+    )
     circle: list[str] = []
     try:
         TopologicalSorter(IMPORTS).prepare()
@@ -64,7 +67,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def place(name: str) -> int:
     """Where in the order a module is."""
-    return ORDER.index(max((package for package in ORDER if f"{name}.".startswith(f"{package}.")), key=len))
+    return ORDER.index(
+        max((package for package in ORDER if f"{name}.".startswith(f"{package}.")), key=len)
+    )
 
 
 def test_each_package_imports_only_packages_below_it() -> None:
@@ -72,4 +77,8 @@ def test_each_package_imports_only_packages_below_it() -> None:
     assert packages <= set(ORDER), "each package has a line in docs/explanation/architecture.md"
     inside = {(name, one) for name in IMPORTS.keys() - DOORS for one in IMPORTS[name]}
     assert {ORDER[place(name)] for name in IMPORTS} == set(ORDER)
-    assert [f"{name} imports {one}" for name, one in sorted(inside) if place(one) > place(name) or one in DOORS] == []
+    assert [
+        f"{name} imports {one}"
+        for name, one in sorted(inside)
+        if place(one) > place(name) or one in DOORS
+    ] == []

@@ -43,17 +43,23 @@ def test_a_page_is_known_by_its_address(text: str, page: int) -> None:
 )  # fmt: skip
 def test_another_address_is_no_page_of_it(url: str) -> None:
     assert TEMPLATE.page(url) is None
-    assert ShardTemplate("http://aa%daa").page("http://aaa") is None, "shorter than what stands around the number"
+    assert ShardTemplate("http://aa%daa").page("http://aaa") is None, (
+        "shorter than what stands around the number"
+    )
 
 
-@pytest.mark.parametrize("text", ["http://web/", "http://web/%s", "http://web/{}", "http://web/%d/%d", "%d{page}", ""])
+@pytest.mark.parametrize(
+    "text", ["http://web/", "http://web/%s", "http://web/{}", "http://web/%d/%d", "%d{page}", ""]
+)
 def test_a_template_has_one_place(text: str) -> None:
     with pytest.raises(ConfigError, match="needs one place for the page number"):
         ShardTemplate(text)
 
 
 @given(pages=st.integers(1, 3000), shards=st.integers(1, 200), first=st.integers(0, 50))
-def test_shards_cover_every_page_once_and_are_about_equal(pages: int, shards: int, first: int) -> None:
+def test_shards_cover_every_page_once_and_are_about_equal(
+    pages: int, shards: int, first: int
+) -> None:
     made = shards_of_pages(TEMPLATE, pages=pages, shards=shards, first_page=first)
     walked = [page for s in made for page in range(s.first_page or 0, (s.last_page or 0) + 1)]
     assert walked == list(range(first, first + pages))
@@ -81,7 +87,9 @@ def test_an_address_that_no_page_can_be_asked_for_at_is_refused_without_showing_
         "",
     )
     for url in (*wrong, "http://web:0/1", "http://a b/"):
-        with pytest.raises(ConfigError, match=r"^It is no address of a page: it begins with http://[^@]*$"):
+        with pytest.raises(
+            ConfigError, match=r"^It is no address of a page: it begins with http://[^@]*$"
+        ):
             check_page(url, "It")
     with pytest.raises(ConfigError, match="room for 999999999 digits"):
         ShardTemplate("http://web/%9999999999d")
@@ -94,7 +102,11 @@ def test_nothing_to_divide_is_told() -> None:
 
 def test_a_list_is_a_shard_for_each_address_once() -> None:
     made = shards_of_urls(["u", "v", "u", "w"])
-    assert [(s.number, s.url, s.first_page) for s in made] == [(0, "u", None), (1, "v", None), (2, "w", None)]
+    assert [(s.number, s.url, s.first_page) for s in made] == [
+        (0, "u", None),
+        (1, "v", None),
+        (2, "w", None),
+    ]
 
 
 def walk(pages: int = 10, shards: int = 2, finished: tuple[int, ...] = ()) -> IndexWalk:
@@ -136,7 +148,9 @@ def test_a_failed_page_is_listed_and_the_walk_goes_on_behind_it() -> None:
     index = walk()
     assert index.lost(0, index.asked(0), TEMPLATE.url(2), "HTTP 500") == TEMPLATE.url(3)
     assert index.failed == 1
-    assert [(m.url, m.kind, m.reason) for m in index.take_misses()] == [(TEMPLATE.url(2), "index", "HTTP 500")]
+    assert [(m.url, m.kind, m.reason) for m in index.take_misses()] == [
+        (TEMPLATE.url(2), "index", "HTTP 500")
+    ]
     assert index.take_misses() == []
 
 
@@ -152,14 +166,20 @@ def test_a_page_fails_once_even_when_it_is_told_twice_and_never_after_it_came() 
     assert (index.failed, index.pages, len(index.misses)) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("shard", "url"), [(0, TEMPLATE.url(4)), (1, TEMPLATE.url(9)), (0, "http://web/other")])
-def test_behind_the_last_page_of_a_shard_and_a_page_of_no_template_nothing_goes_on(shard: int, url: str) -> None:
+@pytest.mark.parametrize(
+    ("shard", "url"), [(0, TEMPLATE.url(4)), (1, TEMPLATE.url(9)), (0, "http://web/other")]
+)
+def test_behind_the_last_page_of_a_shard_and_a_page_of_no_template_nothing_goes_on(
+    shard: int, url: str
+) -> None:
     index = walk()
     assert index.lost(shard, index.asked(shard), url, "x") is None
     assert index.failed == 1
 
 
-def test_a_whole_walk_is_not_short_one_that_ends_early_is_a_loss_and_the_last_one_may_be_the_sites_end() -> None:
+def test_a_whole_walk_is_not_short_one_that_ends_early_is_a_loss_and_the_last_one_may_be_the_sites_end() -> (
+    None
+):
     index = walk(15, 3)
     visit(index, 0, 0, 1, 2)
     visit(index, 1, *range(5, 10))

@@ -27,7 +27,9 @@ def test_a_torn_last_line_is_dropped_and_told(tmp_path: Path, check: bool) -> No
 
 
 def test_lines_that_are_no_items_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
-    items = Items(made(tmp_path, b'{"a": 1}\n[1]\n{"a": 2}\n\xff\xfe\n' + b"[" * 100_000 + b"\n"), check=True)
+    items = Items(
+        made(tmp_path, b'{"a": 1}\n[1]\n{"a": 2}\n\xff\xfe\n' + b"[" * 100_000 + b"\n"), check=True
+    )
     assert [value["a"] for value in items.values()] == [1, 2]
     assert (items.found[0].bad, items.found[0].first_bad, items.found[0].torn) == (3, 2, 0)
 
@@ -39,7 +41,10 @@ def test_of_several_items_with_a_key_the_first_counts(tmp_path: Path) -> None:
     )
     items = Items(made(tmp_path, *texts), key=["id"])
     assert [value.get("n") for value in items.values()] == ["a", "b", "d", "d", None]
-    assert [(found.items, found.duplicates, found.whole) for found in items.found] == [(2, 0, 2), (3, 1, 4)]
+    assert [(found.items, found.duplicates, found.whole) for found in items.found] == [
+        (2, 0, 2),
+        (3, 1, 4),
+    ]
     again = [value.get("n") for value in items.values()]
     assert again == ["a", "b", "d", "d", None]
 
@@ -67,7 +72,9 @@ def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path) -> None:
     assert peak(20_000) < peak(2_000) + 100_000
 
 
-@pytest.mark.parametrize("line", [b"", b"1", b"null", b'"a"', b"{", b'{"a": 1', b'{"a": 1}}', b"\xff"])
+@pytest.mark.parametrize(
+    "line", [b"", b"1", b"null", b'"a"', b"{", b'{"a": 1', b'{"a": 1}}', b"\xff"]
+)
 def test_what_is_no_object_is_no_item(line: bytes) -> None:
     assert item_in(line) is None
 

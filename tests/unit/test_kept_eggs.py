@@ -42,7 +42,9 @@ def test_a_crawl_finds_the_egg_that_was_deployed_under_another_name_of_the_proje
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    text = "[settings]\ndefault = shop.settings\n[deploy:n1]\nurl = http://n1/\nproject = shop_prod\n"
+    text = (
+        "[settings]\ndefault = shop.settings\n[deploy:n1]\nurl = http://n1/\nproject = shop_prod\n"
+    )
     (tmp_path / "scrapy.cfg").write_text(text, "utf-8")
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/settings.py").write_text("BOT_NAME = 'shop'\n", "utf-8")
@@ -60,7 +62,10 @@ def test_a_crawl_finds_the_egg_that_was_deployed_under_another_name_of_the_proje
         (["r7"], []),
         (["{other}"], ["{other}", "a crawl runs that with --version {other}"]),
         (["{other}", "{same}"], ["{other}", "a crawl runs that with --version {other}"]),
-        (["1795871562-016771385889378"], ["1795871562-016771385889378", "its egg is not kept here"]),
+        (
+            ["1795871562-016771385889378"],
+            ["1795871562-016771385889378", "its egg is not kept here"],
+        ),
     ],
 )
 def test_what_was_deployed_last_is_told_where_it_is_other_code(
@@ -80,7 +85,14 @@ def test_what_was_deployed_last_is_told_where_it_is_other_code(
 
 
 def git(root: Path, *arguments: str) -> None:
-    author = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    author = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     subprocess.run(["git", *author, *arguments], cwd=root, check=True, capture_output=True)
 
 
@@ -93,7 +105,9 @@ class TestCommit:
         git(tmp_path, "tag", "-m", "x", "v1.2")
         assert describe(tmp_path, "GIT") == "git-v1_2-main"
 
-    def test_without_a_repository_or_git(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_repository_or_git(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
         for path in (os.environ["PATH"], str(tmp_path)):
             monkeypatch.setenv("PATH", path)
@@ -139,13 +153,19 @@ class TestKept:
 
     def test_newest_with_this_content(self, tmp_path: Path) -> None:
         for hour, content in enumerate([HASH, "ff" * 6, HASH]):
-            path = eggs.save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"")
+            path = eggs.save_egg(
+                tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b""
+            )
         assert eggs.find_egg(tmp_path, "shop", HASH) == eggs.SavedEgg(version=path.stem, path=path)
         assert eggs.find_egg(tmp_path, "shop", "00" * 6) is None
         assert eggs.find_egg(tmp_path, "other", HASH) is None
 
-    def test_only_the_last_ones_are_kept_and_only_the_owner_can_read_them(self, tmp_path: Path) -> None:
-        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(eggs.KEPT_EGGS + 3)]
+    def test_only_the_last_ones_are_kept_and_only_the_owner_can_read_them(
+        self, tmp_path: Path
+    ) -> None:
+        names = [
+            version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(eggs.KEPT_EGGS + 3)
+        ]
         for name in names:
             path = eggs.save_egg(tmp_path, "shop", name, b"")
         assert sorted(path.stem for path in (tmp_path / "eggs/shop").iterdir()) == names[3:]
@@ -164,7 +184,9 @@ class TestChoose:
         # The second is the code of the last one again, and a rollback twice in a row comes back.
         [("abb", 2, 0), ("aba", 2, 1)],
     )
-    def test_the_one_before_the_current(self, tmp_path: Path, words: str, current: int, chosen: int) -> None:
+    def test_the_one_before_the_current(
+        self, tmp_path: Path, words: str, current: int, chosen: int
+    ) -> None:
         names = [keep(tmp_path, word, hour=hour) for hour, word in enumerate(words)]
         found = eggs.choose(eggs.kept_eggs(tmp_path, "shop"), None, names[current], folder=tmp_path)
         assert found.version == names[chosen]
@@ -190,14 +212,21 @@ class TestChoose:
 
 class TestUnpacked:
     def test_what_was_packed_comes_out_again(self, tmp_path: Path) -> None:
-        files = {"shop/__init__.py": b"", "shop/settings.py": b"a", "shop/data/x.csv": b"1", "redis/__init__.py": b""}
+        files = {
+            "shop/__init__.py": b"",
+            "shop/settings.py": b"a",
+            "shop/data/x.csv": b"1",
+            "redis/__init__.py": b"",
+        }
         egg = pack(shop_files(files, key=b"k"))
         found = unpack(egg.data)
         assert (found.files, found.settings_module, found.key) == (files, "shop.settings", b"k")
         assert (pack(found), pack(found).data) == (egg, egg.data)
         unpack_to(found, tmp_path)
         del files["redis/__init__.py"]
-        assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == files.keys()
+        assert {
+            str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
+        } == files.keys()
         # The egg of what came out is the one that was packed.
         assert build(tmp_path, "shop.settings").content_hash == pack(shop_files(files)).content_hash
 
@@ -223,7 +252,9 @@ class TestGivenEgg:
         given = eggs.read_egg(tmp_path / "x.egg")
         assert (given.data, given.content_hash) == (egg.data, egg.content_hash)
 
-    def test_another_programs_gets_one_of_its_bytes(self, tmp_path: Path, project: MakeProject) -> None:
+    def test_another_programs_gets_one_of_its_bytes(
+        self, tmp_path: Path, project: MakeProject
+    ) -> None:
         made = project()
         first = made.plain_egg()
         (made.package / "more.txt").touch()

@@ -42,9 +42,19 @@ def accepted(folder: Path, batch: int, text: bytes = TEXT, **report: Any) -> Att
     )  # fmt: skip
 
 
-def delivered(folder: Path, *attempts: Attempt, own: tuple[Path, ...] = (), own_items: int = 0) -> Delivery:
+def delivered(
+    folder: Path, *attempts: Attempt, own: tuple[Path, ...] = (), own_items: int = 0
+) -> Delivery:
     outputs = [ItemOutput.named(folder / "items.jl")]
-    return deliver(folder, own=own, own_items=own_items, attempts=attempts, misses=[], outputs=outputs, feed_url=None)
+    return deliver(
+        folder,
+        own=own,
+        own_items=own_items,
+        attempts=attempts,
+        misses=[],
+        outputs=outputs,
+        feed_url=None,
+    )
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -65,8 +75,12 @@ def test_a_whole_part_with_fewer_items_than_its_worker_counted_is_told(tmp_path:
     assert made.warnings == ("2 items are lost: 1 file has fewer of them than reported.",)
 
 
-@pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("a line more", "another value")])
-def test_lines_of_the_producers_own_items_that_are_no_items_are_left_out_and_told(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", [name for name in DAMAGES if name not in ("a line more", "another value")]
+)
+def test_lines_of_the_producers_own_items_that_are_no_items_are_left_out_and_told(
+    tmp_path: Path, damage: str
+) -> None:
     (tmp_path / PARTS).mkdir()
     own = tmp_path / PARTS / "own-0.jl"
     own.write_bytes(DAMAGES[damage])
@@ -74,11 +88,15 @@ def test_lines_of_the_producers_own_items_that_are_no_items_are_left_out_and_tol
     lines = (tmp_path / "items.jl").read_bytes().splitlines()
     assert all(line in TEXT.splitlines() for line in lines)
     assert made.lost == 3 - len(lines)
-    assert made.warnings[0].startswith(f"{made.lost} items are lost: those of the crawl's own pages")
+    assert made.warnings[0].startswith(
+        f"{made.lost} items are lost: those of the crawl's own pages"
+    )
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, "gone"])
-async def test_a_part_that_is_damaged_or_gone_at_home_is_fetched_again(tmp_path: Path, damage: str) -> None:
+async def test_a_part_that_is_damaged_or_gone_at_home_is_fetched_again(
+    tmp_path: Path, damage: str
+) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, 2)
         await until(o.workers, "its worker")
@@ -93,7 +111,9 @@ async def test_a_part_that_is_damaged_or_gone_at_home_is_fetched_again(tmp_path:
         o.whole(2)
 
 
-async def test_a_part_that_its_node_has_no_more_stays_lost_and_its_neighbours_stay_whole(tmp_path: Path) -> None:
+async def test_a_part_that_its_node_has_no_more_stays_lost_and_its_neighbours_stay_whole(
+    tmp_path: Path,
+) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, 2)
         await until(o.workers, "its worker")
@@ -119,10 +139,14 @@ def test_a_damaged_part_is_delivered_when_it_was_fetched_again_and_not_before(
     part.write_bytes(DAMAGES["another value"])
     said = list[str]()
     out = tmp_path / "out"
-    made = publisher.PartPublisher(open_sink(str(out), tmp_path), home="c.0a1b2c3d", folder=tmp_path / PARTS)
+    made = publisher.PartPublisher(
+        open_sink(str(out), tmp_path), home="c.0a1b2c3d", folder=tmp_path / PARTS
+    )
     made.begin([bad, good])
     made.start(said.append)
-    wait_for(lambda: (out / "c.0a1b2c3d.b2.a1.jl").exists() and said, 10, "the good part, and a word")
+    wait_for(
+        lambda: (out / "c.0a1b2c3d.b2.a1.jl").exists() and said, 10, "the good part, and a word"
+    )
     assert "is not what its worker wrote" in said[0]
     assert not (out / "c.0a1b2c3d.b1.a1.jl").exists()
     part.write_bytes(TEXT)

@@ -69,7 +69,9 @@ class OwnParse(Spider):
 
 
 def crawler_of(spider: type[Spider] = Plain, **settings: Any) -> Any:
-    crawler = get_crawler(spider, {"SPIDER_MODULES": [__name__], "DISTRIBUTED_STRATEGY": STRATEGY, **settings})
+    crawler = get_crawler(
+        spider, {"SPIDER_MODULES": [__name__], "DISTRIBUTED_STRATEGY": STRATEGY, **settings}
+    )
     crawler.spider = spider.from_crawler(crawler)
     offsite = OffsiteMiddleware.from_crawler(crawler)
     offsite.spider_opened(crawler.spider)
@@ -80,16 +82,31 @@ def crawler_of(spider: type[Spider] = Plain, **settings: Any) -> Any:
 
 def told(number: int, **more: Any) -> RequestValue:
     """A request of a batch, as a strategy sends it."""
-    link = {"fingerprint": f"{number:040x}", "depth": 0, "score": 1.0, "expires": 0.0, "read": "page", **more}
-    return {"url": f"http://web/{number}", "callback": "parse_article", "meta": {"distributed_link": link, "k": number}}
+    link = {
+        "fingerprint": f"{number:040x}",
+        "depth": 0,
+        "score": 1.0,
+        "expires": 0.0,
+        "read": "page",
+        **more,
+    }
+    return {
+        "url": f"http://web/{number}",
+        "callback": "parse_article",
+        "meta": {"distributed_link": link, "k": number},
+    }
 
 
 class Bench:
     """A batch of links in a process that is not crawling."""
 
-    def __init__(self, *values: RequestValue, spider: type[Spider] = Plain, **settings: Any) -> None:
+    def __init__(
+        self, *values: RequestValue, spider: type[Spider] = Plain, **settings: Any
+    ) -> None:
         self.crawler = crawler_of(spider, **settings)
-        slotting = SlotRouting.from_settings(self.crawler.settings, project="shop", spider=spider.name)
+        slotting = SlotRouting.from_settings(
+            self.crawler.settings, project="shop", spider=spider.name
+        )
         self.links = PageLinks(crawler=self.crawler, key=None, slotting=slotting)
         self.batch = StrategyBatch(7, 1, list(values or (told(0), told(1))), None, finds=self.links)
 
@@ -121,7 +138,10 @@ class Bench:
         self.batch.ledger.done(index)
 
     def kinds(self) -> list[tuple[str, str]]:
-        return [(event.url.removeprefix("http://web/"), event.kind.value) for event in self.batch.events()]
+        return [
+            (event.url.removeprefix("http://web/"), event.kind.value)
+            for event in self.batch.events()
+        ]
 
 
 def urls(event: LinkEvent) -> list[str]:
@@ -133,7 +153,12 @@ def urls(event: LinkEvent) -> list[str]:
 
 def test_a_page_tells_of_each_link_once_and_two_pages_of_the_same() -> None:
     bench = Bench()
-    for source, url in ((0, "http://web/a"), (0, "http://web/a#part"), (1, "http://web/a"), (0, "http://web/b")):
+    for source, url in (
+        (0, "http://web/a"),
+        (0, "http://web/a#part"),
+        (1, "http://web/a"),
+        (0, "http://web/b"),
+    ):
         bench.found(source, url)
     bench.page(0)
     bench.page(1)
@@ -146,7 +171,9 @@ def test_a_page_tells_of_each_link_once_and_two_pages_of_the_same() -> None:
     assert bench.links.take_counts() == {"duplicate": 1}
 
 
-def test_a_link_has_the_projects_fingerprint_however_often_it_is_wanted_and_the_slot_of_its_site() -> None:
+def test_a_link_has_the_projects_fingerprint_however_often_it_is_wanted_and_the_slot_of_its_site() -> (
+    None
+):
     bench = Bench()
     request = Request("http://sub.web/a", dont_filter=True)
     bench.found(0, request.url, dont_filter=True, callback=bench.crawler.spider.parse_article)
@@ -170,7 +197,9 @@ def test_links_off_the_site_and_those_that_cannot_travel_are_counted_and_told(ca
         assert bench.found(0, url, callback=lambda response: None) == "refused"
     assert list(bench.links.of(0)) == []
     assert bench.links.take_counts() == {"offsite": 1, "refused": 2}
-    assert [record.message for record in caplog.records if "cannot go to the strategy" in record.message] != []
+    assert [
+        record.message for record in caplog.records if "cannot go to the strategy" in record.message
+    ] != []
     assert len(bench.links.reasons) == 1
 
 
@@ -217,9 +246,15 @@ def test_the_partition_of_a_link_is_that_of_its_site(url: str) -> None:
 # which outputs are links
 
 
-def takes(spider: type[Spider], callback: str | None = None, rule: int | None = None, **settings: Any) -> bool:
+def takes(
+    spider: type[Spider], callback: str | None = None, rule: int | None = None, **settings: Any
+) -> bool:
     crawler = crawler_of(spider, **settings)
-    named: Any = crawler.spider._callback if rule is not None else callback and getattr(crawler.spider, callback)
+    named: Any = (
+        crawler.spider._callback
+        if rule is not None
+        else callback and getattr(crawler.spider, callback)
+    )
     request = Request("http://web/", callback=named, meta={} if rule is None else {"rule": rule})
     return find_links(crawler.spider, crawler.settings).takes(request, crawler.spider)
 
@@ -242,7 +277,9 @@ def test_where_one_is_named_its_requests_are_and_those_of_all_rules() -> None:
         takes(Ruled, DISTRIBUTED_TARGET_RULE=7)
 
 
-def test_an_address_of_the_strategy_goes_to_the_rule_that_names_such_or_to_parse_or_to_the_target() -> None:
+def test_an_address_of_the_strategy_goes_to_the_rule_that_names_such_or_to_parse_or_to_the_target() -> (
+    None
+):
     article, page = {"url": "http://web/article/1"}, {"url": "http://web/"}
     assert with_target(article, crawler_of(Ruled)) == {"rule": 1, **article}
     assert with_target(page, crawler_of(Ruled)) == page
@@ -270,7 +307,8 @@ def test_each_request_leads_to_one_event_whatever_became_of_it() -> None:
     ledger.put_off(7)
     events = bench.batch.events()
     assert [
-        (event.kind.value, event.url.removeprefix("http://web/"), event.status, event.error) for event in events
+        (event.kind.value, event.url.removeprefix("http://web/"), event.status, event.error)
+        for event in events
     ] == [
         ("crawled", "0", 206, ""),
         ("error", "1/", 404, "HttpError"),
@@ -298,10 +336,14 @@ def test_a_request_that_no_strategy_made_is_told_of_by_the_projects_fingerprint(
     bench = Bench({"url": "http://web/0"})
     bench.page(0)
     (event,) = bench.batch.events()
-    assert event.fingerprint == bench.crawler.request_fingerprinter.fingerprint(Request("http://web/0"))
+    assert event.fingerprint == bench.crawler.request_fingerprinter.fingerprint(
+        Request("http://web/0")
+    )
 
 
-def test_links_of_a_page_whose_callback_raised_are_told_after_the_error_and_those_of_one_put_off_are_not() -> None:
+def test_links_of_a_page_whose_callback_raised_are_told_after_the_error_and_those_of_one_put_off_are_not() -> (
+    None
+):
     bench = Bench()
     for source in (0, 1):
         bench.found(source, "http://web/a")
@@ -368,7 +410,9 @@ async def test_a_sitemap_leads_to_links_and_an_index_of_them_to_more_sitemaps() 
 
 async def test_what_is_no_sitemap_is_an_error_of_its_own_name_and_no_exception() -> None:
     bench = Bench(*(told(number, read="sitemap") for number in range(3)))
-    for index, body in enumerate((b"<html><body>Not here</body></html>", b"", b"\x1f\x8b\x08 cut off")):
+    for index, body in enumerate(
+        (b"<html><body>Not here</body></html>", b"", b"\x1f\x8b\x08 cut off")
+    ):
         await bench.read(index, body)
     events = bench.batch.events()
     assert {event.kind for event in events} == {EventKind.ERROR}
@@ -393,6 +437,8 @@ def test_a_sitemap_may_be_text_and_relative() -> None:
 
 def test_a_job_that_is_sent_a_batch_is_refused(tmp_path: Path) -> None:
     async def session() -> SentSession:
-        return SentSession(crawler_of(), Assignment(crawl="c", batch=1, attempt=1), None, lambda *_: None)
+        return SentSession(
+            crawler_of(), Assignment(crawl="c", batch=1, attempt=1), None, lambda *_: None
+        )
 
     assert "need workers that lease" in run(session()).problem

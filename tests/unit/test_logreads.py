@@ -41,14 +41,18 @@ def row(number: int, level: str = "DEBUG") -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} [shop] {level}: line {number} {'x' * (number % 90)}\n"
 
 
-BIG = "".join(row(number, "ERROR" if number % 1000 == 0 else "DEBUG") for number in range(60_000)).encode()
+BIG = "".join(
+    row(number, "ERROR" if number % 1000 == 0 else "DEBUG") for number in range(60_000)
+).encode()
 STARTED = "2026-11-20 20:00:00 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)\n"
 CLOSED = "2026-11-20 23:09:00 [scrapy.core.engine] INFO: Spider closed (finished)\n"
 
 
 def dump(entries: int) -> str:
     lines = ",\n ".join(f"'custom/{number:06d}': {number}" for number in range(entries))
-    return f"2026-11-20 23:09:00 [scrapy.statscollectors] INFO: Dumping Scrapy stats:\n{{{lines}}}\n"
+    return (
+        f"2026-11-20 23:09:00 [scrapy.statscollectors] INFO: Dumping Scrapy stats:\n{{{lines}}}\n"
+    )
 
 
 def tap(data: bytes | None) -> tuple[LogTap, File]:
@@ -65,7 +69,11 @@ def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
     seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert (seen.facts.closed, len(seen.facts.stats or {})) == ("finished", 10)
-    assert (seen.total, seen.silent, seen.offset) == (len(file.data or b""), 60.0, timedelta(hours=1))
+    assert (seen.total, seen.silent, seen.offset) == (
+        len(file.data or b""),
+        60.0,
+        timedelta(hours=1),
+    )
     assert file.sent <= HEAD + TAIL
 
 
@@ -204,7 +212,7 @@ START = """\
  'Twisted': '25.5.0'}
 2026-11-20 23:05:01 [scrapy.core.engine] INFO: Spider opened
 2026-11-20 23:05:01 [scrapy.extensions.logstats] INFO: Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)
-"""  # noqa: E501 - as Scrapy writes it
+"""
 DEBUG = "2026-11-20 23:05:02 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://web/1> (referer: None)\n"
 ERROR = """\
 2026-11-20 23:05:03 [scrapy.core.scraper] ERROR: Spider error processing <GET http://web/1> (referer: None)
@@ -259,7 +267,10 @@ def test_a_whole_log_in_pieces_of_any_size(step: int, line_end: str) -> None:
     [
         ("Stra\u00dfe".encode(), "Stra\u00dfe"),
         ("Stra\u00dfe \u201ex\u201c".encode("cp1252"), "Stra\u00dfe \u201ex\u201c"),
-        ("Stra\u00dfe".encode() + b" \xff", "Stra\u00dfe \ufffd"),  # one broken character in a line of UTF-8
+        (
+            "Stra\u00dfe".encode() + b" \xff",
+            "Stra\u00dfe \ufffd",
+        ),  # one broken character in a line of UTF-8
     ],
 )
 def test_a_line_in_another_encoding_keeps_its_letters(raw: bytes, text: str) -> None:
@@ -289,7 +300,12 @@ def test_a_log_that_just_ends_and_has_no_line_feed_there() -> None:
 
 def test_of_a_job_id_that_was_used_twice_only_the_last_run_counts() -> None:
     found = facts(START + ERROR + END.format(reason="finished") + START)
-    assert (found.closed, found.stats, found.last_error, found.levels) == ("", None, "", {"INFO": 4})
+    assert (found.closed, found.stats, found.last_error, found.levels) == (
+        "",
+        None,
+        "",
+        {"INFO": 4},
+    )
 
 
 def test_a_page_that_says_so_closes_no_spider() -> None:
@@ -300,10 +316,17 @@ def test_a_page_that_says_so_closes_no_spider() -> None:
 def test_signals() -> None:
     first, second = (
         f"2026-11-20 23:05:04 [scrapy.crawler] INFO: Received SIGINT{what}\n"
-        for what in (", shutting down gracefully. Send again to force ", " twice, forcing unclean shutdown")
+        for what in (
+            ", shutting down gracefully. Send again to force ",
+            " twice, forcing unclean shutdown",
+        )
     )
     found = [facts(START + said) for said in ("", first, first + second)]
-    assert [(one.told, one.forced) for one in found] == [(False, False), (True, False), (True, True)]
+    assert [(one.told, one.forced) for one in found] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
 
 
 def test_whether_the_spider_was_opened() -> None:
@@ -366,8 +389,15 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 
 
 def test_a_stats_dump_is_read_and_never_run() -> None:
-    assert read_dump("{'a': __import__('os').getpid(), 'b': 2}") == {"a": "__import__('os').getpid()", "b": 2}
-    assert read_dump("{'a': 1,\n 'odd': <object at 0x1>,\n 'b': 'x, }',\n 'c': 2}") == {"a": 1, "b": "x, }", "c": 2}
+    assert read_dump("{'a': __import__('os').getpid(), 'b': 2}") == {
+        "a": "__import__('os').getpid()",
+        "b": 2,
+    }
+    assert read_dump("{'a': 1,\n 'odd': <object at 0x1>,\n 'b': 'x, }',\n 'c': 2}") == {
+        "a": 1,
+        "b": "x, }",
+        "c": 2,
+    }
     assert read_dump("{'a': 1,\n 'b': 2,\n 'cut': 'in the mi") == {"a": 1, "b": 2}
     assert read_dump("no dump") == {}
     assert read_dump("{'n': nan, 'nested': {'x': 1}, 't': datetime.datetime(1, 2)}") == {
@@ -384,12 +414,20 @@ ENTRIES = (
     ("scrapy.addons", "INFO", "Enabled addons:\n[]"),
     ("scrapy.middleware", "INFO", "Enabled extensions:\n['scrapy.extensions.corestats.CoreStats']"),
     ("scrapy.core.engine", "INFO", "Spider opened"),
-    ("scrapy.extensions.logstats", "INFO", "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)"),
+    (
+        "scrapy.extensions.logstats",
+        "INFO",
+        "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)",
+    ),
     ("scrapy.core.engine", "DEBUG", "Crawled (200) <GET http://web/1> (referer: None)"),
     ("easy", "INFO", "a word of the spider"),
     ("easy", "ERROR", "an error that the spider tells of"),
     ("scrapy.core.engine", "INFO", "Closing spider (finished)"),
-    ("scrapy.statscollectors", "INFO", "Dumping Scrapy stats:\n{'item_scraped_count': 1, 'log_count/ERROR': 1}"),
+    (
+        "scrapy.statscollectors",
+        "INFO",
+        "Dumping Scrapy stats:\n{'item_scraped_count': 1, 'log_count/ERROR': 1}",
+    ),
     ("scrapy.core.engine", "INFO", "Spider closed (finished)"),
 )
 LOGGED = {"DEBUG": 0, "INFO": 1, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
@@ -415,7 +453,9 @@ def written(
             least = of[1]
         if LOGGED[at_level] >= LOGGED[least]:
             shown = "scrapy" if short and name.startswith("scrapy.") else name
-            lines.append(form.format(at="2026-11-20 23:05:01", name=shown, level=at_level, text=text) + "\n")
+            lines.append(
+                form.format(at="2026-11-20 23:05:01", name=shown, level=at_level, text=text) + "\n"
+            )
     return "".join(lines)
 
 
@@ -465,7 +505,9 @@ def test_where_the_closing_line_could_not_be_in_a_log_it_is_not_missed(log: str)
 @pytest.mark.parametrize("end", range(EARLY + 1, len(ENTRIES)))
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("level", ["DEBUG", "INFO"])
-def test_a_job_of_which_the_closing_line_is_missing_has_died(end: int, short: bool, level: str) -> None:
+def test_a_job_of_which_the_closing_line_is_missing_has_died(
+    end: int, short: bool, level: str
+) -> None:
     assert verdict_on(written(level=level, end=end, short=short))[0] == "died"
 
 

@@ -21,8 +21,17 @@ from scrapy.exporters import BaseItemExporter
 from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.item_lines import line_writer
-from scrapyd_dist.middlewares.producer.feed_outputs import crawl_outputs, outputs_to_keep, take_feeds
-from scrapyd_dist.middlewares.producer.merged_feeds import FeedHost, FeedsNotStored, MergedFeeds, deliver_to
+from scrapyd_dist.middlewares.producer.feed_outputs import (
+    crawl_outputs,
+    outputs_to_keep,
+    take_feeds,
+)
+from scrapyd_dist.middlewares.producer.merged_feeds import (
+    FeedHost,
+    FeedsNotStored,
+    MergedFeeds,
+    deliver_to,
+)
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import Delivery
@@ -93,7 +102,7 @@ class Failing:
 class Shelf(Failing):
     """A storage of a project."""
 
-    stored: dict[str, bytes] = {}  # noqa: RUF012 - what a test looks into
+    stored: dict[str, bytes] = {}
 
     def __init__(self, uri: str, *, feed_options: Any = None) -> None:
         self._uri = uri
@@ -120,7 +129,7 @@ class Ending:
 ITEMS = [
     Product(id=1, title="a", price=Decimal("1.50")),
     Review(1, date(2026, 1, 2)),
-    {"id": 2, "$set": [1], "seen": {datetime(2026, 1, 2)}},  # noqa: DTZ001 - as spiders write it
+    {"id": 2, "$set": [1], "seen": {datetime(2026, 1, 2)}},
     Product(id=3, title="ü", price=Decimal(3)),
     Shop(4, ("x",)),
     Offer(id=5, price=Decimal(5)),
@@ -139,13 +148,17 @@ def part(tmp_path: Path) -> Path:
     return path
 
 
-def outputs_of(feeds: dict[Any, Any], spider: Spider | None = None, **more: Any) -> tuple[Settings, Any]:
+def outputs_of(
+    feeds: dict[Any, Any], spider: Spider | None = None, **more: Any
+) -> tuple[Settings, Any]:
     settings = Settings({"FEEDS": feeds, "FEED_STORAGES": STORAGES, **more})
     take_feeds(settings, spider or Spider("shop"))
     return settings, crawl_outputs(settings.getlist("DISTRIBUTED_OUTPUTS"), settings)
 
 
-def write_feeds(part: Path, feeds: dict[Any, Any], spider: Spider | None = None, **more: Any) -> Delivery:
+def write_feeds(
+    part: Path, feeds: dict[Any, Any], spider: Spider | None = None, **more: Any
+) -> Delivery:
     """What is left when a crawl with one part has ended, as a crawl without a reactor writes it."""
     settings, outputs = outputs_of(feeds, spider, **more)
     host = FeedHost(settings, spider or Spider("shop"))
@@ -168,7 +181,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_items_come_back_as_the_spider_made_them(part: Path) -> None:
     write_feeds(part, {"all.loud": {"format": "loud"}}, FEED_EXPORTERS={"loud": Loud})
-    assert Path("all.loud").read_text() == "".join(f"{type(item).__name__} {item!r}\n" for item in ITEMS)
+    assert Path("all.loud").read_text() == "".join(
+        f"{type(item).__name__} {item!r}\n" for item in ITEMS
+    )
 
 
 def test_json_lines_of_the_same_part_are_as_ever(part: Path) -> None:
@@ -205,14 +220,25 @@ def test_classes_and_filters_choose(part: Path) -> None:
 
 
 def test_batches_are_numbered(part: Path) -> None:
-    write_feeds(part, {Path("out/part-%(batch_id)03d.jl"): {"format": "jsonlines", "batch_item_count": 3}})
+    write_feeds(
+        part, {Path("out/part-%(batch_id)03d.jl"): {"format": "jsonlines", "batch_item_count": 3}}
+    )
     assert {path.name: len(lines_of(path)) for path in Path("out").iterdir()} == {
         "part-001.jl": 3, "part-002.jl": 3, "part-003.jl": 1,
     }  # fmt: skip
 
 
 def test_what_is_compressed_is_read_as_such(part: Path) -> None:
-    write_feeds(part, {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin], "gzip_compresslevel": 1}})
+    write_feeds(
+        part,
+        {
+            "a.jl.gz": {
+                "format": "jsonlines",
+                "postprocessing": [GzipPlugin],
+                "gzip_compresslevel": 1,
+            }
+        },
+    )
     assert len(gzip.decompress(Path("a.jl.gz").read_bytes()).splitlines()) == len(ITEMS)
 
 
@@ -223,7 +249,9 @@ def uri_params(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
 def test_addresses_have_the_parameters_of_the_spider_and_of_the_project(part: Path) -> None:
     spider = Spider("shop", category="books")
     settings, outputs = outputs_of(
-        {"%(site)s/%(name)s %20.jl": {"format": "jsonlines"}}, spider, FEED_URI_PARAMS=f"{__name__}.uri_params"
+        {"%(site)s/%(name)s %20.jl": {"format": "jsonlines"}},
+        spider,
+        FEED_URI_PARAMS=f"{__name__}.uri_params",
     )
     assert [file.path for file in outputs.files] == [Path("shop-books/shop %20.jl").absolute()]
     assert not outputs.feeds
@@ -242,7 +270,12 @@ def test_a_project_may_have_a_storage_of_its_own_for_local_files(part: Path) -> 
 
 
 def test_options_may_have_values_that_json_lacks(part: Path) -> None:
-    feed = {"format": "csv", "postprocessing": [Ending], "ending": b"!", "item_export_kwargs": {"delimiter": ";"}}
+    feed = {
+        "format": "csv",
+        "postprocessing": [Ending],
+        "ending": b"!",
+        "item_export_kwargs": {"delimiter": ";"},
+    }
     settings, outputs = outputs_of({"a.csv": feed})
     kept = outputs_to_keep(settings.getlist("DISTRIBUTED_OUTPUTS"))
     assert json.loads(json.dumps(kept)) == kept
@@ -260,15 +293,22 @@ def test_files_count_in_the_statistics_as_feeds_do(part: Path) -> None:
     host = FeedHost(settings, Spider("shop"))
     found: dict[str, Any] = {"own": [part], "attempts": [], "misses": [], "feed_url": None}
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, deliver_to(outputs, host, part.parent / "crawl", **found)).result()
-    counted = {name: count for name, count in host.stats.get_stats().items() if "success_count" in name}
+        thread.submit(
+            asyncio.run, deliver_to(outputs, host, part.parent / "crawl", **found)
+        ).result()
+    counted = {
+        name: count for name, count in host.stats.get_stats().items() if "success_count" in name
+    }
     assert counted == {"feedexport/success_count/FileFeedStorage": 3}
 
 
 def test_an_empty_feed_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     part = tmp_path / "part.jl"
     part.write_text("")
-    write_feeds(part, {"a.jl": {"format": "jsonlines", "store_empty": False}, "b.jl": {"format": "jsonlines"}})
+    write_feeds(
+        part,
+        {"a.jl": {"format": "jsonlines", "store_empty": False}, "b.jl": {"format": "jsonlines"}},
+    )
     assert (Path("a.jl").exists(), Path("b.jl").exists()) == (False, True)
 
 
@@ -289,12 +329,18 @@ def test_a_feed_elsewhere_is_written_once_and_first(part: Path) -> None:
     })  # fmt: skip
     ((uri, content),) = Shelf.stored.items()
     assert (uri, len(content.splitlines())) == ("shelf://me:secret@place/shop.jl", len(ITEMS))
-    assert left.outputs == (str(Path("b.jl").absolute()), "shelf://place/shop.jl", str(Path("a.xml").absolute()))
+    assert left.outputs == (
+        str(Path("b.jl").absolute()),
+        "shelf://place/shop.jl",
+        str(Path("a.xml").absolute()),
+    )
 
 
 def test_where_a_feed_is_not_stored_nothing_else_is_written(part: Path) -> None:
     feeds = {"fail://me:secret@place/a.jl": {}, "b.jl": {}, "c.xml": {"format": "xml"}}
-    with pytest.raises(FeedsNotStored, match=r"fail://place/a\.jl.*the disk of the server is full") as failed:
+    with pytest.raises(
+        FeedsNotStored, match=r"fail://place/a\.jl.*the disk of the server is full"
+    ) as failed:
         write_feeds(part, {uri: {"format": "jsonlines", **feed} for uri, feed in feeds.items()})
     assert "secret" not in str(failed.value)
     assert not (Path("b.jl").exists() or Path("c.xml").exists())
@@ -316,7 +362,9 @@ def test_an_item_whose_class_is_not_here_is_a_dict_and_that_is_told(tmp_path: Pa
     assert "other.items" in left.warnings[0]
 
 
-@pytest.mark.parametrize("line", [b"[" * 100_000, b"no item", b'{"$typed":{"$set":[[]]}}', b'{"$typed":'])
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b"no item", b'{"$typed":{"$set":[[]]}}', b'{"$typed":']
+)
 def test_a_line_that_is_no_item_costs_no_other_item(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "hostile.jl"
     path.write_bytes(line + b'\n{"id": 1}\n')
@@ -349,7 +397,9 @@ def test_what_is_delivered_or_shown_has_plain_lines_only(part: Path) -> None:
         ("a.jl", {"format": "jsonlines", "postprocessing": [f"{__name__}.Gone"]}, "Gone"),
     ],
 )
-def test_a_feed_that_cannot_be_written_is_refused_in_words(uri: str, feed: dict[str, Any], why: str) -> None:
+def test_a_feed_that_cannot_be_written_is_refused_in_words(
+    uri: str, feed: dict[str, Any], why: str
+) -> None:
     settings, outputs = outputs_of({uri: feed})
     with pytest.raises(ConfigError, match=why) as refused:
         MergedFeeds(FeedHost(settings, Spider("shop")), outputs.feeds)
@@ -381,19 +431,26 @@ def test_lines_are_taken_as_they_are_where_a_feed_asks_for_nothing_else(
     assert (len(outputs.files), len(outputs.feeds)) == ((1, 0) if plain else (0, 1))
 
 
-@pytest.mark.parametrize(("priority", "names"), [("project", ["-o.jl", "a.jl"]), ("spider", ["-o.jl"])])
+@pytest.mark.parametrize(
+    ("priority", "names"), [("project", ["-o.jl", "a.jl"]), ("spider", ["-o.jl"])]
+)
 def test_what_is_asked_for_comes_on_top_of_the_projects_feeds_and_replaces_the_spiders(
     priority: str, names: list[str]
 ) -> None:
     settings = Settings()
-    settings.set("DISTRIBUTED_OUTPUTS", [{"path": "/x/-o.jl", "format": None, "overwrite": False}], "cmdline")
+    settings.set(
+        "DISTRIBUTED_OUTPUTS", [{"path": "/x/-o.jl", "format": None, "overwrite": False}], "cmdline"
+    )
     settings.set("FEEDS", {"a.jl": {"format": "jsonlines"}}, priority)
     take_feeds(settings, Spider("shop"))
     assert [Path(one["path"]).name for one in settings.getlist("DISTRIBUTED_OUTPUTS")] == names
 
 
 def test_the_next_process_of_a_crawl_writes_each_feed_once() -> None:
-    feeds = {"%(time)s.jl": {"format": "jsonlines"}, "s3://me:secret@bucket/x.jl": {"format": "jsonlines"}}
+    feeds = {
+        "%(time)s.jl": {"format": "jsonlines"},
+        "s3://me:secret@bucket/x.jl": {"format": "jsonlines"},
+    }
     settings, _ = outputs_of(feeds)
     first = outputs_to_keep(settings.getlist("DISTRIBUTED_OUTPUTS"))
     assert json.loads(json.dumps(first)) == first

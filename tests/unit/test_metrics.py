@@ -27,25 +27,43 @@ SUMMARY = {
 
 
 def crawl(name: str, state: CrawlState, **fields: Any) -> Crawl:
-    return Crawl(id=name, project="p", spider=fields.pop("spider", "shop"), created=NOW - 9999, state=state, **fields)
+    return Crawl(
+        id=name,
+        project="p",
+        spider=fields.pop("spider", "shop"),
+        created=NOW - 9999,
+        state=state,
+        **fields,
+    )
 
 
-def told(nodes: list[NodeStatus], crawls: list[Crawl], recent: Iterable[Any] = ()) -> dict[str, Metric]:
-    return parse(generate_latest(measure(nodes, crawls, recent=recent, now=NOW, took=0.25)).decode())
+def told(
+    nodes: list[NodeStatus], crawls: list[Crawl], recent: Iterable[Any] = ()
+) -> dict[str, Metric]:
+    return parse(
+        generate_latest(measure(nodes, crawls, recent=recent, now=NOW, took=0.25)).decode()
+    )
 
 
 def test_nodes_that_answer_and_that_do_not() -> None:
     good = Node.parse("http://me:hush@web1:6800", name='web "1"', slots=4)
     load = Load(pending=1, running=2, finished=3, node_name="x", date=None)
     seen = NodeStatus(node=good, load=load, latency=0.01234, skew=-1.5, draining=5.0)
-    dead = NodeStatus(node=Node.parse("http://web2:6800", name="web2"), error=ConnectionRefused("no"))
+    dead = NodeStatus(
+        node=Node.parse("http://web2:6800", name="web2"), error=ConnectionRefused("no")
+    )
     found = told([seen, dead], [])
     assert found["sdist_node_up"].samples == [
         ({"node": 'web "1"', "url": "http://web1:6800"}, 1), ({"node": "web2", "url": "http://web2:6800"}, 0),
     ]  # fmt: skip
     jobs = found["sdist_node_jobs"]
     assert [jobs.value(state=state) for state in ("pending", "running", "finished")] == [1, 2, 3]
-    names = ("node_latency_seconds", "node_clock_skew_seconds", "node_slots", "collect_duration_seconds")
+    names = (
+        "node_latency_seconds",
+        "node_clock_skew_seconds",
+        "node_slots",
+        "collect_duration_seconds",
+    )
     assert [found[f"sdist_{name}"].value() for name in names] == [0.012, -1.5, 4, 0.25]
     assert found["sdist_node_draining"].value(node='web "1"') == 1
     assert "hush" not in str(found)
@@ -55,7 +73,12 @@ def test_domains_of_the_throttle_are_counted_by_state() -> None:
     standing = {"open": 3, "blocked": 0, "paused": 1, "resting": 2, "slowed": 2}
     found = parse(generate_latest(measure([], [], standing, now=NOW, took=0.25)).decode())
     states = found["sdist_throttle_domains"]
-    assert [states.value(state=state) for state in ("open", "blocked", "paused", "resting")] == [3, 0, 1, 2]
+    assert [states.value(state=state) for state in ("open", "blocked", "paused", "resting")] == [
+        3,
+        0,
+        1,
+        2,
+    ]
     assert found["sdist_throttle_slowed_domains"].value() == 2
     assert "sdist_throttle_domains" not in told([], [])
 
@@ -64,14 +87,27 @@ def test_a_crawl_that_runs_is_told_in_full_and_an_old_one_is_only_counted() -> N
     crawls = [
         crawl("new", CrawlState.FINDING, summary=SUMMARY),
         crawl("fresh", CrawlState.STARTING),
-        crawl("just", CrawlState.STOPPED, ended=NOW - 5, exit_code=3, spider="other", summary={"items": 7}),
-        crawl("old", CrawlState.FINISHED, ended=NOW - RECENT - 1, exit_code=0, summary={"items": 70}),
+        crawl(
+            "just",
+            CrawlState.STOPPED,
+            ended=NOW - 5,
+            exit_code=3,
+            spider="other",
+            summary={"items": 7},
+        ),
+        crawl(
+            "old", CrawlState.FINISHED, ended=NOW - RECENT - 1, exit_code=0, summary={"items": 70}
+        ),
         crawl("older", CrawlState.FINISHED, ended=NOW - RECENT - 2, exit_code=1),
     ]
     found = told([], crawls)
     states = found["sdist_crawls"]
     assert len(states.samples) == len(CrawlState)
-    assert (states.value(state="finished"), states.value(state="finding"), states.value(state="refused")) == (2, 1, 0)
+    assert (
+        states.value(state="finished"),
+        states.value(state="finding"),
+        states.value(state="refused"),
+    ) == (2, 1, 0)
     values = {name: metric.value(crawl="new") for name, metric in found.items() if name.startswith("sdist_crawl_")
               and not name.startswith("sdist_crawl_urls_missed")}  # fmt: skip
     assert values == {
@@ -101,14 +137,23 @@ def test_a_project_without_nodes_and_crawls_has_numbers_too() -> None:
 
 def test_a_name_that_is_no_text_spoils_nothing() -> None:
     odd = 'a"\\b\nc\ud800'
-    (sample,) = told([NodeStatus(node=Node.parse("http://web1:6800", name="web1"))], [])["sdist_node_up"].samples
+    (sample,) = told([NodeStatus(node=Node.parse("http://web1:6800", name="web1"))], [])[
+        "sdist_node_up"
+    ].samples
     found = told([], [crawl("x", CrawlState.FINDING, spider=odd)])["sdist_crawl_running"]
     assert (sample[1], found.samples) == (0, [({"crawl": "x", "spider": 'a"\\b\nc?'}, 1)])
 
 
 def test_what_was_done_lately_is_told_by_window_and_spider() -> None:
     def job(ago: float, **fields: Any) -> JobRecord:
-        values = {"id": f"j{ago}", "spider": "shop", "project": "p", "version": "1", "created": NOW - 9e5, **fields}
+        values = {
+            "id": f"j{ago}",
+            "spider": "shop",
+            "project": "p",
+            "version": "1",
+            "created": NOW - 9e5,
+            **fields,
+        }
         return JobRecord(**{"state": Outcome.FINISHED, "ended": NOW - ago, **values})
 
     records = [
@@ -122,14 +167,23 @@ def test_what_was_done_lately_is_told_by_window_and_spider() -> None:
     old = crawl("c", CrawlState.WORKING, spider="other", summary={"pages": 75, "items": 8})
     found = told([], [], rolling(records, [(old, samples)], NOW))
     pages, items = found["sdist_recent_pages"], found["sdist_recent_items"]
-    assert [pages.value(window=one, spider="shop") for one in ("15m", "1h", "24h")] == [10, 110, 110]
+    assert [pages.value(window=one, spider="shop") for one in ("15m", "1h", "24h")] == [
+        10,
+        110,
+        110,
+    ]
     assert [pages.value(window=one, spider="other") for one in ("15m", "1h", "24h")] == [35, 35, 75]
     assert [items.value(window=one, spider="other") for one in ("15m", "1h")] == [4, 4]
     ends = found["sdist_recent_job_ends"]
-    assert [ends.value(window=one, spider="shop", state="finished") for one in ("15m", "24h")] == [1, 2]
+    assert [ends.value(window=one, spider="shop", state="finished") for one in ("15m", "24h")] == [
+        1,
+        2,
+    ]
     assert ends.value(window="24h", spider="shop", state="failed") == 1
     assert found["sdist_recent_job_errors"].value(window="24h", spider="shop") == 3
-    assert found["sdist_recent_job_responses"].value(window="1h", spider="shop", status="200") == 109
+    assert (
+        found["sdist_recent_job_responses"].value(window="1h", spider="shop", status="200") == 109
+    )
 
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -138,7 +192,9 @@ HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 def everything() -> dict[str, Metric]:
     """A reading in which each metric has a sample."""
     load = Load(pending=1, running=2, finished=3, node_name="x", date=None)
-    node = NodeStatus(node=Node.parse("http://web1:6800", name="web1", slots=2), load=load, latency=0.1, skew=0.5)
+    node = NodeStatus(
+        node=Node.parse("http://web1:6800", name="web1", slots=2), load=load, latency=0.1, skew=0.5
+    )
     work = [{"name": "web1", **dict.fromkeys(("jobs", "running", "items", "pages", "failed"), 1)}]
     running = crawl("new", CrawlState.FINDING, summary={**SUMMARY, "nodes": work})
     ended = crawl("old", CrawlState.FINISHED, ended=NOW - 5, exit_code=0, summary={"items": 70})
@@ -153,13 +209,19 @@ def everything() -> dict[str, Metric]:
     job = JobRecord(**ids, state=Outcome.FINISHED, pages=1, items=1, errors=1, codes={"200": 1})
     recent = rolling([job], [], NOW)
     standing = {"open": 3, "slowed": 2}
-    return parse(generate_latest(measure([node], [running, ended], standing, recent, now=NOW, took=0.2)).decode())
+    return parse(
+        generate_latest(
+            measure([node], [running, ended], standing, recent, now=NOW, took=0.2)
+        ).decode()
+    )
 
 
 def queries() -> list[str]:
     """What the dashboard and the alerts of the guide ask Prometheus for."""
     panels = json.loads((HOWTO / "grafana.json").read_text("utf-8"))["panels"]
-    (rules,) = re.findall("```yaml\n(.*?)```", (HOWTO / "monitoring.md").read_text("utf-8"), re.DOTALL)
+    (rules,) = re.findall(
+        "```yaml\n(.*?)```", (HOWTO / "monitoring.md").read_text("utf-8"), re.DOTALL
+    )
     alerts = [rule["expr"] for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]]
     return [target["expr"] for panel in panels for target in panel["targets"]] + alerts
 
@@ -173,7 +235,10 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_and_labels_that_there_are(
         for name in names:
             assert name in known, query
             labels = set().union(*(has for has, _ in known[name].samples))
-            assert set(re.findall(r"(\w+)=~?\"", query)) | set(re.findall(r"by \((\w+)\)", query)) <= labels, query
+            assert (
+                set(re.findall(r"(\w+)=~?\"", query)) | set(re.findall(r"by \((\w+)\)", query))
+                <= labels
+            ), query
 
 
 def test_the_legends_of_the_dashboard_have_labels_of_their_metric() -> None:
@@ -190,4 +255,6 @@ def test_the_guide_names_every_metric() -> None:
     words = re.findall(r"`([a-z_]+)(…?)`", page)
     told_of = {f"sdist_{name}" for name, more in words if not more}
     begins = tuple(f"sdist_{name}" for name, more in words if more)
-    assert [name for name in everything() if name not in told_of and not name.startswith(begins)] == []
+    assert [
+        name for name in everything() if name not in told_of and not name.startswith(begins)
+    ] == []

@@ -18,14 +18,24 @@ from scrapyd_dist.scrapyd.api import JobState
 
 NODE = Node.parse("http://web1:6800")
 MINE, THEIRS = home_of("c1", 1.0), home_of("c1", 2.0)
-JOBS = [worker_id(MINE, 1), job_id(MINE, 1, 1), worker_id(THEIRS, 1), job_id(THEIRS, 1, 1), worker_id("c1", 7)]
+JOBS = [
+    worker_id(MINE, 1),
+    job_id(MINE, 1, 1),
+    worker_id(THEIRS, 1),
+    job_id(THEIRS, 1, 1),
+    worker_id("c1", 7),
+]
 
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A project with a crawl c1, and a node that lists jobs of it, of another one, and one of an earlier version."""
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[deploy]\nurl = http://web1:6800\n")
-    rows = tuple(Listed(node=NODE, project="p", spider="s", job=job, state=JobState.RUNNING) for job in JOBS)
+    (tmp_path / "scrapy.cfg").write_text(
+        "[settings]\ndefault = shop.settings\n[deploy]\nurl = http://web1:6800\n"
+    )
+    rows = tuple(
+        Listed(node=NODE, project="p", spider="s", job=job, state=JobState.RUNNING) for job in JOBS
+    )
 
     def ask(*_: Any, **__: Any) -> JobList:
         return JobList(jobs=rows, failed={}, asked=1)
@@ -49,7 +59,9 @@ def test_a_crawl_is_stopped_with_its_own_jobs_only(context: Context) -> None:
     assert cancelled(context) == JOBS
 
 
-def test_where_the_store_has_no_such_crawl_its_name_means_what_the_nodes_list(context: Context) -> None:
+def test_where_the_store_has_no_such_crawl_its_name_means_what_the_nodes_list(
+    context: Context,
+) -> None:
     assert cancelled(context, "c1") == JOBS
 
 

@@ -72,14 +72,20 @@ def test_nonsense(text: str, why: str) -> None:
 
 
 def test_one_url_is_one_node() -> None:
-    one, two = Node.parse("web1:6800", name="a", username="u"), Node.parse("http://WEB1:6800/", name="b", slots=4)
+    one, two = (
+        Node.parse("web1:6800", name="a", username="u"),
+        Node.parse("http://WEB1:6800/", name="b", slots=4),
+    )
     assert one == two
     assert distinct([one, two, Node.parse("web2:6800")]) == (one, Node.parse("web2:6800"))
     assert distinct([one, two])[0].name == "a"
 
 
 def test_pages() -> None:
-    assert Node.parse("http://web1:6800/base/").url_of("logs/a.log") == "http://web1:6800/base/logs/a.log"
+    assert (
+        Node.parse("http://web1:6800/base/").url_of("logs/a.log")
+        == "http://web1:6800/base/logs/a.log"
+    )
     assert Node.parse("web1").url_of("/logs/a.log") == "http://web1:6800/logs/a.log"
     assert Node.parse("[::1]:6800").host == "::1"
 
@@ -110,7 +116,9 @@ def test_credentials_given_apart_go_first() -> None:
         Node.parse("web1", username="a:b", password="x")
 
 
-_SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=12).map("hush".__add__)
+_SECRETS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=12
+).map("hush".__add__)
 
 
 @given(_SECRETS)

@@ -32,7 +32,9 @@ from scrapyd_dist.settings import SETTINGS, Travels, limits_in, travelling
 from scrapyd_dist.store.reach import Way
 
 
-def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> ProducerOptions:
+def options(
+    values: dict[str, Any] | None = None, priority: str = "project", **more: Any
+) -> ProducerOptions:
     return read_options(settings(priority, **{**(values or {}), **more}))
 
 
@@ -55,7 +57,9 @@ def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
         "BATCH_MAX_AGE": 0.5, "MAX_JOBS": 4, "MAX_ATTEMPTS": 2, "MAX_FAILED": 9, "POLL_INTERVAL": 2,
         "PLACEMENT": "least-loaded",
     }  # fmt: skip
-    as_text = options({name: str(value) for name, value in values.items()}, NODES="a,b:6801", WAIT="0")
+    as_text = options(
+        {name: str(value) for name, value in values.items()}, NODES="a,b:6801", WAIT="0"
+    )
     assert as_text == options(values, NODES=["a", "b:6801"], WAIT=False)
     assert (as_text.nodes, as_text.sharded, as_text.limits.wait) == (("a", "b:6801"), True, False)
 
@@ -71,7 +75,9 @@ def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None
 
 
 def test_the_books_settings_keep_their_names() -> None:
-    found = options(TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl")
+    found = options(
+        TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl"
+    )
     assert (found.target_hosts, found.batch_size) == (("scrapyd1:6800",), 2000)
     assert (found.target_feed_url, found.send_feed_url) == ("ftp://h/%(batch)s.jl", True)
 
@@ -104,7 +110,10 @@ def test_what_is_no_time(text: str) -> None:
         ({"LEASE": 10**20}, r"must be 3,155,760,000 seconds \(36,525 days\) or less"),
         ({"NODES": 5}, "NODES must be a list of texts"),
         ({"NODES": [5]}, "NODES must be a list of texts"),
-        ({"TARGET_CALLBACKS": {"parse": 1}}, "TARGET_CALLBACKS is {'parse': 1}, and must be a list of texts"),
+        (
+            {"TARGET_CALLBACKS": {"parse": 1}},
+            "TARGET_CALLBACKS is {'parse': 1}, and must be a list of texts",
+        ),
         ({"SPIDER_ARGS": [["a", "b"]]}, "must be a mapping with names as keys"),
         ({"OUTPUTS": {"path": "a.jl"}}, "must be a list with"),
         ({"OUTPUTS": ["a.jl"]}, "must be a list with"),
@@ -169,7 +178,14 @@ def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> 
 
 def test_the_limits_of_workers() -> None:
     made = options(
-        MODE="pull", MAX_JOBS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
+        MODE="pull",
+        MAX_JOBS="6",
+        MAX_BATCHES=3,
+        MAX_REQUESTS="40",
+        MAX_TIME="2.5",
+        IDLE=9,
+        LEASE=30,
+        START="first",
     )
     terms = made.scaling.terms
     assert (made.scaling.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
@@ -180,7 +196,11 @@ def test_the_limits_of_workers() -> None:
 def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None:
     usual = options()
     assert (usual.leases, usual.sends, usual.why_reach, usual.batch_size) == (True, True, "", 100)
-    for sent in (options(MODE="push"), options(TARGET_FEED_URL="ftp://web/items.jl"), options(WAIT=False)):
+    for sent in (
+        options(MODE="push"),
+        options(TARGET_FEED_URL="ftp://web/items.jl"),
+        options(WAIT=False),
+    ):
         assert (sent.leases, sent.sends, sent.why_reach) == (False, True, "")
     for leased in (options(MODE="pull"), options(LOGIN="log_in")):
         assert (leased.leases, leased.sends, bool(leased.why_reach)) == (True, False, True)
@@ -287,20 +307,30 @@ def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() ->
     made.set("DISTRIBUTED_JOB_TIMEOUT", 60.0, priority="cmdline")
     for mode in ("push", "pull"):
         assert worker_settings(options(MODE=mode), made) == {"DISTRIBUTED_JOB_TIMEOUT": "60.0"}
-    assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(travelling(Travels.FLEET))
+    assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(
+        travelling(Travels.FLEET)
+    )
     assert limits_in({"store": "x", "stall_timeout": "90"}) == {"DISTRIBUTED_STALL_TIMEOUT": "90"}
-    with pytest.raises(ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2 h', and must"):
+    with pytest.raises(
+        ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2 h', and must"
+    ):
         limits_in({"job_timeout": "2 h"})
     with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5x'"):
         options(STALL_TIMEOUT="5x")
 
 
-def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:
+def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> (
+    None
+):
     slots: dict[str, Any] = {"SLOTS": 4, "CALLBACK_SLOTS": {"parse_item": "p/4"}}
-    made = settings(**slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False)
+    made = settings(
+        **slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False
+    )
     made.set("QUEUE_WINDOW", 30, priority="project")
     of_slots = {"DISTRIBUTED_SLOTS": "4", "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}'}
-    of_slots |= dict.fromkeys(("DISTRIBUTED_FAIR", "DISTRIBUTED_SLOT_PREFIX", "DISTRIBUTED_SLOT_BY"), "")
+    of_slots |= dict.fromkeys(
+        ("DISTRIBUTED_FAIR", "DISTRIBUTED_SLOT_PREFIX", "DISTRIBUTED_SLOT_BY"), ""
+    )
     assert shared_settings(made) == of_slots
     made.set("DISTRIBUTED_THROTTLE_HITS", 60, priority="cmdline")  # now there are limits
     limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False"}
@@ -308,10 +338,16 @@ def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_an
     assert shared_settings(made) == {**of_slots, **limits}
 
 
-def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_for_workers_of_this_crawl() -> None:
+def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_for_workers_of_this_crawl() -> (
+    None
+):
     crawl = settings(THROTTLE=True)
-    crawl.setdict({"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project")
-    other = settings(SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600)
+    crawl.setdict(
+        {"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project"
+    )
+    other = settings(
+        SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600
+    )
     told = shared_settings(crawl)
     assert "secret" not in str(told)  # the arguments of a job are for every user of the node to see
     other.setdict(told, priority="cmdline")
@@ -327,15 +363,29 @@ def members(*names: str) -> list[NodeState]:
 
 
 def far(node: Node) -> Way:
-    return Way(reason="it is another machine.") if node.name.startswith("far") else Way(told={"store": "/x"})
+    return (
+        Way(reason="it is another machine.")
+        if node.name.startswith("far")
+        else Way(told={"store": "/x"})
+    )
 
 
-def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_that_are_away() -> None:
+def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_that_are_away() -> (
+    None
+):
     here = members("far1", "near", "far2")
     here[2].missed("refused", 1.0)  # it may reach the store when it is back
-    assert check_reach(options(MODE="auto"), here, far, rules=1) == ["far1 gets no workers: it is another machine."]
-    assert [(member.able, bool(member.unfit)) for member in here] == [(False, True), (True, False), (False, False)]
-    assert not any(member.unreached for member in here), "nothing is sent where workers need the store"
+    assert check_reach(options(MODE="auto"), here, far, rules=1) == [
+        "far1 gets no workers: it is another machine."
+    ]
+    assert [(member.able, bool(member.unfit)) for member in here] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert not any(member.unreached for member in here), (
+        "nothing is sent where workers need the store"
+    )
     assert check_reach(options(MODE="pull"), here[2:], far, rules=0) == []
 
 
@@ -343,10 +393,16 @@ def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_
     ("mode", "rules", "named"),
     [
         ("pull", 0, ["Workers need a store that they reach (--pull, DISTRIBUTED_MODE)"]),
-        ("push", 1, ["SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False"]),
+        (
+            "push",
+            1,
+            ["SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False"],
+        ),
     ],
 )
-def test_without_any_node_that_reaches_the_store_nothing_is_started(mode: str, rules: int, named: list[str]) -> None:
+def test_without_any_node_that_reaches_the_store_nothing_is_started(
+    mode: str, rules: int, named: list[str]
+) -> None:
     with pytest.raises(ConfigError) as refused:
         check_reach(options(MODE=mode), members("far1", "far2"), far, rules=rules)
     assert str(refused.value).count("it is another machine") == 1
@@ -356,17 +412,28 @@ def test_without_any_node_that_reaches_the_store_nothing_is_started(mode: str, r
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
-    assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
+    assert [(member.able, member.deaf) for member in here] == [
+        (True, "it is another machine."),
+        (True, ""),
+    ]
 
 
 def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_blame() -> None:
     (member,) = members("one")
-    job: dict[str, Any] = {"batch": Batch(number=1, size=0), "number": 1, "member": member, "since": 0, "start_by": 0}
+    job: dict[str, Any] = {
+        "batch": Batch(number=1, size=0),
+        "number": 1,
+        "member": member,
+        "since": 0,
+        "start_by": 0,
+    }
     out = member.out["c.w1.a1"] = WorkerRun(**job, job="c.w1.a1", pool="")
     assert member.progress() == Counter()
     assert out.to_blame
     assert not JobRun(**job, job="c.b1.a1").to_blame
-    out.heard(WorkerReport(ended=False, updated=9.0, requests=9, done=5, missed=1, pages=6, items=5), 1.0)
+    out.heard(
+        WorkerReport(ended=False, updated=9.0, requests=9, done=5, missed=1, pages=6, items=5), 1.0
+    )
     assert member.progress() == Counter(requests=6, pages=6, items=5)
     home = WorkerReport(ended=False, updated=9.0, requests=9, done=4, missed=0, pages=4, items=4)
     out.counted.update(home.counts)
@@ -399,6 +466,8 @@ def test_what_only_workers_that_lease_know_of_is_refused_without_them(own: dict[
         ({"SEEDS": True, "LIMIT": 5}, "Leave out one of the two"),
     ],
 )
-def test_slots_that_cannot_be_and_seeds_with_an_index_or_a_limit_are_refused(own: dict[str, Any], why: str) -> None:
+def test_slots_that_cannot_be_and_seeds_with_an_index_or_a_limit_are_refused(
+    own: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         check_mode(options(**own, MODE="pull"), settings(**own, MODE="pull"))

@@ -10,7 +10,7 @@ import redis
 from rig.nodemodel import model
 from rig.redis import RedisServer
 from rig.scheduling import run, sending, until
-from rig.stores import redis_server  # noqa: F401 - a fixture
+from rig.stores import redis_server
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import StoreAway, StoreEmptied
@@ -27,7 +27,9 @@ CRAWL = Crawl(id="c", project="p", spider="s", created=1.0)
         redis.exceptions.ReadOnlyError("You can't write against a read only replica."),
         redis.exceptions.TryAgainError("Multiple keys request during rehashing of slot"),
         redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-        redis.exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        redis.exceptions.ResponseError(
+            "MISCONF Errors writing to the AOF file: No space left on device"
+        ),
         redis.exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
         sqlite3.OperationalError("database or disk is full"),
         sqlite3.OperationalError("disk I/O error"),
@@ -40,7 +42,9 @@ def test_what_passes_is_known_by_name_or_word(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        redis.exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        redis.exceptions.ResponseError(
+            "WRONGTYPE Operation against a key holding the wrong kind of value"
+        ),
         redis.exceptions.ResponseError("BUSYKEY Target key name already exists."),
         sqlite3.DatabaseError("file is not a database"),
         sqlite3.OperationalError("no such table: crawls"),
@@ -50,9 +54,12 @@ def test_all_else_is_no_matter_of_time(error: Exception) -> None:
     assert not passes(error)
 
 
-def test_a_server_that_cannot_keep_anything_is_waited_for(redis_server: RedisServer) -> None:  # noqa: F811 - as above
+def test_a_server_that_cannot_keep_anything_is_waited_for(redis_server: RedisServer) -> None:
     address = f"{redis_server.url}?prefix=outage:"
-    with closing(redis.Redis.from_url(redis_server.url)) as admin, closing(open_store(address)) as store:
+    with (
+        closing(redis.Redis.from_url(redis_server.url)) as admin,
+        closing(open_store(address)) as store,
+    ):
         admin.config_set("maxmemory", 1)
         later = threading.Timer(0.5, admin.config_set, ("maxmemory", 0))
         later.start()

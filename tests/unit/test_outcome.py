@@ -14,7 +14,15 @@ from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, add_up
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import by_log, by_report
-from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
+from scrapyd_dist.joblogs.worker_report import (
+    BadReport,
+    kept,
+    misses,
+    part_path,
+    read_report,
+    refusal,
+    report_path,
+)
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters
 from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, halves, may_be_cut, most_attempts
@@ -35,7 +43,12 @@ def report(**fields: Any) -> Any:
 
 def test_a_good_report_is_accepted() -> None:
     found = report()
-    assert (refusal(found, 3, feed=False), found.ended, found.ended_requests, found.part.sha256) == ("", True, 3, "00")
+    assert (
+        refusal(found, 3, feed=False),
+        found.ended,
+        found.ended_requests,
+        found.part.sha256,
+    ) == ("", True, 3, "00")
     assert found.missed_urls["gone"] == (("u", "HTTP 404"),)
 
 
@@ -102,7 +115,9 @@ def test_what_is_no_report_is_told_so_whatever_it_is(data: bytes) -> None:
 @pytest.mark.parametrize(
     "field", ["updated", "started", "requests", "done", "pages", "items", "errors", "feeds_failed"]
 )
-@pytest.mark.parametrize("number", ["9" * 5000, "9" * 4000, "-1", "NaN", "Infinity", "1e999", "1e300"])
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "9" * 4000, "-1", "NaN", "Infinity", "1e999", "1e300"]
+)
 def test_a_report_with_a_number_that_is_none_is_none(field: str, number: str) -> None:
     text = json.dumps({**GOOD, field: "@"}).replace('"@"', number)
     with pytest.raises(BadReport):
@@ -117,7 +132,8 @@ def test_a_stat_that_cannot_be_summed_up_costs_nothing_but_itself() -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["url", "reason", "file", "items"]), inner)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["url", "reason", "file", "items"]), inner)
     ),
     max_leaves=4,
 )
@@ -147,7 +163,9 @@ def test_files_are_named_by_us_and_not_by_a_report() -> None:
 BATCH = Batch(number=1, size=4)
 
 
-@pytest.mark.parametrize("cause", ["finished", "disk-full", "shutdown", "throttle-failed", "failed"])
+@pytest.mark.parametrize(
+    "cause", ["finished", "disk-full", "shutdown", "throttle-failed", "failed"]
+)
 def test_only_an_end_without_a_known_cause_blames_the_batch(cause: str) -> None:
     assert report(state="running", finish_reason="").blames_batch
     assert report(finish_reason="memusage_exceeded").blames_batch
@@ -163,7 +181,12 @@ def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:
 
 def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
     assert not may_be_cut(replace(BATCH, size=1), BatchCounters(done=1))
-    for cuts, done, cut in ((BLIND - 1, 0, True), (BLIND, 0, False), (BLIND, 1, True), (CUTS, 1, False)):
+    for cuts, done, cut in (
+        (BLIND - 1, 0, True),
+        (BLIND, 0, False),
+        (BLIND, 1, True),
+        (CUTS, 1, False),
+    ):
         assert may_be_cut(BATCH, BatchCounters(cuts=cuts, done=done)) is cut
 
 
@@ -178,14 +201,25 @@ def test_the_halves_have_all_requests_in_their_order(count: int) -> None:
 
 # the judgement on jobs
 
-DONE = LogFacts(whole=True, closed="finished", stats={"item_scraped_count": 3}, levels={"INFO": 9}, pages=4, items=3)
+DONE = LogFacts(
+    whole=True,
+    closed="finished",
+    stats={"item_scraped_count": 3},
+    levels={"INFO": 9},
+    pages=4,
+    items=3,
+)
 
 
 def look(facts: LogFacts = DONE, *, silent: float | None = 1.0, tells: bool = True) -> LogExcerpt:
-    return LogExcerpt(facts=facts, total=1000, silent=silent, offset=None, says_info=tells, would_tell_end=tells)
+    return LogExcerpt(
+        facts=facts, total=1000, silent=silent, offset=None, says_info=tells, would_tell_end=tells
+    )
 
 
-def judged(seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **options: Any) -> tuple[Outcome, str]:
+def judged(
+    seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **options: Any
+) -> tuple[Outcome, str]:
     verdict = by_log(state, seen, **options)
     return verdict.outcome, verdict.reason
 
@@ -200,18 +234,30 @@ def judged(seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **optio
         ({"closed": "start_error"}, Outcome.FAILED, "start_error"),
         ({"closed": "memusage_exceeded"}, Outcome.FAILED, "memusage_exceeded"),
         ({"closed": "banned"}, Outcome.FAILED, "ended early (banned)"),
-        ({"stats": {"log_count/ERROR": 1}, "last_error": "oh"}, Outcome.FAILED, "1 error logged; last: oh"),
+        (
+            {"stats": {"log_count/ERROR": 1}, "last_error": "oh"},
+            Outcome.FAILED,
+            "1 error logged; last: oh",
+        ),
         ({"stats": {"log_count/CRITICAL": 2}}, Outcome.FAILED, "2 errors logged"),
         (
             {"stats": {"spider_exceptions/ZeroDivisionError": 3, "spider_exceptions/count": 3}},
             Outcome.FAILED,
             "3 exceptions in callbacks",
         ),
-        ({"stats": {"feedexport/failed_count/FileFeedStorage": 1}}, Outcome.FAILED, "its feed could not be stored"),
+        (
+            {"stats": {"feedexport/failed_count/FileFeedStorage": 1}},
+            Outcome.FAILED,
+            "its feed could not be stored",
+        ),
         ({"stats": None, "levels": {"ERROR": 1}}, Outcome.FAILED, "1 error logged"),
         ({"closed": ""}, Outcome.DIED, "its log ends without 'Spider closed'"),
         ({"closed": "", "last_error": "Killed"}, Outcome.DIED, "Killed"),
-        ({"closed": "", "told": True, "forced": True}, Outcome.DIED, "a second signal ended it at once"),
+        (
+            {"closed": "", "told": True, "forced": True},
+            Outcome.DIED,
+            "a second signal ended it at once",
+        ),
         ({"closed": "", "told": True}, Outcome.CANCELLED, "its log ends without 'Spider closed'"),
     ],
 )
@@ -222,7 +268,10 @@ def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, s
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'", "Path(__file__).parent"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'",
+            "Path(__file__).parent",
+        ),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/srv/a.txt'", ""),
         ("NotADirectoryError: [Errno 20] Not a directory: '/eggs/p/1.egg/p/a.csv'", "zipped egg"),
         ("ModuleNotFoundError: No module named 'common.words'", "common is not in the egg"),
@@ -241,21 +290,32 @@ def test_a_worker_that_its_crawl_did_not_need() -> None:
     assert judged(look(begun))[0] is Outcome.DIED
     assert judged(None, needless=True)[0] is Outcome.UNKNOWN
     for seen in (look(LogFacts(whole=True), tells=False), look(begun)):
-        assert judged(seen, needless=True) == (Outcome.CANCELLED, "its crawl had finished before it began")
-    for other in (replace(begun, opened=True), replace(begun, whole=False), replace(begun, last_error="Killed")):
+        assert judged(seen, needless=True) == (
+            Outcome.CANCELLED,
+            "its crawl had finished before it began",
+        )
+    for other in (
+        replace(begun, opened=True),
+        replace(begun, whole=False),
+        replace(begun, last_error="Killed"),
+    ):
         assert judged(look(other), needless=True)[0] is Outcome.DIED
     first = report(state="running", requests=0, done=0)
     outcomes = [by_report(JobState.FINISHED, first, needless=it).outcome for it in (True, False)]
     assert outcomes == [Outcome.CANCELLED, Outcome.DIED]
     assert by_report(JobState.RUNNING, first, needless=True).outcome is Outcome.RUNNING
-    assert by_report(JobState.FINISHED, report(state="running"), needless=True).outcome is Outcome.DIED
+    assert (
+        by_report(JobState.FINISHED, report(state="running"), needless=True).outcome is Outcome.DIED
+    )
 
 
 @pytest.mark.parametrize(
     ("acked", "needless", "outcome"),
     [(2, True, Outcome.FINISHED), (1, True, Outcome.CANCELLED), (2, False, Outcome.CANCELLED)],
 )
-def test_a_worker_that_waited_when_its_crawl_ended(acked: int, needless: bool, outcome: Outcome) -> None:
+def test_a_worker_that_waited_when_its_crawl_ended(
+    acked: int, needless: bool, outcome: Outcome
+) -> None:
     stats = {"distributed/batches_leased": 2, "distributed/batches_acked": acked}
     seen = look(replace(DONE, size=9, opened=True, closed="shutdown", stats=stats))
     assert judged(seen, needless=needless) == (outcome, "")
@@ -274,7 +334,10 @@ def test_killed_is_only_what_we_sent_the_signal() -> None:
     assert judged(torn)[0] is Outcome.DIED
     assert judged(None, signalled=True)[0] is Outcome.KILLED
     assert judged(look(), signalled=True)[0] is Outcome.FINISHED  # it was faster than the signal
-    assert by_report(JobState.FINISHED, report(state="running"), signalled=True).outcome is Outcome.KILLED
+    assert (
+        by_report(JobState.FINISHED, report(state="running"), signalled=True).outcome
+        is Outcome.KILLED
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +345,9 @@ def test_killed_is_only_what_we_sent_the_signal() -> None:
     [(1.0, 0, Outcome.RUNNING), (599.0, 0, Outcome.RUNNING), (600.0, 0, Outcome.STALLED), (30.0, 10, Outcome.STALLED),
      (None, 9, Outcome.RUNNING)],
 )  # fmt: skip
-def test_stalled_is_no_line_or_no_page_for_a_while(silent: float | None, idle_minutes: int, outcome: Outcome) -> None:
+def test_stalled_is_no_line_or_no_page_for_a_while(
+    silent: float | None, idle_minutes: int, outcome: Outcome
+) -> None:
     last = datetime.fromisoformat("2026-11-20 23:30:00")
     facts = replace(DONE, closed="", last=last, idle_since=last.replace(minute=30 - idle_minutes))
     assert judged(look(facts, silent=silent), JobState.RUNNING, stall=600)[0] is outcome
@@ -295,10 +360,22 @@ REPORT = report(requests=5, done=5, missed=0, pages=5, items=4, stats={"log_coun
     ("changes", "state", "outcome"),
     [
         ({}, JobState.FINISHED, Outcome.FINISHED),
-        ({"missed_urls": {"failed": (("http://web/1", "503"),)}}, JobState.FINISHED, Outcome.FINISHED),
+        (
+            {"missed_urls": {"failed": (("http://web/1", "503"),)}},
+            JobState.FINISHED,
+            Outcome.FINISHED,
+        ),
         ({"finish_reason": "shutdown"}, JobState.FINISHED, Outcome.CANCELLED),
-        ({"finish_reason": "shutdown", "batches": {"acked": 3, "held": 0}}, JobState.FINISHED, Outcome.FINISHED),
-        ({"finish_reason": "shutdown", "batches": {"acked": 3, "given_back": 1}}, JobState.FINISHED, Outcome.CANCELLED),
+        (
+            {"finish_reason": "shutdown", "batches": {"acked": 3, "held": 0}},
+            JobState.FINISHED,
+            Outcome.FINISHED,
+        ),
+        (
+            {"finish_reason": "shutdown", "batches": {"acked": 3, "given_back": 1}},
+            JobState.FINISHED,
+            Outcome.CANCELLED,
+        ),
         ({"finish_reason": "superseded"}, JobState.FINISHED, Outcome.CANCELLED),
         ({"problem": "the disk is full"}, JobState.FINISHED, Outcome.FAILED),
         ({"finish_reason": "disk-full"}, JobState.FINISHED, Outcome.FAILED),
@@ -307,7 +384,9 @@ REPORT = report(requests=5, done=5, missed=0, pages=5, items=4, stats={"log_coun
         ({"ended": False}, JobState.FINISHED, Outcome.DIED),
     ],
 )
-def test_how_a_worker_ended_by_its_report(changes: dict[str, Any], state: JobState, outcome: Outcome) -> None:
+def test_how_a_worker_ended_by_its_report(
+    changes: dict[str, Any], state: JobState, outcome: Outcome
+) -> None:
     verdict = by_report(state, replace(REPORT, **changes))
     assert (verdict.outcome, verdict.items, verdict.errors) == (outcome, 4, 2)
 

@@ -33,7 +33,9 @@ def test_what_this_user_made_is_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
-def test_what_is_made_here_is_for_its_owner_only_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_what_is_made_here_is_for_its_owner_only_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
     before = os.umask(umask)
     try:
         open_store(tmp_path / "one" / "store.db").close()
@@ -41,7 +43,10 @@ def test_what_is_made_here_is_for_its_owner_only_whatever_the_umask(tmp_path: Pa
         open_store(tmp_path / ".sdist" / "store.db").close()
     finally:
         os.umask(before)
-    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("one", ".sdist")] == [0o700, 0o700]
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("one", ".sdist")] == [
+        0o700,
+        0o700,
+    ]
     assert known_key(state_folder(tmp_path))
 
 
@@ -75,7 +80,9 @@ def test_a_store_of_another_user_is_refused_with_the_remedy(tmp_path: Path, whos
     open_store(folder / "store.db").close()
     (folder / "store.db-wal").touch()
     os.chown(folder / whose, OTHER, OTHER)
-    with pytest.raises(NoPlaceForStore, match=rf"belongs to {OTHER}, and this is run by root.*chown root"):
+    with pytest.raises(
+        NoPlaceForStore, match=rf"belongs to {OTHER}, and this is run by root.*chown root"
+    ):
         open_store(folder / "store.db")
     # The jobs of a Scrapyd that root runs reach the store of the user who started the crawl.
     open_store(folder / "store.db", durable=False, owned=False).close()
@@ -131,7 +138,9 @@ def fault_as(user: int, path: Path) -> str:
         f"os.seteuid({user})\n"
         "print(fault_of_file(Path(sys.argv[1])))"
     )
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -151,8 +160,12 @@ def test_a_crawl_that_another_user_put_there_runs_no_command(tmp_path: Path) -> 
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     settings = {"DISTRIBUTED_ON_FINISH": f"touch {tmp_path / 'ran'}"}
     options = {"settings": settings, "args": {}, "spider_settings": {}, "cwd": str(tmp_path)}
-    crawl = Crawl(id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.0, options=options)
-    with closing(open_store(tmp_path / ".sdist" / "store.db", key=state_key(state_dir(tmp_path)))) as store:
+    crawl = Crawl(
+        id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.0, options=options
+    )
+    with closing(
+        open_store(tmp_path / ".sdist" / "store.db", key=state_key(state_dir(tmp_path)))
+    ) as store:
         store.add_crawl(crawl)
     for path in (tmp_path / ".sdist", *(tmp_path / ".sdist").iterdir()):
         os.chown(path, OTHER, OTHER)
@@ -169,7 +182,9 @@ def test_a_crawl_that_another_user_put_there_runs_no_command(tmp_path: Path) -> 
         ("crawl", "easy"), ("report",), ("watch",), ("doctor",),
     ],
 )  # fmt: skip
-def test_no_command_uses_a_state_folder_of_another_user(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_no_command_uses_a_state_folder_of_another_user(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     open_store(tmp_path / ".sdist" / "store.db").close()
     state_key(tmp_path / ".sdist")
@@ -179,13 +194,18 @@ def test_no_command_uses_a_state_folder_of_another_user(tmp_path: Path, words: t
 
 
 def test_doctor_says_what_others_can_do_here(tmp_path: Path) -> None:
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[deploy]\nurl = http://127.0.0.1:1\n")
+    (tmp_path / "scrapy.cfg").write_text(
+        "[settings]\ndefault = shop.settings\n[deploy]\nurl = http://127.0.0.1:1\n"
+    )
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     state_dir(tmp_path).chmod(0o755)
     home, env = tmp_path / "home", {"SDIST_STORE": str(tmp_path / "shared" / "store.db")}
     done = run_here(["doctor"], cwd=tmp_path, home=home, env=env).expect(1)
-    assert f"danger: this machine: store: others could write the store {env['SDIST_STORE']}" in done.out
+    assert (
+        f"danger: this machine: store: others could write the store {env['SDIST_STORE']}"
+        in done.out
+    )
     assert f"chmod go-w {tmp_path / 'shared'}" in done.out
     assert f"chmod 700 {tmp_path / '.sdist'}" in done.out
     state_dir(tmp_path).chmod(0o700)

@@ -55,14 +55,24 @@ def imported() -> dict[str, set[str]]:
                 if isinstance(node, ast.Import):
                     names = [alias.name for alias in node.names]
                 else:
-                    names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+                    names = (
+                        [node.module or ""]
+                        if isinstance(node, ast.ImportFrom) and not node.level
+                        else []
+                    )
                 for name in names:
                     found[name.partition(".")[0]].add(str(path.relative_to(ROOT)))
-    return {name: files for name, files in found.items() if name not in {*sys.stdlib_module_names, "scrapyd_dist"}}
+    return {
+        name: files
+        for name, files in found.items()
+        if name not in {*sys.stdlib_module_names, "scrapyd_dist"}
+    }
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    always = {canonicalize_name(Requirement(text).name) for text in declared("project.dependencies")}
+    always = {
+        canonicalize_name(Requirement(text).name) for text in declared("project.dependencies")
+    }
     extras = {
         canonicalize_name(Requirement(text).name)
         for extra in ("local", "redis", "deliver")
@@ -71,7 +81,9 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     brought_by = importlib.metadata.packages_distributions()
     found = imported()
     used = {name: {canonicalize_name(dist) for dist in brought_by[name]} for name in found}
-    assert {name: files for name, files in found.items() if not used[name] & (always | extras)} == {}
+    assert {
+        name: files for name, files in found.items() if not used[name] & (always | extras)
+    } == {}
     assert always <= set().union(*used.values())
 
 
@@ -80,12 +92,20 @@ TOOLS = {
     "scrapy-redis", "setuptools", "ruff", "mypy", "pytest", "pytest-timeout", "pytest-twisted", "pytest-xdist",
     "hypothesis", "pydantic", "pyftpdlib", "check-jsonschema", "uv", "twine", "sphinx", "myst-parser", "furo",
 }  # fmt: skip
-BOUNDS = sorted(set(re.findall(r'"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))))
+BOUNDS = sorted(
+    set(re.findall(r'"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8")))
+)
 
 
-@pytest.mark.parametrize(("name", "bound"), [(name, bound) for name, bound in BOUNDS if name not in TOOLS])
+@pytest.mark.parametrize(
+    ("name", "bound"), [(name, bound) for name, bound in BOUNDS if name not in TOOLS]
+)
 def test_the_lowest_version_is_the_one_that_is_tested(name: str, bound: str) -> None:
-    pins = dict(re.findall(r"^([a-z-]+)==([\d.]+)", (ROOT / "tests/lowest.txt").read_text("utf-8"), re.MULTILINE))
+    pins = dict(
+        re.findall(
+            r"^([a-z-]+)==([\d.]+)", (ROOT / "tests/lowest.txt").read_text("utf-8"), re.MULTILINE
+        )
+    )
     assert name in pins, f"add {name}=={bound} to tests/lowest.txt"
     assert f"{pins[name]}.".startswith(f"{bound}."), f"pyproject.toml promises {name} {bound}"
 
@@ -107,7 +127,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         shutil.copytree(ROOT / top, tree / top, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    line = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)]
+    line = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(out),
+        str(tree),
+    ]
     if int(importlib.metadata.version("setuptools").split(".")[0]) >= 77:
         line.insert(4, "--no-build-isolation")
     subprocess.run(line, check=True, timeout=200)
@@ -131,19 +161,29 @@ def test_the_wheel_has_every_file_of_every_package(wheel: zipfile.ZipFile, top: 
 def test_the_wheel_has_the_data_that_code_reads(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     store = ROOT / "scrapyd_dist" / "store"
-    read = {path.relative_to(ROOT).as_posix() for kind in ("*.sql", "*.lua") for path in store.glob(f"*/{kind}")}
-    assert {"scrapyd_dist/store/schema/1.sql", "scrapyd_dist/store/script/1_step.lua"} <= read <= names
+    read = {
+        path.relative_to(ROOT).as_posix()
+        for kind in ("*.sql", "*.lua")
+        for path in store.glob(f"*/{kind}")
+    }
+    assert (
+        {"scrapyd_dist/store/schema/1.sql", "scrapyd_dist/store/script/1_step.lua"} <= read <= names
+    )
     assert "scrapyd_dist/py.typed" in names
     assert "scrapyd_dist/examples/properties_project/scrapy.cfg" in names
 
 
-def test_nothing_but_scrapyd_dist_of_its_version_reaches_anyones_site_packages(wheel: zipfile.ZipFile) -> None:
+def test_nothing_but_scrapyd_dist_of_its_version_reaches_anyones_site_packages(
+    wheel: zipfile.ZipFile,
+) -> None:
     (info,) = {name.split("/")[0] for name in wheel.namelist()} - {"scrapyd_dist"}
     assert info == f"scrapyd_dist-{scrapyd_dist.__version__}.dist-info"
     assert wheel.read(f"{info}/top_level.txt").decode().split() == ["scrapyd_dist"]
 
 
-def test_the_command_is_there_and_scrapys_own_commands_are_left_alone(wheel: zipfile.ZipFile) -> None:
+def test_the_command_is_there_and_scrapys_own_commands_are_left_alone(
+    wheel: zipfile.ZipFile,
+) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
     points = configparser.ConfigParser()
     points.read_string(wheel.read(name).decode())

@@ -42,7 +42,14 @@ def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["j.jl"]
     content = (tmp_path / "new/j.jl").read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": digest, "fields": [], "as_text": []}
+    assert told == {
+        "file": "j.jl",
+        "items": 3,
+        "bytes": len(content),
+        "sha256": digest,
+        "fields": [],
+        "as_text": [],
+    }
     assert lines(tmp_path / "new/j.jl") == ITEMS
 
 
@@ -58,7 +65,9 @@ def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("bad", [{"a": {(1, 2): 3}}, {"a": "\ud800"}])
-def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dict[str, Any]) -> None:
+def test_an_item_that_cannot_be_written_leaves_no_trace(
+    tmp_path: Path, bad: dict[str, Any]
+) -> None:
     part = PartFile(tmp_path, "j")
     part.add({"a": 1})
     with pytest.raises((TypeError, ValueError)):

@@ -13,7 +13,15 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.producer import crawl_run, filler, lifecycle
 from scrapyd_dist.middlewares.producer.crawl_request import check_parts, put_aside
-from scrapyd_dist.middlewares.producer.lifecycle import ExitCode, Fault, Faults, Signals, ending, faults, signals
+from scrapyd_dist.middlewares.producer.lifecycle import (
+    ExitCode,
+    Fault,
+    Faults,
+    Signals,
+    ending,
+    faults,
+    signals,
+)
 from scrapyd_dist.middlewares.producer.producer import Producer
 
 from scrapyd_dist.errors import ConfigError
@@ -32,7 +40,9 @@ def test_foreign_parts_are_refused_with_their_name(name: str, part: str, late: b
     settings = Settings({name: part})
     if late:
         put_aside(settings)
-        assert settings[name].startswith("scrapy."), "Scrapy's own stands in, so that the crawl can be refused"
+        assert settings[name].startswith("scrapy."), (
+            "Scrapy's own stands in, so that the crawl can be refused"
+        )
     with pytest.raises(ConfigError, match=name) as refused:
         check_parts(settings)
     assert part in str(refused.value)
@@ -43,7 +53,10 @@ def test_parts_made_from_scrapys_own_are_taken() -> None:
     from scrapy.dupefilters import RFPDupeFilter
 
     own = {"SCHEDULER": Scheduler, "DUPEFILTER_CLASS": RFPDupeFilter}
-    for settings in (Settings(), *(Settings({name: type("Mine", (part,), {})}) for name, part in own.items())):
+    for settings in (
+        Settings(),
+        *(Settings({name: type("Mine", (part,), {})}) for name, part in own.items()),
+    ):
         before = dict(settings)
         put_aside(settings)
         check_parts(settings)
@@ -58,8 +71,13 @@ def test_the_reason_is_the_error_before_that_of_the_closing_engine() -> None:
 
 def test_the_last_exception_counts_that_is_not_of_one_page() -> None:
     heard = Faults()
-    for name, error in (("scrapy.core.engine", KeyError("x")), ("scrapy.core.scraper", ValueError("one page"))):
-        heard.emit(logging.LogRecord(name, logging.ERROR, "", 0, "Error", None, (type(error), error, None)))
+    for name, error in (
+        ("scrapy.core.engine", KeyError("x")),
+        ("scrapy.core.scraper", ValueError("one page")),
+    ):
+        heard.emit(
+            logging.LogRecord(name, logging.ERROR, "", 0, "Error", None, (type(error), error, None))
+        )
     assert str(heard.last) == "KeyError: 'x'"
 
 
@@ -67,13 +85,24 @@ def test_the_last_exception_counts_that_is_not_of_one_page() -> None:
     ("reason", "signal_came", "fault", "code", "words"),
     [
         ("shutdown", True, Fault(kind="KeyError", text="x"), 130, "interrupted"),
-        ("shutdown", False, Fault(kind="KeyError", text="x"), 1, "KeyError: x. The whole traceback is in a.log"),
+        (
+            "shutdown",
+            False,
+            Fault(kind="KeyError", text="x"),
+            1,
+            "KeyError: x. The whole traceback is in a.log",
+        ),
         ("shutdown", False, None, 1, "not by a signal"),
         ("closespider_timeout", False, None, 3, "closespider_timeout"),
     ],
 )
 def test_only_a_signal_interrupts(
-    reason: str, signal_came: bool, fault: Fault | None, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+    reason: str,
+    signal_came: bool,
+    fault: Fault | None,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(signals, "came", signal_came)
     monkeypatch.setattr(faults, "last", fault)
@@ -104,10 +133,15 @@ async def nothing() -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("module", "middleware"), [(crawl_run, Producer), (filler, filler.Filler)], ids=["crawl", "frontier"]
+    ("module", "middleware"),
+    [(crawl_run, Producer), (filler, filler.Filler)],
+    ids=["crawl", "frontier"],
 )
 def test_a_fault_at_the_start_is_told_with_its_traceback(
-    module: ModuleType, middleware: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    module: ModuleType,
+    middleware: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     exits = ExitCode()
     monkeypatch.setattr(exits, "_leave", lambda: None)  # this process is not to end with it
@@ -121,5 +155,7 @@ def test_a_fault_at_the_start_is_told_with_its_traceback(
     crawler.spider = Spider(name="easy")
     run_async(begin(crawler))
     assert "scrapyd-dist itself failed: ZeroDivisionError: ours" in exits.refusal
-    tracebacks = [one for one in caplog.records if one.exc_info and one.exc_info[0] is ZeroDivisionError]
+    tracebacks = [
+        one for one in caplog.records if one.exc_info and one.exc_info[0] is ZeroDivisionError
+    ]
     assert [one.levelno for one in tracebacks] == [logging.ERROR]

@@ -18,7 +18,16 @@ from scrapyd_dist.middlewares.assignment import Assignment
 
 from scrapyd_dist import payload
 from scrapyd_dist.keys import SealError, public_half, seal, unseal
-from scrapyd_dist.payload import ARGUMENT_MAX, START_URLS, PayloadError, decode, encode, fit, hidden_by, to_json
+from scrapyd_dist.payload import (
+    ARGUMENT_MAX,
+    START_URLS,
+    PayloadError,
+    decode,
+    encode,
+    fit,
+    hidden_by,
+    to_json,
+)
 from scrapyd_dist.scrapyd.jobs import check_job
 
 KEY = Fernet.generate_key()
@@ -26,7 +35,13 @@ RANDOM = random.Random(7)
 WORDS = "sunny quiet spacious modern garden flat house near park station river old new large small bright"
 
 #: names that a value may have; the same ones often, so that batches share them
-SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([0.0, 1.0, -0.0]) | st.text(max_size=6)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.sampled_from([0.0, 1.0, -0.0])
+    | st.text(max_size=6)
+)
 VALUES = st.fixed_dictionaries(
     {"url": st.text(max_size=9).map("http://web/".__add__)},
     optional={
@@ -52,12 +67,16 @@ def numbered(count: int) -> list[dict[str, Any]]:
 
 def slugs(count: int) -> list[dict[str, Any]]:
     rng = random.Random(7)
-    names = (f"{'-'.join(rng.choices(WORDS.split(), k=7))}-{rng.randrange(10**7)}" for _ in range(count))
+    names = (
+        f"{'-'.join(rng.choices(WORDS.split(), k=7))}-{rng.randrange(10**7)}" for _ in range(count)
+    )
     return of_rule(f"https://homes.example.com/for-sale/{name}" for name in names)
 
 
 def hashed(count: int) -> list[dict[str, Any]]:
-    return of_rule(f"https://example.com/p/{hashlib.sha256(str(n).encode()).hexdigest()}" for n in range(count))
+    return of_rule(
+        f"https://example.com/p/{hashlib.sha256(str(n).encode()).hexdigest()}" for n in range(count)
+    )
 
 
 def long(count: int) -> list[dict[str, Any]]:
@@ -75,18 +94,27 @@ def check(carried: dict[str, str]) -> None:
 
 
 @settings(max_examples=150)
-@given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, payload.PLAIN_MAX]))
-def test_every_form_comes_back_as_it_was(values: list[dict[str, Any]], key: bytes | None, plain: int) -> None:
+@given(
+    values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, payload.PLAIN_MAX])
+)
+def test_every_form_comes_back_as_it_was(
+    values: list[dict[str, Any]], key: bytes | None, plain: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(payload, "PLAIN_MAX", plain)
         carried = encode(values, key=key)
     check(carried)
     back = decode(carried.get, key=key)
-    assert [json.dumps(row, sort_keys=True) for row in back] == [json.dumps(row, sort_keys=True) for row in values]
+    assert [json.dumps(row, sort_keys=True) for row in back] == [
+        json.dumps(row, sort_keys=True) for row in values
+    ]
 
 
 def test_what_is_equal_in_python_only_is_not_written_once() -> None:
-    values = [{"url": f"http://web/{n}", "cb_kwargs": {"page": page}} for n, page in enumerate([1, True, 1.0])]
+    values = [
+        {"url": f"http://web/{n}", "cb_kwargs": {"page": page}}
+        for n, page in enumerate([1, True, 1.0])
+    ]
     back = payload.from_json(to_json(values))
     assert [repr(row["cb_kwargs"]["page"]) for row in back] == ["1", "True", "1.0"]
 
@@ -95,7 +123,9 @@ def test_bare_urls_are_the_form_of_the_book() -> None:
     values = [{"url": "http://web/1"}, {"url": "http://web/2"}]
     assert encode(values) == {START_URLS: '["http://web/1","http://web/2"]'}
     assert decode({START_URLS: '["http://web/1", "http://web/2"]'}.get) == values
-    assert decode({START_URLS: ["http://web/1", "http://web/2"]}.get) == values  # a list in a settings file
+    assert (
+        decode({START_URLS: ["http://web/1", "http://web/2"]}.get) == values
+    )  # a list in a settings file
 
 
 def test_a_small_batch_can_be_read_by_a_person() -> None:
@@ -145,11 +175,17 @@ def test_pieces_arrive_as_arguments_of_a_real_process() -> None:
 
 
 @settings(max_examples=25)
-@given(st.lists(st.integers(0, 90_000), min_size=1, max_size=12), st.sampled_from([None, KEY]), st.booleans())
+@given(
+    st.lists(st.integers(0, 90_000), min_size=1, max_size=12),
+    st.sampled_from([None, KEY]),
+    st.booleans(),
+)
 def test_whatever_fits_is_never_over_the_limit_and_stays_in_order(
     sizes: list[int], key: bytes | None, hide: bool
 ) -> None:
-    values: list[dict[str, Any]] = [{"url": f"http://web/{n}/{random_text(size)}"} for n, size in enumerate(sizes)]
+    values: list[dict[str, Any]] = [
+        {"url": f"http://web/{n}/{random_text(size)}"} for n, size in enumerate(sizes)
+    ]
     if hide and key:
         values[0]["body"] = {"$bytes": "AA=="}
     pieces = fit(values, key=key)
@@ -216,7 +252,11 @@ def check_unreadable(values: list[dict[str, Any]]) -> None:
     assert SECRET not in shown
     assert KEY.decode() not in shown
     assert decode(carried.get, key=KEY) == values
-    wrong_keys = {"carries no key": None, "another key": Fernet.generate_key(), "cannot be unpacked": b"no key"}
+    wrong_keys = {
+        "carries no key": None,
+        "another key": Fernet.generate_key(),
+        "cannot be unpacked": b"no key",
+    }
     for why, wrong in wrong_keys.items():
         with pytest.raises(PayloadError, match=why):
             decode(carried.get, key=wrong)
@@ -226,7 +266,13 @@ def check_unreadable(values: list[dict[str, Any]]) -> None:
     "fields",
     [
         {},
-        {"headers": {"Accept-Language": ["de"], "User-Agent": ["x"], "Referer": ["http://web/index"]}},
+        {
+            "headers": {
+                "Accept-Language": ["de"],
+                "User-Agent": ["x"],
+                "Referer": ["http://web/index"],
+            }
+        },
         {"meta": {"link_text": "next"}, "priority": 1, "callback": "parse_item", "errback": "gone"},
         {"url": "http://web/@me", "meta": {"proxy": "http://proxy:8080/"}},
     ],
@@ -266,14 +312,21 @@ def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
 # bytes per URL: the table of docs/explanation/payload.md
 
 
-@pytest.mark.parametrize(("make", "most"), [(numbered, 5.0), (slugs, 20.0), (hashed, 54.0), (long, 6.0)])
+@pytest.mark.parametrize(
+    ("make", "most"), [(numbered, 5.0), (slugs, 20.0), (hashed, 54.0), (long, 6.0)]
+)
 def test_bytes_per_url(make: Any, most: float) -> None:
     values = make(1000)
     plain = len(to_json(values)) / 1000
-    carried, secret = encode(values), encode([*values[:-1], {**values[-1], "cookies": {"a": "b"}}], key=KEY)
+    carried, secret = (
+        encode(values),
+        encode([*values[:-1], {**values[-1], "cookies": {"a": "b"}}], key=KEY),
+    )
     found = payload.describe(values, carried)
     encrypted = payload.argument_bytes(secret) / 1000
-    print(f"{make.__name__:9} plain {plain:6.1f}  compressed {found['per_url']:5.1f}  encrypted {encrypted:5.1f}")
+    print(
+        f"{make.__name__:9} plain {plain:6.1f}  compressed {found['per_url']:5.1f}  encrypted {encrypted:5.1f}"
+    )
     assert found["form"] == "compressed"
     assert found["targets"] == {"1": 1000}
     assert found["bytes"] == payload.argument_bytes(carried)
@@ -299,7 +352,14 @@ def test_what_is_sealed_for_a_key_is_opened_by_it_alone_and_never_reads_the_same
 
 @pytest.mark.parametrize(
     "public",
-    ["", "x", "é", "AAAA", pytest.param(public_half(THEIRS)[:-4], id="cut short"), "AAAA" * 10 + "AAA="],
+    [
+        "",
+        "x",
+        "é",
+        "AAAA",
+        pytest.param(public_half(THEIRS)[:-4], id="cut short"),
+        "AAAA" * 10 + "AAA=",
+    ],
 )
 def test_what_is_no_public_half_seals_nothing(public: str) -> None:
     with pytest.raises(SealError, match="no public half"):

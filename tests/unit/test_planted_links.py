@@ -85,7 +85,9 @@ WRITERS: list[Callable[[Place], None]] = [write_merged, add_merged, deliver, bri
 @two_users
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("name", [".out.jl.part", "out.jl.part", "out.jl"])
-def test_no_planted_link_is_written_through(place: Place, writer: Callable[[Place], None], name: str) -> None:
+def test_no_planted_link_is_written_through(
+    place: Place, writer: Callable[[Place], None], name: str
+) -> None:
     place.plant(name)
     with suppress(OSError, OutputNotWritten):
         writer(place)
@@ -97,7 +99,9 @@ def test_no_planted_link_is_written_through(place: Place, writer: Callable[[Plac
 @two_users
 @pytest.mark.parametrize("deeper", ["inner", "inner/more/still"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_no_planted_folder_is_written_into(tmp_path: Path, writer: Callable[[Place], None], deeper: str) -> None:
+def test_no_planted_folder_is_written_into(
+    tmp_path: Path, writer: Callable[[Place], None], deeper: str
+) -> None:
     place = Place(tmp_path)
     place.plant("inner", place.secret.parent)
     place.folder = place.folder / deeper
@@ -113,7 +117,9 @@ def test_a_file_of_ours_that_got_a_second_name_is_not_added_to(place: Place) -> 
 
 
 @two_users
-def test_a_link_of_another_user_in_a_folder_that_only_they_write_is_theirs_to_make(tmp_path: Path) -> None:
+def test_a_link_of_another_user_in_a_folder_that_only_they_write_is_theirs_to_make(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "home").mkdir(mode=0o755)
     (tmp_path / "home" / "out").symlink_to(tmp_path / "data")
@@ -128,7 +134,10 @@ def test_a_link_of_one_s_own_is_followed_to_a_folder_and_added_to(tmp_path: Path
     (tmp_path / "data" / "out.jl").write_bytes(b'{"n": 0}\n')
     (tmp_path / "there").symlink_to(tmp_path / "data")
     (tmp_path / "part.jl").write_bytes(b'{"n": 1}\n')
-    merge(Items([tmp_path / "part.jl"]), [ItemOutput.named(tmp_path / "there" / "out.jl", overwrite=False)])
+    merge(
+        Items([tmp_path / "part.jl"]),
+        [ItemOutput.named(tmp_path / "there" / "out.jl", overwrite=False)],
+    )
     assert (tmp_path / "data" / "out.jl").read_bytes() == b'{"n": 0}\n{"n": 1}\n'
 
 
@@ -149,11 +158,15 @@ def test_the_demo_runs_no_project_that_another_user_has_made(place: Place, tmp_p
     (place.folder / "sdist-demo").mkdir()
     (place.folder / "sdist-demo" / MARK).touch()
     os.chown(place.folder / "sdist-demo", OTHER, OTHER)
-    done = run_here(("demo", "--dir", str(place.folder / "sdist-demo")), cwd=tmp_path, home=tmp_path / "home")
+    done = run_here(
+        ("demo", "--dir", str(place.folder / "sdist-demo")), cwd=tmp_path, home=tmp_path / "home"
+    )
     done.expect(2, "belongs to 54321", "sdist demo --dir NAME")
 
 
-def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_left_alone(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_left_alone(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".a.part").write_bytes(b"left")
     with replacing(tmp_path / "a") as first:
         first.write(b"1")

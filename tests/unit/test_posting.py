@@ -30,14 +30,26 @@ SPEC = JobRequest(
 
 def out_on(node: Node, **fields: Any) -> JobRun:
     member = NodeState(node=node, **fields)
-    return JobRun(batch=Batch(number=7, size=2), number=3, job="c.b7.a3", member=member, since=0.0, start_by=1000.0)
+    return JobRun(
+        batch=Batch(number=7, size=2),
+        number=3,
+        job="c.b7.a3",
+        member=member,
+        since=0.0,
+        start_by=1000.0,
+    )
 
 
 def posted(
-    spec: JobRequest = SPEC, node: Node | None = None, told: Mapping[str, str] | None = None, **fields: Any
+    spec: JobRequest = SPEC,
+    node: Node | None = None,
+    told: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The form fields of the post, and its settings."""
-    call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'}, told or {})
+    call = call_for(
+        spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'}, told or {}
+    )
     assert (call.path, call.method) == ("schedule.json", "POST")
     settings_ = dict(value.split("=", 1) for name, value in call.data if name == "setting")
     return {name: value for name, value in call.data if name != "setting"}, settings_
@@ -67,14 +79,17 @@ def test_the_latest_start_and_the_project_are_those_of_the_node() -> None:
 
 
 def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
-    fields, settings_ = posted(replace(SPEC, version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"}))
+    fields, settings_ = posted(
+        replace(SPEC, version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"})
+    )
     assert settings_[START_URLS] == '["u"]'
     assert settings_["DISTRIBUTED_JOB"] != "y"
     assert "_version" not in fields
 
 
 @pytest.mark.parametrize(
-    "name", ["project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"]
+    "name",
+    ["project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"],
 )
 def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -> None:
     check_args({"a": "=", "Batch": "1", "batch": "1"})
@@ -83,8 +98,18 @@ def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -
 
 
 def test_what_belongs_to_the_producers_process_stays_there() -> None:
-    stays = {"LOG_FILE": "x", "FEEDS": "{}", "JOBDIR": "d", "ADDONS": "{}", "DISTRIBUTED_PAGES": "3"}
-    travels = {"DOWNLOAD_DELAY": "1", "DISTRIBUTED_KEEP_DAYS": "2", "DISTRIBUTED_THROTTLE_HITS": "60"}
+    stays = {
+        "LOG_FILE": "x",
+        "FEEDS": "{}",
+        "JOBDIR": "d",
+        "ADDONS": "{}",
+        "DISTRIBUTED_PAGES": "3",
+    }
+    travels = {
+        "DOWNLOAD_DELAY": "1",
+        "DISTRIBUTED_KEEP_DAYS": "2",
+        "DISTRIBUTED_THROTTLE_HITS": "60",
+    }
     assert passed_on({**stays, **travels}) == travels
 
 
@@ -118,13 +143,18 @@ def test_whatever_a_log_says_is_told_in_few_words(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "down", "words"), [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")]
+    ("log", "down", "words"),
+    [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")],
 )
-async def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: bool, words: str) -> None:
+async def test_a_log_is_asked_for_and_nothing_hangs_on_it(
+    log: bytes | None, down: bool, words: str
+) -> None:
     node = model("one")
     if log is not None:
         node.files["logs/p/s/c.b7.a3.log"] = log
     node.down = NoReply if down else None
-    found = await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(out_on(node.node))
+    found = await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(
+        out_on(node.node)
+    )
     assert found.endswith(words)
     assert bool(found) is bool(words)

@@ -10,7 +10,15 @@ import pytest
 from scrapy import Spider, signals
 from scrapy.settings import BaseSettings, Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.addon import FAST, NONE, PROFILE_SETTINGS, USUAL, Addon, apply_profile, leave_what_stays
+from scrapyd_dist.middlewares.addon import (
+    FAST,
+    NONE,
+    PROFILE_SETTINGS,
+    USUAL,
+    Addon,
+    apply_profile,
+    leave_what_stays,
+)
 from scrapyd_dist.middlewares.producer.crawl_request import job_settings
 from scrapyd_dist.middlewares.producer.producer_options import read_options
 
@@ -58,14 +66,24 @@ def test_a_profile_takes_the_place_of_scrapys_defaults_and_the_jobs_get_the_same
     apply_profile(made, None)
     assert of_the_profile(made) == gets
     assert asked.get("DISTRIBUTED_PROFILE") == NONE or gets != SCRAPYS
-    assert job_settings({}, read_options(made))["DISTRIBUTED_PROFILE"] == asked.get("DISTRIBUTED_PROFILE", USUAL)
+    assert job_settings({}, read_options(made))["DISTRIBUTED_PROFILE"] == asked.get(
+        "DISTRIBUTED_PROFILE", USUAL
+    )
 
 
 @pytest.mark.parametrize("profile", [USUAL, FAST])
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_what_the_user_has_set_stays_and_the_usual_profile_touches_no_log(priority: str, profile: str) -> None:
-    own = {"CONCURRENT_ITEMS": 100, "LOG_LEVEL": "DEBUG"}  # even where it is what Scrapy would do anyway
-    assert (set(PROFILE_SETTINGS[FAST]), set(PROFILE_SETTINGS[USUAL])) == (set(own), {"CONCURRENT_ITEMS"})
+def test_what_the_user_has_set_stays_and_the_usual_profile_touches_no_log(
+    priority: str, profile: str
+) -> None:
+    own = {
+        "CONCURRENT_ITEMS": 100,
+        "LOG_LEVEL": "DEBUG",
+    }  # even where it is what Scrapy would do anyway
+    assert (set(PROFILE_SETTINGS[FAST]), set(PROFILE_SETTINGS[USUAL])) == (
+        set(own),
+        {"CONCURRENT_ITEMS"},
+    )
     made = settings(priority, DISTRIBUTED_PROFILE=profile, **own)
     apply_profile(made, None)
     assert of_the_profile(made) == own
@@ -105,13 +123,17 @@ def test_a_process_settles_when_its_spider_opens_and_makes_only_records_that_the
         ({"DISTRIBUTED_ENABLED": False}, False),  # as every other job that the egg runs
     ],
 )
-def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any], gets: bool) -> None:
+def test_workers_and_producers_get_it_and_no_other_crawl(
+    process: dict[str, Any], gets: bool
+) -> None:
     made = settings(DISTRIBUTED_PROFILE=FAST, **process)
     Addon().update_settings(made)
     assert (of_the_profile(made) == PROFILE_SETTINGS[FAST]) is gets
 
 
-def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(as_before: None) -> None:
+def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(
+    as_before: None,
+) -> None:
     class Crawl:
         def __init__(self) -> None:
             self.itself = self

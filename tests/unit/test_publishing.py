@@ -13,7 +13,9 @@ import scrapyd_dist
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 #: the address of the repository
-(HOME,) = re.findall(r'^Source = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+(HOME,) = re.findall(
+    r'^Source = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE
+)
 #: how the address of a file begins: of its page, and of the file itself
 FILES = (f"{HOME}/blob/main/", f"{HOME.replace('github.com', 'raw.githubusercontent.com')}/main/")
 SCHEMAS = {
@@ -46,10 +48,18 @@ def test_an_index_page_shows_all_of_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml", "docs/reference/stability.md"]
+    "name",
+    [
+        "README.md",
+        "SECURITY.md",
+        ".github/ISSUE_TEMPLATE/config.yml",
+        "docs/reference/stability.md",
+    ],
 )
 def test_addresses_of_the_repository_are_those_of_its_files(name: str) -> None:
-    addresses = re.findall(rf"{FILES[0]}[^)\s\"#>]+|{FILES[1]}[^)\s\"#>]+", (ROOT / name).read_text("utf-8"))
+    addresses = re.findall(
+        rf"{FILES[0]}[^)\s\"#>]+|{FILES[1]}[^)\s\"#>]+", (ROOT / name).read_text("utf-8")
+    )
     paths = [address.removeprefix(FILES[0]).removeprefix(FILES[1]) for address in addresses]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
@@ -63,7 +73,9 @@ def test_one_address_is_that_of_the_repository() -> None:
     ]
     owner, name = HOME.split("/")[-2:]
     found = {
-        match for path in files for match in re.findall(rf"github\.com/([\w-]+/{name})\b", path.read_text("utf-8"))
+        match
+        for path in files
+        for match in re.findall(rf"github\.com/([\w-]+/{name})\b", path.read_text("utf-8"))
     }
     assert found == {f"{owner}/{name}"}
 
@@ -72,7 +84,14 @@ def test_one_address_is_that_of_the_repository() -> None:
 def test_a_file_that_other_programs_read_has_its_schema(pattern: str) -> None:
     files = [str(path) for path in ROOT.glob(pattern)]
     assert files
-    line = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{SCHEMAS[pattern]}", *files]
+    line = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{SCHEMAS[pattern]}",
+        *files,
+    ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -91,7 +110,9 @@ def test_the_workflows_make_what_the_makefile_has() -> None:
 
 def test_each_python_of_the_classifiers_is_in_the_matrix() -> None:
     classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
-    (matrix,) = re.findall(r"python: \[(.+)\]", (ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    (matrix,) = re.findall(
+        r"python: \[(.+)\]", (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    )
     assert re.findall(r"3\.\d+", matrix) == classifiers
 
 

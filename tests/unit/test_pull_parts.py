@@ -22,11 +22,23 @@ from scrapyd_dist.middlewares.engine_compat import spider_method
 from scrapyd_dist.middlewares.worker import lease_client, lease_session
 from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
-from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
+from scrapyd_dist.middlewares.worker.lease_client import (
+    MAY_RETURN,
+    LeaseClient,
+    Notifier,
+    StoreLost,
+)
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
 from scrapyd_dist.middlewares.worker.lease_session import introduce
 from scrapyd_dist.middlewares.worker.request_tracker import use_marking_components
-from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, RequestLedger, UnitMark, WorkUnit, attempt_over
+from scrapyd_dist.middlewares.worker.work_unit import (
+    BATCH,
+    BatchUnit,
+    RequestLedger,
+    UnitMark,
+    WorkUnit,
+    attempt_over,
+)
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
@@ -35,7 +47,9 @@ from scrapyd_dist.joblogs.worker_report import read_report, refusal
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.settings import uploading_feeds
 
-JOB = Assignment(leases=True, lease=60.0, crawl="c", worker=3, home="c.0", node="one", url="http://one")
+JOB = Assignment(
+    leases=True, lease=60.0, crawl="c", worker=3, home="c.0", node="one", url="http://one"
+)
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
 
 
@@ -57,7 +71,9 @@ def leased(tmp_path: Path) -> Iterator[Callable[[int], BatchUnit]]:
 # what is open
 
 
-def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Callable[[int], BatchUnit]) -> None:
+def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(
+    leased: Callable[[int], BatchUnit],
+) -> None:
     batch = leased(1)
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
@@ -69,7 +85,12 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     assert batch.over
 
 
-@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)),
+        max_size=40,
+    )
+)
 def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
     pages = WorkUnit(0, 1, None, RequestLedger([]))
     marks: list[UnitMark] = []
@@ -110,7 +131,9 @@ def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure()
 # what it reports
 
 
-def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Callable[[int], BatchUnit]) -> None:
+def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(
+    leased: Callable[[int], BatchUnit],
+) -> None:
     batch, report = leased(2), LeaseReport(JOB)
     for index in (0, 1):
         batch.todo.popleft()
@@ -123,7 +146,9 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Call
     assert told.stats == {"downloader/response_status_count/200": 2, "retry/count": 1}
     assert refusal(told, 2, feed=False) == ""
     assert (told.requests, told.done, told.items) == (2, 2, 2)
-    early = read_report(json.dumps(report.of_batch(batch, part, "shutdown", {**stats, "retry/count": 4})).encode())
+    early = read_report(
+        json.dumps(report.of_batch(batch, part, "shutdown", {**stats, "retry/count": 4})).encode()
+    )
     assert early.stats == {"retry/count": 3}, "what the report before has told counts once"
     assert refusal(early, 2, feed=False) == "the worker ended early (shutdown)"
 
@@ -156,7 +181,10 @@ def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
 def test_feeds_that_are_uploaded_at_the_end_are_known() -> None:
     assert uploading_feeds(Settings()) == []
     names = ["items.jl", "s3://key:secret@bucket/x.jl", "file:///tmp/x", "stdout:", "ftp://host/y"]
-    assert uploading_feeds(Settings({"FEEDS": {name: {} for name in names}})) == ["s3://bucket/x.jl", "ftp://host/y"]
+    assert uploading_feeds(Settings({"FEEDS": {name: {} for name in names}})) == [
+        "s3://bucket/x.jl",
+        "ftp://host/y",
+    ]
 
 
 class Plain(Spider):
@@ -233,13 +261,19 @@ class FakeStore:
     def close(self) -> None: ...
 
 
-def leasing(job: Assignment = JOB, kind: type[FakeStore] = FakeStore, **answers: list[Any]) -> LeaseClient:
+def leasing(
+    job: Assignment = JOB, kind: type[FakeStore] = FakeStore, **answers: list[Any]
+) -> LeaseClient:
     store: Any = kind(**answers)
-    renewer = LeaseRenewer(store, crawl="c", holder=job.name, seconds=job.lease, lost=lambda *_: None)  # never started
+    renewer = LeaseRenewer(
+        store, crawl="c", holder=job.name, seconds=job.lease, lost=lambda *_: None
+    )  # never started
     return LeaseClient(job, store, renewer, None)
 
 
-WAITS, OUT = ({"slots": [SlotCount(slot="p0", batches={state: 1})]} for state in ("sealed", "running"))
+WAITS, OUT = (
+    {"slots": [SlotCount(slot="p0", batches={state: 1})]} for state in ("sealed", "running")
+)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +282,12 @@ WAITS, OUT = ({"slots": [SlotCount(slot="p0", batches={state: 1})]} for state in
      (OUT, ("p0",), True), (WAITS, ("p0",), True), ({"lost": ("p",)}, (), True), ({**OUT, "expired": 1}, (), False),
      ({**OUT, "acked": 1}, (), False), ({**OUT, "acked": 1}, ("p0",), True)],
 )  # fmt: skip
-async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
-    assert (await leasing(replace(JOB, slots=slots), backlog=[Backlog(**backlog)]).no_more()) is over
+async def test_whether_more_will_come(
+    backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool
+) -> None:
+    assert (
+        await leasing(replace(JOB, slots=slots), backlog=[Backlog(**backlog)]).no_more()
+    ) is over
 
 
 def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +299,9 @@ def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.Monk
         assert run(asked.no_more()) is over
 
 
-ACKED = Attempt(batch=7, number=2, job="c.b7.a2", node="one", url="http://one", state=AttemptState.ACKED)
+ACKED = Attempt(
+    batch=7, number=2, job="c.b7.a2", node="one", url="http://one", state=AttemptState.ACKED
+)
 DONE = Batch(number=7, size=1, state=BatchState.DONE, attempts=2)
 
 
@@ -274,7 +314,9 @@ DONE = Batch(number=7, size=1, state=BatchState.DONE, attempts=2)
         ([], DONE, True),
     ],
 )
-async def test_an_ack_whose_answer_was_lost_was_an_ack(acked: list[Attempt], row: Batch, *, was: bool) -> None:
+async def test_an_ack_whose_answer_was_lost_was_an_ack(
+    acked: list[Attempt], row: Batch, *, was: bool
+) -> None:
     """The store has kept it, and the second time it says no."""
     asked = leasing(ack=[StepRefused("over")], attempts=[acked], batch=[row])
     assert ((await asked.ack((7, 2), {}, [], {})) is not None) is was
@@ -320,7 +362,9 @@ def test_three_minutes_without_a_store_are_waited_for_by_the_worker_with_the_lon
         ({"max_requests": 8}, 1, "8 requests"),
     ],
 )
-async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
+async def test_no_more_is_leased_than_the_limits_allow(
+    order: dict[str, Any], wished: int, limit: str
+) -> None:
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(replace(JOB, **order), lease_next=[two])
     await asked.next(9)
@@ -342,7 +386,11 @@ def test_only_parts_of_batches_that_are_done_go(tmp_path: Path) -> None:
     states = {1: BatchState.DONE, 2: BatchState.RUNNING, 3: BatchState.DEAD}
 
     async def batch(number: int) -> Batch | None:
-        return Batch(number=number, size=1, state=states[number], attempts=2) if number in states else None
+        return (
+            Batch(number=number, size=1, state=states[number], attempts=2)
+            if number in states
+            else None
+        )
 
     assert run(sweep(tmp_path, "shop", batch)) == 2
     assert {path.name for path in tmp_path.iterdir()} == kept
@@ -356,15 +404,19 @@ KEY = Fernet.generate_key()
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
+    custom_settings = {"ADDONS": {}}
 
 
 class Naming(Hiding):
-    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
+    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}
 
 
 def said(
-    spider: type[Spider] = Plain, *, key: bytes | None = KEY, uploads: tuple[str, ...] = (), **fields: Any
+    spider: type[Spider] = Plain,
+    *,
+    key: bytes | None = KEY,
+    uploads: tuple[str, ...] = (),
+    **fields: Any,
 ) -> tuple[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease_session, "egg_key", lambda: key)
@@ -378,7 +430,9 @@ def test_code_that_can_work_gives_its_public_half(spider: type[Spider]) -> None:
 
 def test_what_stands_in_the_way_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'add "scrapyd_dist.Addon": 500' in said(Hiding)[1]
-    assert said(uploads=("ftp://host/items.jl",))[1].startswith("its setting FEEDS has ftp://host/items.jl, ")
+    assert said(uploads=("ftp://host/items.jl",))[1].startswith(
+        "its setting FEEDS has ftp://host/items.jl, "
+    )
     public, why = said(key=None)
     assert (public, "sdist deploy --all" in why) == ("", True)
     monkeypatch.setattr(lease_session, "find_spec", lambda name: None)

@@ -12,14 +12,25 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares import targets
 
-from scrapyd_dist.related_names import CLASSES, META, NAMES, OPTIONS, SETTINGS_OF, answers, option_answer
+from scrapyd_dist.related_names import (
+    CLASSES,
+    META,
+    NAMES,
+    OPTIONS,
+    SETTINGS_OF,
+    answers,
+    option_answer,
+)
 from scrapyd_dist.settings import SETTINGS, complaints
 
 ROOT = Path(__file__).parents[2]
 LISTED = [(system, name) for system, names in SETTINGS_OF.items() for name in names]
 VALUES = {
     "STRATEGY": ("shop.strategies.News", "`sdist strategy run shop.strategies:News`"),
-    "STRATEGY_ARGS": ({"limit": 3, "site": "a.com"}, "`sdist strategy run MODULE:CLASS -a limit=… -a site=…`"),
+    "STRATEGY_ARGS": (
+        {"limit": 3, "site": "a.com"},
+        "`sdist strategy run MODULE:CLASS -a limit=… -a site=…`",
+    ),
     "MAX_REQUESTS": (100, "DISTRIBUTED_GOAL_REQUESTS = 100, or --max-requests 100"),
     "SEEDS_SOURCE": ("seeds.txt", "--seeds FILE"),
     "DOMAINS_BLACKLIST": (["a.com"], "sdist throttle block DOMAIN"),
@@ -28,8 +39,14 @@ VALUES = {
     "HCF_PRODUCER_NUMBER_OF_SLOTS": (8, "DISTRIBUTED_SLOTS = 8"),
     "HCF_CONSUMER_SLOT": ("p3", "--prefix p3"),
     "HCF_CONSUMER_MAX_BATCHES": (50, "--max-batches 50"),
-    "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": (["parse_a"], "DISTRIBUTED_TARGET_CALLBACKS = ['parse_a']"),
-    "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": ({"parse": "p/4"}, "DISTRIBUTED_CALLBACK_SLOTS = {'parse': 'p/4'}"),
+    "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": (
+        ["parse_a"],
+        "DISTRIBUTED_TARGET_CALLBACKS = ['parse_a']",
+    ),
+    "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": (
+        {"parse": "p/4"},
+        "DISTRIBUTED_CALLBACK_SLOTS = {'parse': 'p/4'}",
+    ),
 }
 
 
@@ -49,19 +66,27 @@ def test_a_setting_is_answered_with_its_system_and_what_to_write(system: str, na
 
 
 def test_a_name_of_a_family_that_is_not_listed_is_answered_too() -> None:
-    assert [said.partition(" is")[0] for said in answers({"HCF_SOMETHING": 1, "SEEDS_S3_KEY": "k"})] == [
+    assert [
+        said.partition(" is")[0] for said in answers({"HCF_SOMETHING": 1, "SEEDS_S3_KEY": "k"})
+    ] == [
         "HCF_SOMETHING",
         "SEEDS_S3_KEY",
     ]
 
 
 def test_a_secret_is_not_shown() -> None:
-    assert "s3cret" not in " ".join(answers({"HCF_AUTH": "s3cret", "SEEDS_S3_KEY": "s3cret", "SEEDS_SOURCE": "s3cret"}))
+    assert "s3cret" not in " ".join(
+        answers({"HCF_AUTH": "s3cret", "SEEDS_S3_KEY": "s3cret", "SEEDS_SOURCE": "s3cret"})
+    )
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_is_answered_if_it_is_of_such_a_system(name: str) -> None:
-    for value in ("scrapy_frontera.scheduler.FronteraScheduler", "hcf_backend.HCFBackend", "frontera.contrib.Any"):
+    for value in (
+        "scrapy_frontera.scheduler.FronteraScheduler",
+        "hcf_backend.HCFBackend",
+        "frontera.contrib.Any",
+    ):
         (said,) = answers({name: value})
         assert said.startswith(f"{name} names a class of ")
     assert answers({name: "scrapy.core.scheduler.Scheduler"}) == []
@@ -80,11 +105,15 @@ def test_settings_inside_an_argument_or_an_attribute_of_the_spider_are_answered(
 def test_what_a_process_warns_of_has_them_among_other_complaints() -> None:
     class Page(Spider):
         name = "page"
-        custom_settings = {"HCF_CONSUMER_FRONTIER": "shop", "DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
+        custom_settings = {"HCF_CONSUMER_FRONTIER": "shop", "DISTRIBUTED_LIMITT": 5}
 
     crawler = get_crawler(Page, {"DISTRIBUTED_ENABLED": False})
     said = complaints(crawler.settings, {"frontera_settings_json": "{}"})
-    assert [text.split()[0] for text in said] == ["The", "HCF_CONSUMER_FRONTIER", "frontera_settings_json"]
+    assert [text.split()[0] for text in said] == [
+        "The",
+        "HCF_CONSUMER_FRONTIER",
+        "frontera_settings_json",
+    ]
     assert complaints(get_crawler(Spider).settings) == []
 
 
@@ -104,7 +133,10 @@ def test_a_key_in_meta_is_answered_once(key: str, caplog: pytest.LogCaptureFixtu
 def test_an_option_of_a_related_command_is_answered_where_there_is_none(
     name: str, sdist: Callable[..., Result]
 ) -> None:
-    assert option_answer(name).strip() in sdist("frontier", "consume", "page", "shop", name, "3").expect(2).err
+    assert (
+        option_answer(name).strip()
+        in sdist("frontier", "consume", "page", "shop", name, "3").expect(2).err
+    )
     assert option_answer("--nonsense") == ""
 
 

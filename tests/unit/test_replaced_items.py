@@ -80,7 +80,9 @@ def test_the_same_url_in_another_batch_keeps_its_items() -> None:
 def test_a_request_that_did_not_fail_keeps_its_items_whatever_is_said() -> None:
     first = attempt(1, kept(read_report(report(failing([0, 1])))))
     assert left_out([first, attempt(2, {"replaces": [[1, 0], [9, 1]]})]) == {}
-    assert left_out([attempt(1, {"items": 4}), attempt(2, {"replaces": [[1, 1]]})]) == {}, "of no known requests"
+    assert left_out([attempt(1, {"items": 4}), attempt(2, {"replaces": [[1, 1]]})]) == {}, (
+        "of no known requests"
+    )
 
 
 def test_a_hundred_thousand_items_are_one_run_and_those_of_no_request_are_no_run() -> None:
@@ -88,10 +90,14 @@ def test_a_hundred_thousand_items_are_one_run_and_those_of_no_request_are_no_run
     assert account.close()["missed_requests"] == [[1, "failed", [[1, 100_000]]]]
     account.located = False
     assert account.close()["missed_requests"] == [[1, "failed", None]]
-    assert RequestLedger(["http://web/0"]).close()["missed_requests"] == [[0, "failed", []]], "nothing was heard of it"
+    assert RequestLedger(["http://web/0"]).close()["missed_requests"] == [[0, "failed", []]], (
+        "nothing was heard of it"
+    )
 
 
-@pytest.mark.parametrize("runs", [[[0, 0]], [[-1, 1]], [[0, 2], [1, 1]], [[0, 5]], [["x", 1]], [[1]], 3])
+@pytest.mark.parametrize(
+    "runs", [[[0, 0]], [[-1, 1]], [[0, 2], [1, 1]], [[0, 5]], [["x", 1]], [[1]], 3]
+)
 def test_runs_that_cannot_be_are_no_report(runs: Any) -> None:
     told = json.loads(report(failing([0, 1])))
     told["missed_requests"] = [[1, "failed", runs]]
@@ -105,7 +111,9 @@ def test_what_is_left_are_the_items_of_all_others(sources: list[int | None]) -> 
     runs = left_out([attempt(1, words), attempt(2, {"replaces": [[1, 1]]})]).get(1, [])
     assert number(runs) == sources.count(1)
     lines = ((at, str(source).encode()) for at, source in enumerate(sources))
-    assert [line for _, line in without(lines, runs)] == [str(one).encode() for one in sources if one != 1]
+    assert [line for _, line in without(lines, runs)] == [
+        str(one).encode() for one in sources if one != 1
+    ]
 
 
 def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_path: Path) -> None:
@@ -113,7 +121,9 @@ def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_p
     (tmp_path / PARTS / "2.jl").write_text('{"a": 1}\n' * 3)
     attempts = [attempt(batch, {"items": 3}, part=f"{batch}.jl") for batch in (1, 2)]
     outputs = [ItemOutput.named(tmp_path / "items.jl")]
-    delivered = deliver(tmp_path, own=[], attempts=attempts, misses=[], outputs=outputs, feed_url=None)
+    delivered = deliver(
+        tmp_path, own=[], attempts=attempts, misses=[], outputs=outputs, feed_url=None
+    )
     assert (delivered.items, delivered.lost) == (3, 3)
     assert (tmp_path / "items.jl").read_text() == '{"a": 1}\n' * 3
     (warning,) = delivered.warnings
@@ -124,7 +134,9 @@ def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_p
 def test_items_of_the_crawls_own_pages_that_are_not_there_any_more_are_told(tmp_path: Path) -> None:
     (own := tmp_path / "own-0.jl").write_text('{"a": 1}\n')
     outputs = [ItemOutput.named(tmp_path / "items.jl")]
-    made = deliver(tmp_path, own=[own], own_items=5, attempts=[], misses=[], outputs=outputs, feed_url=None)
+    made = deliver(
+        tmp_path, own=[own], own_items=5, attempts=[], misses=[], outputs=outputs, feed_url=None
+    )
     assert (made.items, made.lost) == (1, 4)
     assert made.warnings[0].startswith("4 items are lost: ")
 
@@ -134,10 +146,16 @@ def test_feeds_stay_and_their_manifest_says_what_of_them_counts(tmp_path: Path) 
     first, again = chain(1)
     feeds = [f"file://{tmp_path}/{name}.jl" for name in ("one", "two")]
     attempts = [
-        attempt(one.batch, {**one.report, "feeds": [uri]}) for one, uri in zip((first, again), feeds, strict=True)
+        attempt(one.batch, {**one.report, "feeds": [uri]})
+        for one, uri in zip((first, again), feeds, strict=True)
     ]
     delivered = deliver(
-        tmp_path, own=[], attempts=attempts, misses=[], outputs=[], feed_url=f"file://{tmp_path}/%(batch)s.jl"
+        tmp_path,
+        own=[],
+        attempts=attempts,
+        misses=[],
+        outputs=[],
+        feed_url=f"file://{tmp_path}/%(batch)s.jl",
     )
     assert delivered.items == 4
     manifest = json.loads((tmp_path / "manifest.json").read_text())

@@ -60,19 +60,36 @@ def with_text(text: str) -> Facts:
     """A crawl in which everything foreign is this text."""
     facts = made_up(batches=30, nodes=2)
     attempts = [
-        replace(one, node=text, reason=text, report={**one.report, "code": {"egg": text, "version": text}})
+        replace(
+            one,
+            node=text,
+            reason=text,
+            report={**one.report, "code": {"egg": text, "version": text}},
+        )
         for one in facts.attempts
     ]
-    samples = [(at, {**v, "nodes": {text: [n, 0, 0, text]}}) for n, (at, v) in enumerate(facts.samples)]
+    samples = [
+        (at, {**v, "nodes": {text: [n, 0, 0, text]}}) for n, (at, v) in enumerate(facts.samples)
+    ]
     summary = {
         **facts.crawl.summary, "warnings": [text], "output": [text], "misses": text,
         "nodes": [{"name": text, "state": text}],
     }  # fmt: skip
-    row = replace(facts.crawl, spider=text, project=text, version=text, message=text, summary=summary)
+    row = replace(
+        facts.crawl, spider=text, project=text, version=text, message=text, summary=summary
+    )
     misses = [Miss(url=text, kind=kind, reason=text) for kind in ("gone", "failed", "index")]
     now = [NodeNow(name=text, versions=(text,)), NodeNow(name=text, reason=text)]
     dead = [Batch(number=1, size=2, state=BatchState.DEAD, reason=text)]
-    return replace(facts, crawl=row, attempts=attempts, samples=samples, misses=misses, batches=dead, nodes_now=now)
+    return replace(
+        facts,
+        crawl=row,
+        attempts=attempts,
+        samples=samples,
+        misses=misses,
+        batches=dead,
+        nodes_now=now,
+    )
 
 
 def assert_harmless(text: str) -> None:
@@ -97,8 +114,14 @@ def test_any_text_stays_text(text: str) -> None:
 
 def test_it_fetches_nothing_and_runs_nothing() -> None:
     html = page(with_text("http://evil/"))
-    assert not {"script", "img", "link", "iframe", "object", "image", "a", "use", "foreignobject"} & Reader(html).tags
-    assert not {name for name in OURS.names if name.startswith("on")} | {"src", "href", "xlink:href"} & OURS.names
+    assert (
+        not {"script", "img", "link", "iframe", "object", "image", "a", "use", "foreignobject"}
+        & Reader(html).tags
+    )
+    assert (
+        not {name for name in OURS.names if name.startswith("on")}
+        | {"src", "href", "xlink:href"} & OURS.names
+    )
     assert set(re.findall(r"url\(([^)]*)\)", html)) <= {f"#{name}" for name in Reader(html).ids}
     assert "@import" not in html
     assert "default-src &#39;none&#39;" in html
@@ -108,7 +131,16 @@ def test_every_picture_says_what_it_is_and_has_a_table_and_no_name_comes_twice()
     assert len(OURS.ids) == len(set(OURS.ids))
     html = page(made_up())
     names = re.findall(r'id="([^"]*)" role="img" aria-label="[^"]+"', html)
-    assert names == ["burn-up", "heat", "jobs", "shard-sizes", "shard-times", "job-times", "status", "runs"]
+    assert names == [
+        "burn-up",
+        "heat",
+        "jobs",
+        "shard-sizes",
+        "shard-times",
+        "job-times",
+        "status",
+        "runs",
+    ]
     assert html.count("As a table") == len(names)
     assert html.count("<svg") == html.count('aria-hidden="true"') == 1
 
@@ -149,11 +181,19 @@ def test_what_differs_from_scrapy_crawl_is_on_the_page() -> None:
     facts = made_up()
     row = {"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}
     summary = {**facts.crawl.summary, "differences": [row, "nonsense"]}
-    assert "JOBDIR: It is not used." in page(replace(facts, crawl=replace(facts.crawl, summary=summary)))
+    assert "JOBDIR: It is not used." in page(
+        replace(facts, crawl=replace(facts.crawl, summary=summary))
+    )
 
 
 def test_nonsense_in_the_store_is_no_reason_to_give_up() -> None:
-    row = Crawl(id="c", project="p", spider="s", created=BEGUN, summary={"items": "x", "nodes": [{}], "index": 3})
+    row = Crawl(
+        id="c",
+        project="p",
+        spider="s",
+        created=BEGUN,
+        summary={"items": "x", "nodes": [{}], "index": 3},
+    )
     samples: list[tuple[float, Any]] = [
         (BEGUN, {"nodes": {"web1": []}, "index": [None]}), (BEGUN, {"found": None, "nodes": {"web1": ["x"]}}),
         (BEGUN - 5, {"shards": {"0": [1, 2, 3, "x"]}}),
@@ -167,14 +207,25 @@ def test_five_thousand_batches_on_forty_nodes_fit_into_a_page() -> None:
 
 
 def test_a_crawl_that_stood_still_says_both_how_long_it_ran_and_from_when_to_when() -> None:
-    row = Crawl(id="c", project="p", spider="s", state=CrawlState.FINISHED, created=BEGUN, ended=BEGUN + 3660)
+    row = Crawl(
+        id="c",
+        project="p",
+        spider="s",
+        state=CrawlState.FINISHED,
+        created=BEGUN,
+        ended=BEGUN + 3660,
+    )
     assert "took 1:01 h." in Reader(page(Facts(crawl=row, now=BEGUN + 9000))).text
-    told = Reader(page(Facts(crawl=replace(row, summary={"duration_s": 45.0}), now=BEGUN + 9000))).text
+    told = Reader(
+        page(Facts(crawl=replace(row, summary={"duration_s": 45.0}), now=BEGUN + 9000))
+    ).text
     assert "ran for 45 s of the 1:01 h from" in told
 
 
 @pytest.mark.parametrize(("code", "tone"), [(0, "good"), (3, "partial"), (1, "bad")])
-def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(code: int, tone: str) -> None:
+def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(
+    code: int, tone: str
+) -> None:
     facts = made_up()
     requests = {"total": 120, "sent": 120, "done": 120, "succeeded": 7}
     summary = {**facts.crawl.summary, "requests": requests, "failed_urls": 100, "gone_urls": 13}

@@ -26,7 +26,16 @@ def known(value: T | None) -> T:
 
 
 def crawl(**fields: Any) -> Crawl:
-    return Crawl(**{"id": "c", "project": "p", "spider": "s", "created": BEGUN, "state": CrawlState.FINISHED, **fields})
+    return Crawl(
+        **{
+            "id": "c",
+            "project": "p",
+            "spider": "s",
+            "created": BEGUN,
+            "state": CrawlState.FINISHED,
+            **fields,
+        }
+    )
 
 
 def sampled(*rows: tuple[float, dict[str, Any]], **fields: Any) -> Facts:
@@ -35,7 +44,13 @@ def sampled(*rows: tuple[float, dict[str, Any]], **fields: Any) -> Facts:
 
 
 def attempt(number: int = 1, **fields: Any) -> Attempt:
-    told = {"batch": 1, "job": "j", "node": "web1", "url": "http://web1", "state": AttemptState.ACCEPTED}
+    told = {
+        "batch": 1,
+        "job": "j",
+        "node": "web1",
+        "url": "http://web1",
+        "state": AttemptState.ACCEPTED,
+    }
     return Attempt(**{**told, "number": number, "sent_at": BEGUN, "ended_at": BEGUN + 10, **fields})
 
 
@@ -57,7 +72,9 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
     assert json.loads(json.dumps(sample)) == sample
 
 
-def test_a_line_never_goes_back_though_a_batch_is_done_again_and_a_time_without_work_is_marked() -> None:
+def test_a_line_never_goes_back_though_a_batch_is_done_again_and_a_time_without_work_is_marked() -> (
+    None
+):
     data = known(series.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6}))))
     assert data.done == (5, 5, 6)
     assert data.forecast is None
@@ -74,7 +91,10 @@ def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
 def test_the_forecast_lies_between_the_paces_of_the_past_and_the_goal_is_judged_by_the_index_while_it_is_walked() -> (
     None
 ):
-    rows = [(t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]}) for t in range(81)]
+    rows = [
+        (t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]})
+        for t in range(81)
+    ]
     running = crawl(state=CrawlState.WORKING)
     data = known(series.burn_up(sampled(*rows, crawl=running, lives=True)))
     forecast = known(data.forecast)
@@ -89,7 +109,10 @@ def test_the_forecast_lies_between_the_paces_of_the_past_and_the_goal_is_judged_
 
 
 def test_pages_of_a_node_by_the_minute() -> None:
-    rows = [(t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}}) for t in range(21)]
+    rows = [
+        (t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}})
+        for t in range(21)
+    ]
     data = known(series.heat(sampled(*rows)))
     assert data.nodes == ("web2", "web10")
     assert [set(cells) for cells in data.cells] == [{600.0}, {0.0}]
@@ -105,20 +128,30 @@ def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() 
 def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
     times = ((0, 10), (2, 5), (6, 9), (11, 12))
     rows = [attempt(n, sent_at=BEGUN + a, ended_at=BEGUN + b) for n, (a, b) in enumerate(times)]
-    data = known(series.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")])))
+    data = known(
+        series.gantt(
+            Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")])
+        )
+    )
     assert data.lanes == ("web0", "web1", "web1")
     assert [bar.lane for bar in data.bars] == [0, 1, 2, 2, 1]
     running = attempt(state=AttemptState.RUNNING, ended_at=None)
     assert series.span_of(running, BEGUN + 20) == (BEGUN, BEGUN + 20), "it ends now"
     refused = attempt(state=AttemptState.REFUSED)
-    assert series.gantt(Facts(crawl=crawl(), now=BEGUN, attempts=[refused])) is None, "it was no job"
+    assert series.gantt(Facts(crawl=crawl(), now=BEGUN, attempts=[refused])) is None, (
+        "it was no job"
+    )
 
 
 @pytest.mark.parametrize(
     ("started", "updated", "expected"),
     [
         (BEGUN + 2, BEGUN + 8, (2, 8)),  # the clocks agree
-        (BEGUN + 3602, BEGUN + 3608, (4, 10)),  # the node's is an hour ahead: as late as it can have been
+        (
+            BEGUN + 3602,
+            BEGUN + 3608,
+            (4, 10),
+        ),  # the node's is an hour ahead: as late as it can have been
         (BEGUN - 3600, BEGUN - 3594, (0, 6)),
         (BEGUN, BEGUN + 11, (0, 10)),  # longer than it can have been
         (None, BEGUN, (0, 10)),
@@ -126,8 +159,12 @@ def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
         ("soon", [], (0, 10)),
     ],
 )
-def test_a_nodes_clock_does_not_move_its_jobs(started: Any, updated: Any, expected: tuple[float, float]) -> None:
-    begin, end = series.span_of(attempt(report={"started": started, "updated": updated}), BEGUN + 20)
+def test_a_nodes_clock_does_not_move_its_jobs(
+    started: Any, updated: Any, expected: tuple[float, float]
+) -> None:
+    begin, end = series.span_of(
+        attempt(report={"started": started, "updated": updated}), BEGUN + 20
+    )
     assert (begin - BEGUN, end - BEGUN) == pytest.approx(expected)
 
 
@@ -139,8 +176,13 @@ def test_the_straggler_factor_is_the_greatest_by_the_median() -> None:
 
 
 def test_a_shard_is_as_it_was_told_of_last() -> None:
-    first, later = {"0": [1, 5, BEGUN, BEGUN + 1], "1": [1, 9, BEGUN, BEGUN + 1]}, {"0": [2, 11, BEGUN, BEGUN + 3]}
-    facts = sampled((1, {"shards": first}), (2, {"shards": later}), (3, {"shards": {"2": "nonsense", "3": [1]}}))
+    first, later = (
+        {"0": [1, 5, BEGUN, BEGUN + 1], "1": [1, 9, BEGUN, BEGUN + 1]},
+        {"0": [2, 11, BEGUN, BEGUN + 3]},
+    )
+    facts = sampled(
+        (1, {"shards": first}), (2, {"shards": later}), (3, {"shards": {"2": "nonsense", "3": [1]}})
+    )
     every = series.series(facts)
     sizes, times = known(every.shard_sizes), known(every.shard_times)
     assert dict(zip(sizes.names, sizes.values, strict=True)) == {"shard 0": 11, "shard 1": 9}
@@ -153,17 +195,29 @@ def test_status_codes_are_added_up_by_node() -> None:
         "downloader/response_status_count/999": 1, "downloader/response_status_count/x": 5,
         "downloader/request_count": 20, "downloader/exception_count": 2, "retry/count": 5,
     }  # fmt: skip
-    rows = [attempt(n, node=node, report={"stats": stats}) for n, node in enumerate(("web1", "web1", "web0"))]
+    rows = [
+        attempt(n, node=node, report={"stats": stats})
+        for n, node in enumerate(("web1", "web1", "web0"))
+    ]
     web0, web1 = series.statuses(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
     assert (web0.node, web1.node) == ("web0", "web1")
     assert web1.codes == {"200": 16, "403": 2, "999": 2}
-    assert web1.groups == {"2xx": 16, "3xx": 0, "403 and 429": 2, "other 4xx": 0, "5xx": 2, "no answer": 4}
+    assert web1.groups == {
+        "2xx": 16,
+        "3xx": 0,
+        "403 and 429": 2,
+        "other 4xx": 0,
+        "5xx": 2,
+        "no answer": 4,
+    }
     assert web1.retry_rate == 0.25
 
 
 def test_runs_are_compared_with_those_that_came_to_their_end() -> None:
     rows = [crawl(id=str(n), summary={"items": n}) for n in (10, 12, 30)]
-    data = known(series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})])))
+    data = known(
+        series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})]))
+    )
     assert (data.items, data.median, data.mad) == ((10, 12, 30, 3), 12, 2)
     assert series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[crawl(summary={"items": 3})])) is None
 
@@ -177,14 +231,20 @@ def test_versions_by_node() -> None:
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
 
 
-@given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
+@given(
+    st.one_of(
+        st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())
+    )
+)
 def test_a_number_is_finite_whatever_came(value: Any) -> None:
     assert abs(finite(value)) <= 1e18
 
 
 def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:
     store = open_store(tmp_path / "store.db")
-    for n, state in enumerate((CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.FINISHED, CrawlState.STOPPED)):
+    for n, state in enumerate(
+        (CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.FINISHED, CrawlState.STOPPED)
+    ):
         store.add_crawl(crawl(id=f"c{n}", created=BEGUN + n, state=state, summary={"items": n}))
     store.add_crawl(crawl(id="other", spider="o", summary={"items": 1}))
     store.add_sample("c3", BEGUN + 5, {"found": 1})
@@ -196,7 +256,9 @@ def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:
 
 def test_the_document_is_json_and_tells_no_password() -> None:
     facts = made_up(lives=True, batches=20)
-    told = replace(facts, crawl=replace(facts.crawl, message="at http://u:secret@web1/ and ftp://v:secret@x"))
+    told = replace(
+        facts, crawl=replace(facts.crawl, message="at http://u:secret@web1/ and ftp://v:secret@x")
+    )
     text = json.dumps(document(told))
     assert ("secret" in text, "http://***@web1/" in text) == (False, True)
 
@@ -211,7 +273,8 @@ def test_ticks_are_few_and_go_to_the_end(high: float, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("high", "expected"), [(3, [0, 1, 2, 3]), (7, [0, 2, 4, 6, 8]), (0, [0, 1]), (5200, [0, 2000, 4000, 6000])]
+    ("high", "expected"),
+    [(3, [0, 1, 2, 3]), (7, [0, 2, 4, 6, 8]), (0, [0, 1]), (5200, [0, 2000, 4000, 6000])],
 )
 def test_ticks_of_whole_things_are_whole(high: float, expected: list[float]) -> None:
     assert ticks(high) == expected
@@ -233,7 +296,12 @@ def test_lengths_of_time_and_amounts() -> None:
     texts = {0: "0", 2.5: "2.5", 0.25: "0.25", 950: "950", 9500: "9,500", 12_000: "12k", 12_500: "12.5k",
              3_400_000: "3.4M", 2e9: "2G"}  # fmt: skip
     assert {value: amount(value) for value in texts} == texts
-    assert [amount(value, 10_000) for value in (0, 2500, 5000, 10_000)] == ["0", "2.5k", "5k", "10k"], "of one axis"
+    assert [amount(value, 10_000) for value in (0, 2500, 5000, 10_000)] == [
+        "0",
+        "2.5k",
+        "5k",
+        "10k",
+    ], "of one axis"
 
 
 def test_a_place_stays_on_the_plot() -> None:
@@ -244,21 +312,34 @@ def test_a_place_stays_on_the_plot() -> None:
 def test_names_are_sorted_as_people_do_and_cut_where_they_are_the_same() -> None:
     assert sorted(["web10", "web2", "a", "10"], key=natural) == ["10", "a", "web2", "web10"]
     assert short_names(["web-eu-1.shop", "web-eu-12.shop"]) == ["web-eu-1.shop", "web-eu-12.shop"]
-    assert short_names(["node-eu-1.example.com", "node-eu-12.example.com"]) == ["node-eu-1", "node-eu-12"]
+    assert short_names(["node-eu-1.example.com", "node-eu-12.example.com"]) == [
+        "node-eu-1",
+        "node-eu-12",
+    ]
     assert short_names(["crawler-of-the-north-1.x", "crawler-of-the-north-12.x"]) == ["…1", "…12"]
     assert short_names(["the-same-node.example.com"] * 2) == ["the-same-node.example.com"] * 2
 
 
 def test_every_piece_of_a_chart_lies_within_its_plot() -> None:
     data = series.series(made_up(lives=True, batches=60, nodes=3))
-    rows = [charts.heat(known(data.heat)), charts.jobs(known(data.jobs), 72), charts.status_codes(data.statuses)]
+    rows = [
+        charts.heat(known(data.heat)),
+        charts.jobs(known(data.jobs), 72),
+        charts.status_codes(data.statuses),
+    ]
     pieces = [piece for chart in rows for row in chart.rows for lane in row.lanes for piece in lane]
     assert len(pieces) > 50
-    assert all(piece.at >= 0 and piece.length >= 0 and piece.at + piece.length <= 100.02 for piece in pieces)
+    assert all(
+        piece.at >= 0 and piece.length >= 0 and piece.at + piece.length <= 100.02
+        for piece in pieces
+    )
 
 
 def test_thousands_of_jobs_are_joined_where_they_touch() -> None:
-    bars = [series.Bar(lane=0, begin=n / 10, end=n / 10 + 0.1, outcome="done", name="") for n in range(5000)]
+    bars = [
+        series.Bar(lane=0, begin=n / 10, end=n / 10 + 0.1, outcome="done", name="")
+        for n in range(5000)
+    ]
     (row,) = charts.jobs(series.Gantt(lanes=("web1",), bars=tuple(bars)), 500.0).rows
     assert len(row.lanes[0]) <= 130
     assert sum(piece.length for piece in row.lanes[0]) == pytest.approx(100, abs=1)

@@ -42,12 +42,22 @@ def test_json_aliases_and_a_byte_order_mark_are_no_trouble() -> None:
     domains = '{"a.com": &slow {"hits": 1, "window": 0.5}, "b.com": *slow, "*": *slow}'
     text = f'\ufeff{{"domains": {domains}, "blacklist": ["b.com"]}}'
     slow = Rule(hits=1, window=0.5)
-    assert read(text.encode(), "-") == {"a.com": slow, "b.com": Rule(hits=1, window=0.5, blocked=True), ALL: slow}
+    assert read(text.encode(), "-") == {
+        "a.com": slow,
+        "b.com": Rule(hits=1, window=0.5, blocked=True),
+        ALL: slow,
+    }
 
 
 #: what a file may not say -> what is told of it
 HITS = {"ten": "'ten', and must be a whole number", "1.5": 1.5, "yes": True, "'1'": "'1'", "-5": -5}
-WINDOWS = {"0": "0 s", "-1": "-1 s", ".inf": "inf", ".nan": "nan", "1m": "'1m', and must be seconds"}
+WINDOWS = {
+    "0": "0 s",
+    "-1": "-1 s",
+    ".inf": "inf",
+    ".nan": "nan",
+    "1m": "'1m', and must be seconds",
+}
 
 
 @pytest.mark.parametrize("text", ["domains: {}", "domains:\nblacklist:\n", "blacklist: []"])
@@ -114,9 +124,20 @@ def test_all_mistakes_of_a_file_are_told_at_once_and_of_very_many_the_first() ->
 def test_a_file_replaces_limits_and_blocks_and_leaves_what_is_paused() -> None:
     paused, same, new = Rule(paused=True), Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
     limited = Rule(hits=1, window=1.0, paused=True)
-    now = {"same.com": same, "other.com": limited, "gone.com": Rule(blocked=True), "rests.com": limited, ALL: paused}
+    now = {
+        "same.com": same,
+        "other.com": limited,
+        "gone.com": Rule(blocked=True),
+        "rests.com": limited,
+        ALL: paused,
+    }
     said = {"same.com": same, "other.com": Rule(blocked=True), "new.com": new}
-    changed = {"other.com": Rule(blocked=True, paused=True), "gone.com": Rule(), "rests.com": paused, ALL: paused}
+    changed = {
+        "other.com": Rule(blocked=True, paused=True),
+        "gone.com": Rule(),
+        "rests.com": paused,
+        ALL: paused,
+    }
     assert wanted(said, now) == {**said, **changed}
 
 

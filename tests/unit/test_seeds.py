@@ -22,11 +22,15 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def test_a_file_and_standard_input(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_standard_input(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "\ufeff" + "\r\n".join(LINES)
     (tmp_path / "seeds.txt").write_bytes(text.encode())
     assert list(open_seeds(stack, str(tmp_path / "seeds.txt"))()) == LINES
-    monkeypatch.setattr(sys, "stdin", stack.enter_context((tmp_path / "seeds.txt").open(encoding="utf-8")))
+    monkeypatch.setattr(
+        sys, "stdin", stack.enter_context((tmp_path / "seeds.txt").open(encoding="utf-8"))
+    )
     assert list(open_seeds(stack, "-")()) == LINES
 
 
@@ -48,19 +52,25 @@ def test_a_bucket(stack: ExitStack) -> None:
 
 def test_a_web_server(stack: ExitStack, site: StartSite) -> None:
     web = site(3)
-    assert list(open_seeds(stack, web.start_url)()) == fetch(web.start_url).body.decode().splitlines()
+    assert (
+        list(open_seeds(stack, web.start_url)()) == fetch(web.start_url).body.decode().splitlines()
+    )
     with pytest.raises(NothingMatched, match=r"the server answers 404"):
         open_seeds(stack, f"{web.url}/nothing")
 
 
-def test_what_cannot_be_opened_is_told(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_opened_is_told(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NothingMatched, match="standard input is -"):
         open_seeds(stack, str(tmp_path / "none.txt"))
     with pytest.raises(ConfigError, match=r"has a password.*\.netrc"):
         open_seeds(stack, "https://me:secret@host/seeds")
     with pytest.raises(ConfigError, match="this one begins with nothing://"):
         open_seeds(stack, "nothing://host/seeds")
-    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:1/seeds cannot be read: ConnectionError"):
+    with pytest.raises(
+        ConfigError, match=r"http://127\.0\.0\.1:1/seeds cannot be read: ConnectionError"
+    ):
         open_seeds(stack, "http://127.0.0.1:1/seeds?signature=1")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r'pip install "scrapyd-dist\[deliver\]"'):

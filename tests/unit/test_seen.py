@@ -50,7 +50,9 @@ def test_it_stays_exact_and_even_while_it_grows(make: Callable[[int], bytes]) ->
     assert not any(seen.discard(make(number)) for number in order[10_000:])
     longest = max(map(len, seen._buckets)) // SIZE
     assert longest < 6 * PER_BUCKET
-    assert [number for number in range(20_000) if seen.discard(make(number))] == sorted(order[:10_000])
+    assert [number for number in range(20_000) if seen.discard(make(number))] == sorted(
+        order[:10_000]
+    )
 
 
 def test_what_lies_across_the_border_of_two_others_is_not_there() -> None:

@@ -36,7 +36,9 @@ class Away:
     def wanted(self, _: str) -> str:
         return ""
 
-    def spend(self, _: str, limits: Mapping[str, float], requests: int, told: Mapping[str, int]) -> Spent:
+    def spend(
+        self, _: str, limits: Mapping[str, float], requests: int, told: Mapping[str, int]
+    ) -> Spent:
         granted = min(requests, self.left)
         self.left -= granted
         return Spent(granted, {"requests": int(limits["requests"]) - self.left})
@@ -53,7 +55,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     monkeypatch.setattr(assignment, "egg_key", lambda: None)
 
     async def attempt(store: Away, allowance: Mapping[str, float], ends: list[FinishReason]) -> int:
-        job = Assignment(crawl="c", batch=1, attempt=1, lease=60.0, goals={"requests": 100.0}, allowance=allowance)
+        job = Assignment(
+            crawl="c",
+            batch=1,
+            attempt=1,
+            lease=60.0,
+            goals={"requests": 100.0},
+            allowance=allowance,
+        )
         crawler: Any = get_crawler(Spider, {})
         crawler.spider = Spider("s")
         keeper = GoalKeeper(job.goals)
@@ -95,7 +104,9 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(made: Callable[..., int
     assert ends == [FinishReason.GOAL]
 
 
-def test_without_the_store_no_request_leaves_that_was_not_reserved(made: Callable[..., int]) -> None:
+def test_without_the_store_no_request_leaves_that_was_not_reserved(
+    made: Callable[..., int],
+) -> None:
     ends = list[FinishReason]()
     assert made(Away(1_000_000, left=100), {}, ends) == 0
     assert ends == [FinishReason.GOAL]

@@ -32,11 +32,17 @@ from scrapyd_dist.settings import (
 from scrapyd_dist.throttle.permits import Limit
 
 ROOT = Path(__file__).parents[2]
-FILES = [path for part in ("scrapyd_dist", "middlewares", "cli", "deploy") for path in (ROOT / part).rglob("*.py")]
+FILES = [
+    path
+    for part in ("scrapyd_dist", "middlewares", "cli", "deploy")
+    for path in (ROOT / part).rglob("*.py")
+]
 #: names of settings as values of their own, in one file
 FEW = 6
 #: files with more, and why
-READERS = {"middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options"}
+READERS = {
+    "middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options"
+}
 #: values whose fields are read from the settings of the same names, and what these begin with
 VALUES = {
     ProducerOptions: "DISTRIBUTED_", SchedulerLimits: "DISTRIBUTED_", WorkerRequest: "DISTRIBUTED_",
@@ -47,7 +53,9 @@ VALUES = {
 def names_in(path: Path) -> set[str]:
     """The names of settings that are texts of their own in a file."""
     tree = ast.parse(path.read_text("utf-8"))
-    return SETTINGS.keys() & {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return SETTINGS.keys() & {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)
+    }
 
 
 def test_every_setting_is_read_and_no_other_module_lists_settings() -> None:
@@ -58,8 +66,12 @@ def test_every_setting_is_read_and_no_other_module_lists_settings() -> None:
 
 
 def test_the_registry_needs_the_standard_library_only() -> None:
-    loaded = "import sys, scrapyd_dist.settings; print({name.partition('.')[0] for name in sys.modules})"
-    said = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+    loaded = (
+        "import sys, scrapyd_dist.settings; print({name.partition('.')[0] for name in sys.modules})"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    ).stdout
     assert ast.literal_eval(said) & {"scrapy", "twisted", "typer", "requests"} == set()
 
 
@@ -71,8 +83,12 @@ def test_a_default_may_be_given_as_well(row: Setting) -> None:
     assert read == (() if row.kind in {ValueKind.LIST, ValueKind.FILES} else row.default)
 
 
-def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a_variable_is_told() -> None:
-    assert unknown(["DISTRIBUTED_SHARD", "LOG_LEVEL", *SETTINGS, *INTERNAL, "DISTRIBUTED_START_URLS_7"]) == [
+def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a_variable_is_told() -> (
+    None
+):
+    assert unknown(
+        ["DISTRIBUTED_SHARD", "LOG_LEVEL", *SETTINGS, *INTERNAL, "DISTRIBUTED_START_URLS_7"]
+    ) == [
         "The setting DISTRIBUTED_SHARD is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_SHARDS?"
     ]
     (told,) = unknown(["DISTRIBUTE_MAX_JOBS", "DISTANCE", "DIST_KEY", "MAX_JOBS"])
@@ -86,7 +102,7 @@ def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a
 def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:
     class Misspelt(Spider):
         name = "misspelt"
-        custom_settings = {"DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
+        custom_settings = {"DISTRIBUTED_LIMITT": 5}
 
     crawler = get_crawler(Misspelt, {"DISTRIBUTED_ENABLED": False})
     assert any("Did you mean DISTRIBUTED_LIMIT?" in text for text in complaints(crawler.settings))

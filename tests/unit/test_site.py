@@ -71,13 +71,27 @@ def test_offsite_links_have_another_host_and_duplicate_links_another_order_of_th
     assert foreign == [f"http://localhost:80{site.detail_path(n)}?via=partner" for n in (30, 31)]
     assert site.other_host("localhost:80") == "http://127.0.0.1:80"
     first = [link for link in links(site, 0) if link.startswith(site.detail_path(0))]
-    assert [sorted(link.partition("?")[2].split("&")) for link in first] == [["from=list", "sort=price"]] * 2
+    assert [sorted(link.partition("?")[2].split("&")) for link in first] == [
+        ["from=list", "sort=price"]
+    ] * 2
     assert first[0] != first[1]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gonee", "slow", "slow:soon", "status", "status:x", "fail:x", "header:X", "cookie:", "busy:soon", "says"],
+    [
+        "",
+        "gonee",
+        "slow",
+        "slow:soon",
+        "status",
+        "status:x",
+        "fail:x",
+        "header:X",
+        "cookie:",
+        "busy:soon",
+        "says",
+    ],
 )
 def test_a_behaviour_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -122,12 +136,21 @@ class Client:
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+        return (
+            int(head[0].split()[1]),
+            headers,
+            await self.reader.readexactly(int(headers["content-length"])),
+        )
 
     async def ask(
         self, path: str, *headers: str, body: bytes = b"", method: str = "GET"
     ) -> tuple[int, dict[str, str], bytes]:
-        lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1:1", *headers, f"Content-Length: {len(body)}"]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Host: 127.0.0.1:1",
+            *headers,
+            f"Content-Length: {len(body)}",
+        ]
         self.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         return await self.answer()
 
@@ -154,13 +177,17 @@ def test_pipelined_requests_are_answered_in_their_order_on_one_connection() -> N
     paths = [site.detail_path(3), site.index_path(1), "/nothing", site.detail_path(59)]
 
     async def talk(client: Client, _: int) -> list[tuple[int, bytes]]:
-        client.writer.write(b"".join(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for path in paths))
+        client.writer.write(
+            b"".join(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for path in paths)
+        )
         return [(status, body) for status, _, body in [await client.answer() for _ in paths]]
 
     for latency in (0.0, 0.01):
         answers = served(Server(site, latency=latency), talk)
         assert [status for status, _ in answers] == [200, 200, 404, 200]
-        assert [body for status, body in answers if status == 200] == [site.body(paths[n], "h") for n in (0, 1, 3)]
+        assert [body for status, body in answers if status == 200] == [
+            site.body(paths[n], "h") for n in (0, 1, 3)
+        ]
 
 
 def test_latency_of_one_connection_does_not_hold_up_another() -> None:
@@ -189,14 +216,20 @@ def test_pages_misbehave_as_told() -> None:
 
         assert [await status(1) for _ in range(3)] == [500, 500, 200]
         assert [await status(2), await status(8), await status(9)] == [404, 429, 200]
-        assert (await client.ask("/properties/property_000003.html"))[1]["location"].endswith("000004.html")
+        assert (await client.ask("/properties/property_000003.html"))[1]["location"].endswith(
+            "000004.html"
+        )
         assert [await status(5), await status(5, "x-key: 7")] == [403, 200]
         assert [await status(6, "Cookie: in=2"), await status(6, "Cookie: a=b; in=1")] == [403, 200]
-        assert (await client.ask("/properties/property_000007.html"))[1]["set-cookie"] == "in=1; path=/"
+        assert (await client.ask("/properties/property_000007.html"))[1][
+            "set-cookie"
+        ] == "in=1; path=/"
         busy = await client.ask("/busy")
         assert (busy[0], busy[1]["retry-after"]) == (429, "3")
         assert (await client.ask("/robots.txt"))[2] == b"User-agent: *\nCrawl-delay: 2"
-        echo = json.loads((await client.ask("/echo?a=1", "X-Me: you", body=b"b=2", method="POST"))[2])
+        echo = json.loads(
+            (await client.ask("/echo?a=1", "X-Me: you", body=b"b=2", method="POST"))[2]
+        )
         assert [echo[name] for name in ("method", "target", "body")] == ["POST", "/echo?a=1", "b=2"]
         assert echo["headers"]["x-me"] == "you"
 
@@ -204,7 +237,11 @@ def test_pages_misbehave_as_told() -> None:
 
 
 def test_a_reset_a_cut_and_a_hanging_page() -> None:
-    ends = {"reset": ConnectionResetError, "cut": asyncio.IncompleteReadError, "hang": asyncio.TimeoutError}
+    ends = {
+        "reset": ConnectionResetError,
+        "cut": asyncio.IncompleteReadError,
+        "hang": asyncio.TimeoutError,
+    }
 
     async def talk(_: Client, port: int) -> None:
         for behaviour, error in ends.items():
@@ -221,24 +258,34 @@ def test_behaviours_can_be_changed_and_hits_read_while_it_serves() -> None:
     async def talk(client: Client, _: int) -> None:
         page = "/properties/index_00000.html"
         assert (await client.ask(page))[0] == 200
-        told = await client.ask("/__behave__", body=json.dumps({page: "gone"}).encode(), method="POST")
+        told = await client.ask(
+            "/__behave__", body=json.dumps({page: "gone"}).encode(), method="POST"
+        )
         assert told[0] == 200
         assert (await client.ask(page))[0] == 404
-        assert (await client.ask("/__behave__", body=b'{"/x": "nonsense"}', method="POST"))[0] == 400
+        assert (await client.ask("/__behave__", body=b'{"/x": "nonsense"}', method="POST"))[
+            0
+        ] == 400
         assert json.loads((await client.ask("/__hits__"))[2]) == {page: 2}
-        assert [json.loads(row)["target"] for row in (await client.ask("/__log__"))[2].splitlines()] == [page, page]
+        assert [
+            json.loads(row)["target"] for row in (await client.ask("/__log__"))[2].splitlines()
+        ] == [page, page]
         await client.ask("/__reset__", method="POST")
         assert json.loads((await client.ask("/__hits__"))[2]) == {}
 
     served(Server(Site()), talk)
 
 
-def test_a_nonsense_request_gets_400_and_the_server_lives_head_has_no_body_and_close_closes() -> None:
+def test_a_nonsense_request_gets_400_and_the_server_lives_head_has_no_body_and_close_closes() -> (
+    None
+):
     async def talk(client: Client, port: int) -> bytes:
         client.writer.write(b"\x16\x03\x01 what\r\n\r\n")
         assert (await client.answer())[0] == 400
         other = Client(*await asyncio.open_connection("127.0.0.1", port))
-        other.writer.write(b"HEAD /properties/index_00000.html HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        other.writer.write(
+            b"HEAD /properties/index_00000.html HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
         answer = await other.reader.read()
         other.writer.close()
         return answer

@@ -17,16 +17,37 @@ from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount, check_slot_name
+from scrapyd_dist.frontier.backlog import (
+    BY_DOMAIN,
+    FAIR,
+    SPREAD,
+    UNFAIR,
+    SlotCount,
+    check_slot_name,
+)
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.slots import SITE, SlotRule, site_of, slot_of_site, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.slots import (
+    SITE,
+    SlotRule,
+    site_of,
+    slot_of_site,
+    slot_of_spider,
+    spider_of_slot,
+)
 from scrapyd_dist.scheduling import batcher
-from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Buffer, Demand, SlotBatcher, portions
+from scrapyd_dist.scheduling.batcher import (
+    BatchDraft,
+    Batcher,
+    Buffer,
+    Demand,
+    SlotBatcher,
+    portions,
+)
 from scrapyd_dist.settings import MOST_SLOTS
 
 
 def prints(count: int) -> list[bytes]:
-    return [hashlib.sha1(str(number).encode()).digest() for number in range(count)]  # noqa: S324 - as Scrapy's
+    return [hashlib.sha1(str(number).encode()).digest() for number in range(count)]
 
 
 def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
@@ -38,7 +59,9 @@ def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
 
 
 @pytest.mark.parametrize("is_hash", [True, False])
-def test_ten_thousand_fingerprints_are_spread_evenly_over_eight_slots_and_none_else(*, is_hash: bool) -> None:
+def test_ten_thousand_fingerprints_are_spread_evenly_over_eight_slots_and_none_else(
+    *, is_hash: bool
+) -> None:
     slots = SlotRule(prefix="p", number=8)
     given = prints(10_000) if is_hash else [f"page {number}".encode() for number in range(10_000)]
     found = Counter(slots.of("http://web/", one) for one in given)
@@ -54,8 +77,22 @@ def test_a_request_lies_in_the_same_slot_on_every_machine() -> None:
 
 def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
     slots = SlotRule(prefix="d", number=50, by="domain")
-    hosts = ["example.co.uk", "www.example.co.uk", "shop.example.co.uk:8080", "user:x@a.b.example.co.uk"]
-    assert len({slots.of(f"http://{host}/{n}", one) for host in hosts for n, one in enumerate(prints(20))}) == 1
+    hosts = [
+        "example.co.uk",
+        "www.example.co.uk",
+        "shop.example.co.uk:8080",
+        "user:x@a.b.example.co.uk",
+    ]
+    assert (
+        len(
+            {
+                slots.of(f"http://{host}/{n}", one)
+                for host in hosts
+                for n, one in enumerate(prints(20))
+            }
+        )
+        == 1
+    )
     others = {slots.of(f"http://site{number}.co.uk/", b"") for number in range(500)}
     assert len(others) == 50
 
@@ -75,7 +112,9 @@ def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
         ("http://[bad/", ""),
     ],
 )
-def test_the_site_of_a_url_is_found_without_the_net_and_may_have_a_slot(url: str, site: str) -> None:
+def test_the_site_of_a_url_is_found_without_the_net_and_may_have_a_slot(
+    url: str, site: str
+) -> None:
     assert site_of(url) == site
     assert SlotRule(prefix="p-", by=SITE).of(url, b"whatever") == f"p-{site or '-'}"
 
@@ -89,12 +128,29 @@ def test_any_site_has_a_name_that_a_slot_can_have(site: str, prefix: str) -> Non
 
 
 def test_long_and_strange_names_of_sites_are_told_apart() -> None:
-    names = [slot_of_site("", site) for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")]
+    names = [
+        slot_of_site("", site)
+        for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")
+    ]
     assert len(set(names)) == 6
 
 
-BAD_NAMES = ["pages/", "pages/x", "pages/-1", "pages/0", f"pages/{MOST_SLOTS + 1}", "a b/2", "@a/2", "a/b/2"]
-BAD_FIELDS: list[dict[str, Any]] = [{"by": "size"}, {"prefix": "a/b"}, {"number": 0}, {"prefix": "x" * 81}]
+BAD_NAMES = [
+    "pages/",
+    "pages/x",
+    "pages/-1",
+    "pages/0",
+    f"pages/{MOST_SLOTS + 1}",
+    "a b/2",
+    "@a/2",
+    "a/b/2",
+]
+BAD_FIELDS: list[dict[str, Any]] = [
+    {"by": "size"},
+    {"prefix": "a/b"},
+    {"number": 0},
+    {"prefix": "x" * 81},
+]
 
 
 @pytest.mark.parametrize("family", [*BAD_NAMES, *BAD_FIELDS])
@@ -113,7 +169,9 @@ def test_slots_of_other_spiders_tell_whose_they_are() -> None:
 
 def found(number: int, site: str = "a.com", priority: int = 0) -> FrontierIntake:
     value = {"url": f"http://www.{site}/{number}"}
-    return FrontierIntake(value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority)
+    return FrontierIntake(
+        value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority
+    )
 
 
 def sites(cut: BatchDraft) -> str:
@@ -122,11 +180,23 @@ def sites(cut: BatchDraft) -> str:
 
 def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:
     by_site = SlotRouting.from_settings(
-        Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOTS": 7, "DISTRIBUTED_CALLBACK_SLOTS": {"x": "art-/4"}})
+        Settings(
+            {
+                "DISTRIBUTED_FAIR": SPREAD,
+                "DISTRIBUTED_SLOTS": 7,
+                "DISTRIBUTED_CALLBACK_SLOTS": {"x": "art-/4"},
+            }
+        )
     )
-    assert by_site.usual.of("http://a.com/", b"1") == by_site.usual.of("http://b.a.com/", b"2") == "a.com"
+    assert (
+        by_site.usual.of("http://a.com/", b"1")
+        == by_site.usual.of("http://b.a.com/", b"2")
+        == "a.com"
+    )
     assert by_site.callbacks["x"].of("http://a.com/", b"1") == "art-a.com"
-    other = SlotRouting.from_settings(Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"}))
+    other = SlotRouting.from_settings(
+        Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"})
+    )
     assert other.usual.of("http://a.com/", b"1") == "0"
 
 
@@ -140,16 +210,24 @@ def test_fairly_leased_batches_are_small_unless_a_size_is_given(fair: str) -> No
     assert (made.batch_size, made.batch_adapt) == (10, True)
     assert (made.scaling.terms.fair, made.scaling.terms.batch_size) == (fair, 10)
     assert options(MODE="pull", FAIR=fair, BATCH_SIZE=40).scaling.terms.batch_size == 40
-    assert (options(MODE="push", FAIR=fair).batch_size, options(MODE="pull").scaling.terms.fair) == (10_000, UNFAIR)
+    assert (
+        options(MODE="push", FAIR=fair).batch_size,
+        options(MODE="pull").scaling.terms.fair,
+    ) == (10_000, UNFAIR)
 
 
 def test_workers_are_told_what_the_command_line_says() -> None:
-    settings = Settings({"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_FAIR": BY_DOMAIN}, priority="cmdline")
+    settings = Settings(
+        {"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_FAIR": BY_DOMAIN}, priority="cmdline"
+    )
     assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
 
 
 def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> None:
-    counts = [SlotCount(slot=f"{at}.com", requests={"sealed": at % 60, "running": at}) for at in range(3000)]
+    counts = [
+        SlotCount(slot=f"{at}.com", requests={"sealed": at % 60, "running": at})
+        for at in range(3000)
+    ]
     shown = fullest(counts)
     assert [one.slot for one in shown[:2]] == ["2999.com", "2939.com"]
     assert (len(shown), {one.waiting for one in shown}) == (SCREEN, {59})
@@ -176,7 +254,9 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
 
 def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
     idle = [0]
-    cutter = SlotBatcher(size=10, max_age=30, demand=lambda: Demand(slots=2, idle=idle[0]), fair=SPREAD)
+    cutter = SlotBatcher(
+        size=10, max_age=30, demand=lambda: Demand(slots=2, idle=idle[0]), fair=SPREAD
+    )
     for at, site in enumerate("abcde"):
         cutter.add(found(0, site), float(at))
         cutter.add(found(1, site), 9.0)
@@ -198,13 +278,17 @@ def test_what_is_full_goes_with_the_next_look() -> None:
 
 
 @pytest.mark.parametrize("fair", [SPREAD, UNFAIR])
-def test_what_is_held_back_is_bounded_however_many_slots_there_are(fair: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_back_is_bounded_however_many_slots_there_are(
+    fair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = 500
     monkeypatch.setattr(batcher, "HELD_REQUESTS", most)
     cutter = SlotBatcher(size=10, max_age=1e9, fair=fair)
     cuts = []
     for number in range(most + 100):
-        one = FrontierIntake(value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9)))
+        one = FrontierIntake(
+            value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9))
+        )
         cuts += [cut for cut in [cutter.add(one, 0.0)] if cut]
         assert len(cutter) <= most
     assert len(cuts) >= 50  # of the oldest slots, which have two by now
@@ -214,12 +298,23 @@ def test_what_is_held_back_is_bounded_however_many_slots_there_are(fair: str, mo
 
 def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
     cuts = [[found(0, slot)] * 1000 for slot in "abcda"]
-    assert [[cut[0].slot for cut in some] for some in portions([*cuts, cuts[0]])] == [[*"ab"], [*"cd"], ["a"], ["a"]]
+    assert [[cut[0].slot for cut in some] for some in portions([*cuts, cuts[0]])] == [
+        [*"ab"],
+        [*"cd"],
+        ["a"],
+        ["a"],
+    ]
     assert list(portions([])) == []
 
 
-@given(fair=st.sampled_from(FAIR), places=st.lists(st.sampled_from("abc")), sizes=st.lists(st.integers(1, 5)))
-def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[str], sizes: list[int]) -> None:
+@given(
+    fair=st.sampled_from(FAIR),
+    places=st.lists(st.sampled_from("abc")),
+    sizes=st.lists(st.integers(1, 5)),
+)
+def test_all_comes_out_once_and_each_site_in_its_order(
+    fair: str, places: list[str], sizes: list[int]
+) -> None:
     buffer = Buffer(fair)
     put = [found(number, f"{site}.com") for number, site in enumerate(places)]
     for one in put:
@@ -231,16 +326,31 @@ def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[s
         assert len(some) == min(size, left)
         out += some
     out += buffer.take(len(buffer))
-    assert (sorted(one.fingerprint for one in out), len(buffer)) == (sorted(one.fingerprint for one in put), 0)
+    assert (sorted(one.fingerprint for one in out), len(buffer)) == (
+        sorted(one.fingerprint for one in put),
+        0,
+    )
     for slot in "abc":
-        assert [one for one in out if one.slot[0] == slot] == [one for one in put if one.slot[0] == slot]
+        assert [one for one in out if one.slot[0] == slot] == [
+            one for one in put if one.slot[0] == slot
+        ]
 
 
 @pytest.mark.parametrize(
     ("fair", "size", "put", "cuts"),
     [
-        (SPREAD, 4, "aaaaaaabbc", ["abca", "baaa", "aa"]),  # one of each site in turn, and on where it stopped
-        (BY_DOMAIN, 5, "abcabcabcbbbb", ["aaabb", "bbbbb", "ccc"]),  # a site in one batch, as far as it fits
+        (
+            SPREAD,
+            4,
+            "aaaaaaabbc",
+            ["abca", "baaa", "aa"],
+        ),  # one of each site in turn, and on where it stopped
+        (
+            BY_DOMAIN,
+            5,
+            "abcabcabcbbbb",
+            ["aaabb", "bbbbb", "ccc"],
+        ),  # a site in one batch, as far as it fits
     ],
 )
 def test_what_a_batch_is_made_of(fair: str, size: int, put: str, cuts: list[str]) -> None:

@@ -31,7 +31,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sources(**options: Any) -> NodeSources:
-    return NodeSources(CrawlRequest(spider="s", options=ProducerOptions(**options), project=find_project(Settings())))
+    return NodeSources(
+        CrawlRequest(
+            spider="s", options=ProducerOptions(**options), project=find_project(Settings())
+        )
+    )
 
 
 def names(nodes: tuple[Node, ...]) -> list[str]:
@@ -61,7 +65,9 @@ def test_a_changed_scrapy_cfg_is_read_again_and_one_that_is_broken_meanwhile_cha
 
 
 def test_a_file_has_a_node_per_line_and_is_read_again_when_it_has_changed(folder: Path) -> None:
-    (folder / "nodes.txt").write_text("one\nweb7:6800 name=seven slots=2  # new\n\n# web8\nhttp://me:pw@web9:6800/\n")
+    (folder / "nodes.txt").write_text(
+        "one\nweb7:6800 name=seven slots=2  # new\n\n# web8\nhttp://me:pw@web9:6800/\n"
+    )
     found = sources(nodes=("file:nodes.txt",))
     nodes = found.read()
     assert names(nodes) == ["one", "seven", "web9:6800"]
@@ -84,32 +90,44 @@ def test_a_local_node_is_known_by_its_name_and_its_address(
 
 
 @pytest.mark.parametrize("text", ["spare", "127.0.0.1:6802"])
-def test_a_node_that_was_added_is_known_by_its_name_and_its_address(text: str, folder: Path) -> None:
+def test_a_node_that_was_added_is_known_by_its_name_and_its_address(
+    text: str, folder: Path
+) -> None:
     added = NodeRecord(name="spare", url="http://127.0.0.1:6802")
     assert names(sources(nodes=(text,)).read([added])) == ["spare"]
 
 
-def test_a_target_of_another_project_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_of_another_project_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = CFG.replace("[deploy", "two = two.settings\n[deploy", 1)
-    (folder / "scrapy.cfg").write_text(f"{two}[deploy:other]\nurl = http://web2:6800/\nproject = two\n")
+    (folder / "scrapy.cfg").write_text(
+        f"{two}[deploy:other]\nurl = http://web2:6800/\nproject = two\n"
+    )
     assert names(sources().read()) == ["one"]
     with pytest.raises(ConfigError, match=r"other .* SCRAPY_PROJECT=two"):
         sources(nodes=("other",)).read()
     monkeypatch.setenv("SCRAPY_PROJECT", "two")
-    assert [(node.name, node.project) for node in sources(nodes=("other",)).read()] == [("other", "two")]
+    assert [(node.name, node.project) for node in sources(nodes=("other",)).read()] == [
+        ("other", "two")
+    ]
     (folder / "scrapy.cfg").write_text(f"{two}project = one\n")
     monkeypatch.setenv("SCRAPY_PROJECT", "default")
     assert names(sources().read()) == ["one"]
 
 
 def test_where_all_targets_are_for_other_projects_nothing_starts(folder: Path) -> None:
-    (folder / "scrapy.cfg").write_text(CFG.replace("[deploy", "two = two.settings\n[deploy", 1) + "project = two\n")
+    (folder / "scrapy.cfg").write_text(
+        CFG.replace("[deploy", "two = two.settings\n[deploy", 1) + "project = two\n"
+    )
     with pytest.raises(ConfigError, match=r"one .* SCRAPY_PROJECT=two"):
         sources().read()
 
 
 def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
-    (folder / "nodes.cfg").write_text("[deploy:a]\nurl = http://a:6800/\n[deploy:b]\nurl = http://b:6800/\nslots = 2\n")
+    (folder / "nodes.cfg").write_text(
+        "[deploy:a]\nurl = http://a:6800/\n[deploy:b]\nurl = http://b:6800/\nslots = 2\n"
+    )
     nodes = sources(nodes=("file:nodes.cfg",)).read()
     assert [(node.name, node.slots) for node in nodes] == [("a", None), ("b", 2)]
 
@@ -145,7 +163,10 @@ def test_a_command_prints_nodes_and_is_run_again_after_a_while(folder: Path) -> 
 def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = command(folder, "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web5:6800')")
+    run = command(
+        folder,
+        "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web5:6800')",
+    )
     found = sources(nodes=(f"cmd:{run}",), nodes_every=1e-6)
     found.read()
     (folder / "bad").touch()
@@ -171,14 +192,23 @@ def test_a_list_that_is_not_there_at_the_start_and_a_command_that_cannot_be_run(
 
 
 def test_nodes_that_were_added_to_the_store_are_there_unless_nodes_were_named(folder: Path) -> None:
-    records = [NodeRecord(name="extra", url="http://web5:6800"), NodeRecord(name="one", draining=1.0)]
+    records = [
+        NodeRecord(name="extra", url="http://web5:6800"),
+        NodeRecord(name="one", draining=1.0),
+    ]
     assert names(sources().read(records)) == ["one", "extra"]
     assert names(sources(nodes=("one",)).read(records)) == ["one"]
     (folder / "nodes.txt").write_text("web6:6800\n")
-    assert names(sources(nodes=("one", "file:nodes.txt")).read(records)) == ["one", "web6:6800", "extra"]
+    assert names(sources(nodes=("one", "file:nodes.txt")).read(records)) == [
+        "one",
+        "web6:6800",
+        "extra",
+    ]
 
 
-def test_a_name_with_several_addresses_is_a_node_at_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_several_addresses_is_a_node_at_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "scrapy.cfg").write_text(
         "[settings]\ndefault = p.settings\n"
         "[deploy:pool]\nurl = dns+https://pool.example:6800/base/\nusername = u\npassword = p\n"
@@ -209,5 +239,7 @@ def test_a_name_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    with pytest.raises(ConfigError, match=r"pool\.example of the node .* has no address: Name or service not known"):
+    with pytest.raises(
+        ConfigError, match=r"pool\.example of the node .* has no address: Name or service not known"
+    ):
         config.addresses_of(Node.parse("dns+http://pool.example/"))

@@ -17,7 +17,9 @@ from scrapyd_dist.errors import ConfigError, NoNodeReachable
 
 
 def request_of(**options: object) -> CrawlRequest:
-    return CrawlRequest(spider="s", options=ProducerOptions(**options), project=find_project(Settings()))  # type: ignore[arg-type]  # as given
+    return CrawlRequest(
+        spider="s", options=ProducerOptions(**options), project=find_project(Settings())
+    )  # type: ignore[arg-type]  # as given
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def test_nodes_without_the_code_are_not_started(no_nodes: Path, has_project: boo
         preflight.prepare(request_of(deploy="never"), ())
 
 
-def test_an_error_with_nodes_that_were_started_names_them(no_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_with_nodes_that_were_started_names_them(
+    no_nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (no_nodes / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     (no_nodes / "shop").mkdir()
     (no_nodes / "shop/settings.py").touch()
@@ -64,13 +68,17 @@ def test_they_are_stopped_where_no_scrapy_cfg_can_be_read(
     folder = state / "nodes/local1"
     folder.mkdir(parents=True)
     process = subprocess.Popen(["sleep", "60"], cwd=folder, start_new_session=True)
-    node = LocalNode(name="local1", port=1, password="p", slots=1, pid=process.pid, folder=folder.resolve())
+    node = LocalNode(
+        name="local1", port=1, password="p", slots=1, pid=process.pid, folder=folder.resolve()
+    )
     local_nodes.write(state, [node])
     assert sdist("nodes", "down").expect(0).err == "Stopped local1.\n"
     assert not local_nodes.is_alive(node)
     process.returncode = 0  # the command has reaped it
 
 
-def test_without_a_state_folder_it_says_that_there_is_no_project(sdist: Callable[..., Result], root: Path) -> None:
+def test_without_a_state_folder_it_says_that_there_is_no_project(
+    sdist: Callable[..., Result], root: Path
+) -> None:
     (root / "scrapy.cfg").unlink()
     sdist("nodes", "down").expect(2, "There is no scrapy.cfg")

@@ -26,7 +26,10 @@ ROOT = Path("/project")
 def test_the_environment_goes_first_then_what_was_said_then_the_projects_own_file(
     said: tuple[str | None, ...], variable: str | None, where: str
 ) -> None:
-    assert chosen(ROOT, *said, environment={} if variable is None else {"SDIST_STORE": variable}) == where
+    assert (
+        chosen(ROOT, *said, environment={} if variable is None else {"SDIST_STORE": variable})
+        == where
+    )
 
 
 @pytest.mark.parametrize("said", ["$SHOP", "${SHOP}"])
@@ -43,7 +46,10 @@ def test_a_setting_may_name_a_variable_and_one_that_is_not_set_is_told(said: str
         ("sqlite:///data/store.db", "/data/store.db"),
         ("redis://host:6379/0", "redis://host:6379/0"),
         ("redis://:geheim@host:6379/0", "redis://host:6379/0"),
-        ("rediss://user:ge%40heim@host/1?prefix=a:&password=geheim&db=2", "rediss://host/1?prefix=a:&db=2"),
+        (
+            "rediss://user:ge%40heim@host/1?prefix=a:&password=geheim&db=2",
+            "rediss://host/1?prefix=a:&db=2",
+        ),
         ("redis://user:ge@heim@host/1#geheim", "redis://host/1"),
         ("redis://host/0?password=geheim", "redis://host/0"),
         ("unix://:geheim@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
@@ -67,7 +73,9 @@ def test_an_address_is_shown_without_what_is_secret(address: str, told: str) -> 
         ("redis://:p%40@h/0?db=1&prefix=a%3A&x=%2F", "redis://:p%40@h/0?db=1&x=%2F", "a:"),
     ],
 )
-def test_the_prefix_is_ours_and_the_rest_the_client_librarys(url: str, plain: str, prefix: str | None) -> None:
+def test_the_prefix_is_ours_and_the_rest_the_client_librarys(
+    url: str, plain: str, prefix: str | None
+) -> None:
     assert without_prefix(url) == (plain, prefix)
 
 
@@ -103,7 +111,9 @@ def test_the_closest_mount_tells_the_kind_of_file_system(path: str, kind: str) -
 
 def test_a_file_of_a_network_is_refused_with_the_way_out(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} nfs rw 0 0\n", "utf-8")
+    mounts.write_text(
+        f"/dev/sda1 / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} nfs rw 0 0\n", "utf-8"
+    )
     with pytest.raises(StoreError, match=r"network file system \(nfs\).*SDIST_STORE"):
         check_local(tmp_path / ".sdist" / "store.db", mounts)
     check_local(Path("/elsewhere/store.db"), mounts)

@@ -20,8 +20,17 @@ from scrapyd_dist.strategy.round_draft import RoundDraft
 
 A, B, C, D = (f"http://{name}.example/" for name in "abcd")
 #: a site of the other half of the partitions
-FAR = next(url for number in range(99) if partition_of(site_of(url := f"http://far{number}.example/")) >= 32)
-RING = {A: Page(links=[B, C]), B: Page(links=[C, D]), C: Page(links=[A]), D: Page(error="TimeoutError")}
+FAR = next(
+    url
+    for number in range(99)
+    if partition_of(site_of(url := f"http://far{number}.example/")) >= 32
+)
+RING = {
+    A: Page(links=[B, C]),
+    B: Page(links=[C, D]),
+    C: Page(links=[A]),
+    D: Page(error="TimeoutError"),
+}
 
 
 def test_every_link_is_requested_once_and_the_crawl_ends() -> None:
@@ -31,7 +40,9 @@ def test_every_link_is_requested_once_and_the_crawl_ends() -> None:
     assert rig.manager.over
     assert sorted(rig.worker.made) == [A, B, C, D]
     assert rig.store.states() == {A: 2, B: 2, C: 2, D: 3}
-    assert [change.reason for change in rig.store.log if change.after is States.ERROR] == ["TimeoutError"]
+    assert [change.reason for change in rig.store.log if change.after is States.ERROR] == [
+        "TimeoutError"
+    ]
     assert rig.store.counts["scheduled"] == rig.store.counts["sealed"] == 4
     rig.manager.close()
     assert rig.store.producers == {}
@@ -132,7 +143,10 @@ def test_seeds_that_the_store_does_not_take_are_kept_for_the_next_try() -> None:
 
     def stream() -> Iterable[str]:
         yield A
-        with patch.object(rig.store, "apply", side_effect=StoreError("away")), pytest.raises(StoreError):
+        with (
+            patch.object(rig.store, "apply", side_effect=StoreError("away")),
+            pytest.raises(StoreError),
+        ):
             rig.manager.work_between_seeds()
         rig.manager.work_between_seeds()
 
@@ -217,13 +231,18 @@ def test_what_expired_is_an_error_once() -> None:
     late.seed()
     late.crawl()
     assert late.worker.made == []
-    assert [(change.after, change.reason) for change in late.store.log[1:]] == [(States.ERROR, "expired")]
+    assert [(change.after, change.reason) for change in late.store.log[1:]] == [
+        (States.ERROR, "expired")
+    ]
     assert late.store.counts["expired"] == 1
     assert late.manager.over
 
 
 def test_links_beyond_the_maximum_depth_are_not_scheduled() -> None:
-    pages = {f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"]) for number in range(9)}
+    pages = {
+        f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"])
+        for number in range(9)
+    }
     rig = StrategyRig(pages=pages, max_depth=2)
     rig.seed("http://a.example/0")
     rig.crawl()
@@ -239,7 +258,9 @@ class Failing(BasicStrategy):
     broken = True
 
     def page_crawled(self, response: Response) -> None:
-        self.domains[response.request.site]["pages"] = self.domains[response.request.site].get("pages", 0) + 1
+        self.domains[response.request.site]["pages"] = (
+            self.domains[response.request.site].get("pages", 0) + 1
+        )
         if not response.url.endswith("next"):
             self.schedule(self.create_request(f"{response.url}next"))
         if self.broken and response.url == B:
@@ -315,7 +336,9 @@ def test_requests_of_a_dead_batch_are_errors_and_may_be_tried_again() -> None:
     first, second = (url for url, _ in strategy.errors[:2])
     assert first in rig.worker.made  # it was scheduled again
     assert rig.worker.values[0]["priority"] == 500_000
-    assert rig.store.states()[second] is States.ERROR or second in rig.worker.made  # found again by a page
+    assert (
+        rig.store.states()[second] is States.ERROR or second in rig.worker.made
+    )  # found again by a page
     assert rig.manager.over
 
 
@@ -330,7 +353,10 @@ def test_finished_ends_the_crawl_when_all_processes_say_so() -> None:
         def finished(self) -> bool:
             return self.seen >= self.wanted
 
-    pages = {f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"]) for number in range(99)}
+    pages = {
+        f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"])
+        for number in range(99)
+    }
     rig = StrategyRig(Enough(), pages)
     idle = Enough()
     idle.wanted = 0
@@ -341,7 +367,9 @@ def test_finished_ends_the_crawl_when_all_processes_say_so() -> None:
     assert rig.store.ended
     assert rig.manager.over
     assert other.over
-    assert rig.store.states()["http://a.example/3"] is States.QUEUED  # the rest waits for another run
+    assert (
+        rig.store.states()["http://a.example/3"] is States.QUEUED
+    )  # the rest waits for another run
 
 
 def test_what_was_under_way_during_the_look_keeps_the_crawl_from_its_end() -> None:
@@ -362,11 +390,20 @@ def test_what_was_under_way_during_the_look_keeps_the_crawl_from_its_end() -> No
     assert rig.manager.over
 
 
-def event_of(url: str, *, links: Iterable[str] = (), kind: EventKind = EventKind.LINKS) -> LinkEvent:
-    found = [FoundLink(fingerprint=fingerprint_of({"url": link}), request={"url": link}) for link in links]
+def event_of(
+    url: str, *, links: Iterable[str] = (), kind: EventKind = EventKind.LINKS
+) -> LinkEvent:
+    found = [
+        FoundLink(fingerprint=fingerprint_of({"url": link}), request={"url": link})
+        for link in links
+    ]
     partition = partition_of(found[0].request["url"].split("/")[2]) if found else 0
     return LinkEvent(
-        kind=kind, fingerprint=fingerprint_of({"url": url}), request={"url": url}, partition=partition, links=found
+        kind=kind,
+        fingerprint=fingerprint_of({"url": url}),
+        request={"url": url},
+        partition=partition,
+        links=found,
     )
 
 
@@ -378,12 +415,17 @@ def test_a_round_looks_states_up_once() -> None:
     rig.store.calls.clear()
     rig.manager.work()
     assert len(rig.store.queue) == 10_000
-    assert (rig.store.calls["links"], rig.store.calls["apply"]) == (1, 2)  # one step for the events, one for batches
+    assert (rig.store.calls["links"], rig.store.calls["apply"]) == (
+        1,
+        2,
+    )  # one step for the events, one for batches
 
 
 def test_a_filter_that_lets_nothing_pass_ends_the_event() -> None:
     class Closed(BasicStrategy):
-        def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:
+        def filter_extracted_links(
+            self, request: Request, links: list[Request]
+        ) -> Iterable[Request]:
             assert "state" not in links[0].meta
             return []
 
@@ -499,8 +541,16 @@ def test_a_link_of_another_site_is_handed_over_with_all_that_was_said() -> None:
     class Crossing(BasicStrategy):
         def page_crawled(self, response: Response) -> None:
             if response.url == A:
-                meta = {"crawl_at": 1_200.0, "depth": 4, "colour": "red", "read": "body", "slot": "own"}
-                self.schedule(self.create_request(FAR, "POST", {"X-A": "b"}, {"c": "d"}, meta, "text"), 0.125)
+                meta = {
+                    "crawl_at": 1_200.0,
+                    "depth": 4,
+                    "colour": "red",
+                    "read": "body",
+                    "slot": "own",
+                }
+                self.schedule(
+                    self.create_request(FAR, "POST", {"X-A": "b"}, {"c": "d"}, meta, "text"), 0.125
+                )
 
     rig = StrategyRig(Crossing(), {A: Page(), FAR: Page(body="whole")}, key=Fernet.generate_key())
     other = rig.another("two", Crossing())
@@ -570,7 +620,8 @@ def test_meta_of_a_spider_with_the_names_of_ours_travels_on() -> None:
     rig = StrategyRig()
     rig.manager.work()
     found = FoundLink(
-        fingerprint=rig.seen(B), request={"url": B, "callback": "parse_b", "meta": {"state": "CA", "slot": 7, "x": 1}}
+        fingerprint=rig.seen(B),
+        request={"url": B, "callback": "parse_b", "meta": {"state": "CA", "slot": 7, "x": 1}},
     )
     rig.store.tell([
         LinkEvent(
@@ -617,12 +668,16 @@ def test_a_sitemap_is_alone_in_its_batch_and_nothing_overtakes_it() -> None:
     class Mapped(BasicStrategy):
         def read_seeds(self, stream: Iterable[str] | None) -> None:
             for number, read in enumerate(("page", "page", "sitemap", "sitemap", "page")):
-                self.schedule(self.create_request(f"{A}{number}", meta={"read": read}), 1 - number / 10)
+                self.schedule(
+                    self.create_request(f"{A}{number}", meta={"read": read}), 1 - number / 10
+                )
 
     rig = StrategyRig(Mapped())
     rig.seed()
     rig.manager.work()
-    batches = [[value["url"][-1] for value in decode(payload.get)] for _, payload in rig.store.cut.values()]
+    batches = [
+        [value["url"][-1] for value in decode(payload.get)] for _, payload in rig.store.cut.values()
+    ]
     assert batches == [["0", "1"], ["2"], ["3"], ["4"]]
 
 

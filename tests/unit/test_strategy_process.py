@@ -44,7 +44,9 @@ def runner(where: str) -> Callable[..., StrategyRunner]:
     return make
 
 
-def test_seeds_are_added_and_the_rest_is_left_to_others(store: Store, runner: Callable[..., StrategyRunner]) -> None:
+def test_seeds_are_added_and_the_rest_is_left_to_others(
+    store: Store, runner: Callable[..., StrategyRunner]
+) -> None:
     store.end_strategy("news")
     lines = [f"http://site{number}.example/" for number in range(20)]
     adds = runner(seeds=lambda: iter(lines), source="more.txt")
@@ -66,10 +68,15 @@ def test_seeds_that_were_not_read_to_their_end_are_still_owed(
     adds.stop.set()
     with pytest.raises(SeedsStopped):
         adds.read()
-    assert store.backlog("news").producers == (f"seeds more.txt@{adds.process}", "strategy@elsewhere.1")
+    assert store.backlog("news").producers == (
+        f"seeds more.txt@{adds.process}",
+        "strategy@elsewhere.1",
+    )
 
 
-def test_a_process_that_has_joined_signs_itself_off_alone(store: Store, runner: Callable[..., StrategyRunner]) -> None:
+def test_a_process_that_has_joined_signs_itself_off_alone(
+    store: Store, runner: Callable[..., StrategyRunner]
+) -> None:
     store.end_strategy("news")
     joined = runner()
     joined.begin(store)
@@ -118,5 +125,7 @@ def test_code_of_the_project_that_cannot_be_imported_is_named(
     if broken == "stats":
         settings.set("STATS_CLASS", f"{package}.stats.Stats")
     terms = StrategyTerms(path="scrapyd_dist.strategy:BasicStrategy", spider="page")
-    with pytest.raises(ConfigError, match=r"cannot be loaded: .*no_such_library.*Nothing was started"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be loaded: .*no_such_library.*Nothing was started"
+    ):
         StrategyRunner.make(settings, "news", terms)

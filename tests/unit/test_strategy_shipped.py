@@ -33,7 +33,9 @@ def tree(depth: int, name: str = f"{SITE}/r") -> dict[str, Page]:
     return {name: Page(links=links), **below}
 
 
-def crawled(strategy: CrawlingStrategy, pages: dict[str, Page], *seeds: str, **options: Any) -> StrategyRig:
+def crawled(
+    strategy: CrawlingStrategy, pages: dict[str, Page], *seeds: str, **options: Any
+) -> StrategyRig:
     """One request at a time, so that the order is that of the scores alone."""
     rig = StrategyRig(strategy, pages, ahead=1, size=1, **options)
     rig.seed(*seeds)
@@ -166,7 +168,9 @@ SHOP = {
     f"{SITE}/robots.txt": Page(body=ROBOTS),
     f"{SITE}/map.xml": Page(links=[f"{SITE}/map1.xml"], sitemap=True),
     f"{SITE}/map1.xml": Page(links=[f"{SITE}/mapped", f"{SITE}/closed/mapped"]),
-    f"{SITE}/": Page(links=[f"{SITE}/about", f"{SITE}/closed/a", f"{SITE}/other", "http://b.example/far"]),
+    f"{SITE}/": Page(
+        links=[f"{SITE}/about", f"{SITE}/closed/a", f"{SITE}/other", "http://b.example/far"]
+    ),
 }
 
 
@@ -180,13 +184,22 @@ def test_discovery_begins_with_robots_txt_and_heeds_it() -> None:
         "http://b.example/robots.txt", "http://b.example/", "http://b.example/far",
     ]  # fmt: skip
     reads = {value["url"]: value["meta"]["distributed_link"]["read"] for value in rig.worker.values}
-    assert (reads[f"{SITE}/robots.txt"], reads[f"{SITE}/map1.xml"], reads[f"{SITE}/"]) == ("body", "sitemap", "page")
+    assert (reads[f"{SITE}/robots.txt"], reads[f"{SITE}/map1.xml"], reads[f"{SITE}/"]) == (
+        "body",
+        "sitemap",
+        "page",
+    )
 
 
 def test_discovery_obeys_the_rules_for_its_user_agent() -> None:
     settings = {"USER_AGENT": "shopbot (+http://us.example)"}
     strategy = Discovery.from_crawler(SimpleNamespace(settings=settings), max_pages="7")
-    pages = {**SHOP, f"{SITE}/robots.txt": Page(body="User-agent: shopbot\nDisallow: /\n\nUser-agent: *\nAllow: /\n")}
+    pages = {
+        **SHOP,
+        f"{SITE}/robots.txt": Page(
+            body="User-agent: shopbot\nDisallow: /\n\nUser-agent: *\nAllow: /\n"
+        ),
+    }
     assert crawled(strategy, pages, f"{SITE}/").worker.made == [f"{SITE}/robots.txt"]
     assert strategy.max_pages == 7
 
@@ -215,7 +228,10 @@ def test_discovery_gives_a_domain_up_that_has_no_address() -> None:
 
 
 def test_without_robots_txt_all_is_open() -> None:
-    pages = {f"{SITE}/robots.txt": Page(error="HttpError"), f"{SITE}/": Page(links=[f"{SITE}/closed"])}
+    pages = {
+        f"{SITE}/robots.txt": Page(error="HttpError"),
+        f"{SITE}/": Page(links=[f"{SITE}/closed"]),
+    }
     assert len(crawled(Discovery(), pages, f"{SITE}/").worker.made) == 3
 
 
@@ -225,7 +241,11 @@ def test_without_robots_txt_all_is_open() -> None:
 def test_each_shipped_strategy_is_a_short_module() -> None:
     folder = Path(scrapyd_dist.strategy.__file__).parent
     names = ("basic", "best_first", "breadth_first", "depth_first", "revisit", "site_discovery")
-    assert [name for name in names if len((folder / f"{name}.py").read_text("utf-8").splitlines()) >= 100] == []
+    assert [
+        name
+        for name in names
+        if len((folder / f"{name}.py").read_text("utf-8").splitlines()) >= 100
+    ] == []
 
 
 # as in Frontera: what is below was written against its interface, and only the imports are ours
@@ -260,7 +280,11 @@ class ByDomainSize(scrapyd_dist.strategy.CrawlingStrategy):
 
 
 def test_a_strategy_written_for_frontera_works_by_its_imports() -> None:
-    pages = {**tree(2), f"{SITE}/rl": Page(error="TimeoutError"), f"{SITE}/rr": Page(links=["ftp://x", f"{SITE}/late"])}
+    pages = {
+        **tree(2),
+        f"{SITE}/rl": Page(error="TimeoutError"),
+        f"{SITE}/rr": Page(links=["ftp://x", f"{SITE}/late"]),
+    }
     rig = crawled(ByDomainSize(), pages, f"{SITE}/r")
     assert rig.worker.made.count(f"{SITE}/rl") == 2
     assert len(rig.worker.made) == 5

@@ -32,9 +32,15 @@ from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
-def snapshot(*, waiting: int = 0, members: Sequence[NodeState] = (), paused: bool = False, **fields: Any) -> Snapshot:
+def snapshot(
+    *, waiting: int = 0, members: Sequence[NodeState] = (), paused: bool = False, **fields: Any
+) -> Snapshot:
     nowhere: Any = type("Nowhere", (), {"store": None})
-    slot = SlotCount(slot="", batches={"sealed": 1, "sent": 1, "done": 2, "split": 5}, requests={"sealed": waiting})
+    slot = SlotCount(
+        slot="",
+        batches={"sealed": 1, "sent": 1, "done": 2, "split": 5},
+        requests={"sealed": waiting},
+    )
     scheduler = SchedulerState(
         spec=JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"), members=[*members],
         store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]), paused=paused,
@@ -51,8 +57,12 @@ def node(name: str) -> NodeState:
     return NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True)
 
 
-def at_work(member: NodeState, number: int, done: int = 0, *, size: int = 1000, **fields: Any) -> JobRun:
-    report = WorkerReport(ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done)
+def at_work(
+    member: NodeState, number: int, done: int = 0, *, size: int = 1000, **fields: Any
+) -> JobRun:
+    report = WorkerReport(
+        ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done
+    )
     out = JobRun(batch=Batch(number=number, size=size), number=1, job=f"c.b{number}.a1", member=member, since=0.0,
               start_by=9.0, report=replace(report, **fields))  # fmt: skip
     member.out[out.job] = out
@@ -71,7 +81,9 @@ def test_the_account_balances() -> None:
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
     assert document["requests"] == {"total": 20, "sent": 20, "done": 10, "succeeded": 8}
     assert summary(snapshot(waiting=12))["requests"]["sent"] == 8
-    with_own = summary(snapshot(local_missed=Counter(gone=2, failed=3)))  # of what the producer crawled itself
+    with_own = summary(
+        snapshot(local_missed=Counter(gone=2, failed=3))
+    )  # of what the producer crawled itself
     assert (with_own["gone_urls"], with_own["failed_urls"]) == (3, 4)
 
 
@@ -85,14 +97,27 @@ def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
 
 
 def test_what_runs_is_counted_with_what_is_done() -> None:
-    member = NodeState(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
+    member = NodeState(
+        node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True
+    )
     at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     progress = Progress()
     progress.look([member], 0.0)
     document = summary(
-        snapshot(members=[member], own_items=1, index_pages=3, index_total=6, index_failed=1, progress=progress)
+        snapshot(
+            members=[member],
+            own_items=1,
+            index_pages=3,
+            index_total=6,
+            index_failed=1,
+            progress=progress,
+        )
     )
-    assert (document["requests"]["done"], document["pages"], document["items"]) == (13, 3 + 11 + 7, 1 + 9 + 4)
+    assert (document["requests"]["done"], document["pages"], document["items"]) == (
+        13,
+        3 + 11 + 7,
+        1 + 9 + 4,
+    )
     assert document["nodes"] == [
         {
             "name": "one", "url": "http://one:6800", "state": "up", "reason": "", "unreached": "", "slots": 4,
@@ -105,12 +130,24 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
 
 @pytest.mark.parametrize("state", ["stopped", "incomplete", "finished"])
 def test_once_it_has_ended_nothing_is_out_and_what_is_not_home_is_not_done(state: str) -> None:
-    member = NodeState(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
+    member = NodeState(
+        node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True
+    )
     at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     running, ended = (summary(snapshot(members=[member], state=now)) for now in ("working", state))
     assert (running["items"], running["requests"]["succeeded"]) == (13, 10)
-    assert (ended["items"], ended["pages"], ended["requests"]["succeeded"], ended["requests"]["done"]) == (9, 11, 8, 10)
-    assert [running["batches"][name] for name in ("total", "out", "waiting", "done")] == [4, 1, 1, 2]
+    assert (
+        ended["items"],
+        ended["pages"],
+        ended["requests"]["succeeded"],
+        ended["requests"]["done"],
+    ) == (9, 11, 8, 10)
+    assert [running["batches"][name] for name in ("total", "out", "waiting", "done")] == [
+        4,
+        1,
+        1,
+        2,
+    ]
     assert [ended["batches"][name] for name in ("total", "out", "waiting", "done")] == [4, 0, 2, 2]
     (row,) = ended["nodes"]
     assert (row["running"], row["items"], row["jobs"]) == (0, 9, 2)
@@ -163,7 +200,13 @@ def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
     ],
 )
 def test_exit_codes(fields: dict[str, Any], max_failed: int, code: int) -> None:
-    good = {"failed_urls": 0, "dead_urls": 0, "refused": 0, "index_failed": 0, "batches": {"total": 2, "done": 2}}
+    good = {
+        "failed_urls": 0,
+        "dead_urls": 0,
+        "refused": 0,
+        "index_failed": 0,
+        "batches": {"total": 2, "done": 2},
+    }
     assert exit_code({**good, **fields}, max_failed=max_failed) == code
 
 
@@ -173,7 +216,11 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
         summary={"state": "working", "message": "", "items": 1499},
     )  # fmt: skip
     document = told(row)
-    assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
+    assert (document["state"], document["message"], document["exit_code"]) == (
+        "stopped",
+        "stopped",
+        3,
+    )
     assert (document["crawl"], document["items"]) == ("c", 1499)
 
 
@@ -196,7 +243,11 @@ def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
     assert going["per_s"]["requests"] > 0
     assert going["outlook"]["eta_s"] is not None
     rests = summary(snapshot(progress=progress, paused=True))
-    assert (rests["paused"], rests["outlook"]["eta_s"], set(rests["per_s"].values())) == (True, None, {0.0})
+    assert (rests["paused"], rests["outlook"]["eta_s"], set(rests["per_s"].values())) == (
+        True,
+        None,
+        {0.0},
+    )
 
 
 def test_a_job_without_a_report_waits() -> None:
@@ -238,13 +289,18 @@ def test_a_pace_looks_back_over_its_window_only_never_runs_backwards_and_keeps_l
             (3000, KnownTotals.AT_LEAST, 15.0),
         ),  # it is not known how long the index is
         ({"pages": 0, "total_pages": 1}, (3000, KnownTotals.AT_LEAST, 15.0)),
-        ({"pages": 200, "total_pages": 100}, (3000, KnownTotals.ESTIMATE, 15.0)),  # never fewer than are found
+        (
+            {"pages": 200, "total_pages": 100},
+            (3000, KnownTotals.ESTIMATE, 15.0),
+        ),  # never fewer than are found
         ({"pages": 9, "total_pages": 100, "finding": False}, (3000, KnownTotals.KNOWN, 15.0)),
         ({"finding": False, "rate": 0.0}, (3000, KnownTotals.KNOWN, None)),
         ({"finding": False, "done": 3000}, (3000, KnownTotals.KNOWN, None)),
     ],
 )
-def test_the_outlook(fields: dict[str, Any], expected: tuple[int, KnownTotals, float | None]) -> None:
+def test_the_outlook(
+    fields: dict[str, Any], expected: tuple[int, KnownTotals, float | None]
+) -> None:
     values = {"found": 3000, "done": 1500, "rate": 100.0, "finding": True, **fields}
     assert tuple(outlook(**values).values()) == expected
 
@@ -255,7 +311,9 @@ def test_rates_go_on_when_a_job_ends_and_another_begins() -> None:
     progress.look([member], 0.0)
     gets_to(first, 100)
     progress.look([member], 10.0)
-    assert list(progress.rates("one").values()) == list(progress.rates().values()) == [10, 10, 10, 0]
+    assert (
+        list(progress.rates("one").values()) == list(progress.rates().values()) == [10, 10, 10, 0]
+    )
     gets_to(first, 150, ended=True, missed=2, errors=2)
     member.out.clear()  # what it did at last is in its Out
     second = at_work(member, 2)
@@ -296,7 +354,9 @@ def test_the_one_batch_that_is_far_slower_is_named() -> None:
     assert (named[1]["for_s"], named[0]["job"]) == (SLOW_AFTER + 1, stuck.job)
 
 
-def test_two_batches_are_not_enough_to_call_one_slow_and_the_last_one_is_measured_by_those_that_have_ended() -> None:
+def test_two_batches_are_not_enough_to_call_one_slow_and_the_last_one_is_measured_by_those_that_have_ended() -> (
+    None
+):
     member, progress = node("one"), Progress()
     quick = at_work(member, 1)
     at_work(member, 2)

@@ -32,7 +32,13 @@ from scrapyd_dist.throttle.permits import (
 )
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
-SLOW, FAST, FREE, SHUT, SPENT = "slow.example", "fast.example", "free.example", "shut.example", "spent.example"
+SLOW, FAST, FREE, SHUT, SPENT = (
+    "slow.example",
+    "fast.example",
+    "free.example",
+    "shut.example",
+    "spent.example",
+)
 #: seconds between two permits
 GAPS = {SLOW: 60.0, FAST: 0.0}
 
@@ -51,11 +57,15 @@ class FakeStore:
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         self.asked.append(list(asks))
         answers = tuple(map(self._answer, asks))
-        return TakenPermits(now=self.clock(), version=self.version, changed=self._since(known), answers=answers)
+        return TakenPermits(
+            now=self.clock(), version=self.version, changed=self._since(known), answers=answers
+        )
 
     def _answer(self, ask: PermitRequest) -> PermitReply:
         if ask.domain in (FREE, SHUT, SPENT):
-            return PermitReply(free=ask.domain == FREE, held=ask.domain == SHUT, used_up=ask.domain == SPENT)
+            return PermitReply(
+                free=ask.domain == FREE, held=ask.domain == SHUT, used_up=ask.domain == SPENT
+            )
         gap, permits = GAPS.get(ask.domain, 1.0), []
         for _ in range(ask.count):
             at = max(self.clock(), self.next.get(ask.key, 0.0))
@@ -91,7 +101,9 @@ class Scene(GateBench):
         options = ThrottleOptions(on=True, limit=Limit(hits=1, window=1.0))
         super().__init__(self.store, options, clock=lambda: self.time)
         self.charging = PermitMiddleware(self.gate)
-        self.queue = ThrottledQueue(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
+        self.queue = ThrottledQueue(
+            self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue
+        )
 
     async def pushed(self, *urls: str, **meta: Any) -> None:
         """Push them, and let the store hear of it."""
@@ -165,15 +177,21 @@ async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() ->
 
 async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
     async with scene() as it:
-        await it.pushed("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13)))
+        await it.pushed(
+            "www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13))
+        )
         (asks,) = it.store.asked
         assert len(asks) == 14
-        assert asks[0] == PermitRequest(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
+        assert asks[0] == PermitRequest(
+            key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit
+        )
         assert [it.pop() for _ in range(20)].count(None) == 6
 
 
 @pytest.mark.parametrize("is_used", [True, False])
-async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(*, is_used: bool) -> None:
+async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(
+    *, is_used: bool
+) -> None:
     """An answer from nearer than the site costs nothing."""
     async with scene() as it:
         await it.pushed("a.example")
@@ -240,7 +258,9 @@ async def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_
     async with scene() as it:
         slot = it.busy(FAST)
         first, second = (
-            asyncio.ensure_future(as_any(it.charging.process_request(Request(f"http://{FAST}/{name}"))))
+            asyncio.ensure_future(
+                as_any(it.charging.process_request(Request(f"http://{FAST}/{name}")))
+            )
             for name in "ab"
         )
         await asyncio.sleep(0)
@@ -287,12 +307,16 @@ async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
         assert it.gate.capacity.active(SLOW) == 0
 
 
-async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_fault_of_the_throttle_the_gate_looks_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The crawl is closed, and each request that waits is refused: the end of the crawl waits for them."""
     monkeypatch.setattr(gate, "LOOK", 0.01)
     async with scene() as it:
         slot = it.crawler.engine._slot
-        monkeypatch.setattr(gate, "close_spider", lambda _, reason: setattr(slot, "closing", reason))
+        monkeypatch.setattr(
+            gate, "close_spider", lambda _, reason: setattr(slot, "closing", reason)
+        )
         waiting = await it.beside(Request(f"http://{SHUT}/"))
         monkeypatch.setattr(it.gate.capacity, "sweep", lambda: 1 / 0)
         await it.gate._opened()
@@ -301,7 +325,9 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
         assert slot.closing == "throttle-failed"
 
 
-async def test_what_is_not_needed_any_more_is_handed_back_also_what_the_store_gives_while_the_crawl_ends() -> None:
+async def test_what_is_not_needed_any_more_is_handed_back_also_what_the_store_gives_while_the_crawl_ends() -> (
+    None
+):
     async with scene() as it:
         await it.pushed("a.example", "a.example")
         await it.gate._closed()
@@ -427,7 +453,9 @@ async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_ask
 async def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
     async with scene() as it:
         budgeted = Request("http://a.example/", meta={"domain_max_pages": 7})
-        plain, *others = [Request(url) for url in ("http://www.a.example/", "http://[::1]/", "data:,x")]
+        plain, *others = [
+            Request(url) for url in ("http://www.a.example/", "http://[::1]/", "data:,x")
+        ]
         for request in (plain, budgeted, *others):
             lane = (it.crawler.engine.downloader.get_slot_key(request), it.gate.queue_key(request))
             assert lane_of(lane_name(*lane)) == lane

@@ -16,7 +16,13 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, charge_pages_to, put_in, why_not_heeded
+from scrapyd_dist.middlewares.throttle.install import (
+    AWARE,
+    PLAIN,
+    charge_pages_to,
+    put_in,
+    why_not_heeded,
+)
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PERMIT_ORDER, PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_client import open_for
@@ -78,14 +84,20 @@ THEIRS = {
 }  # fmt: skip
 
 
-def test_scrapy_clusters_settings_work_as_they_are_once_it_is_on_and_ours_go_before_theirs_one_by_one() -> None:
+def test_scrapy_clusters_settings_work_as_they_are_once_it_is_on_and_ours_go_before_theirs_one_by_one() -> (
+    None
+):
     assert options({"DISTRIBUTED_THROTTLE": True, **THEIRS}) == ThrottleOptions(
         on=True, limit=Limit(hits=10, window=60.0, moderated=False), moderated=False, per_spider=True, per_ip=True,
         public_ip="http://ip.example/raw", public_ip_regex=r"(\d+\.\d+)", public_ip_refresh=30.0, max_pages=100,
     )  # fmt: skip
     assert not options(THEIRS).on
     found = options(THEIRS, HITS=3, PER_SPIDER=False, MAX_PAGES="")
-    assert (found.limit, found.per_spider, found.max_pages) == (Limit(hits=3, window=60.0, moderated=False), False, 100)
+    assert (found.limit, found.per_spider, found.max_pages) == (
+        Limit(hits=3, window=60.0, moderated=False),
+        False,
+        100,
+    )
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -121,24 +133,37 @@ JOB = '{"crawl": "c", "batch": 1, "attempt": 1}'
 
 
 def installed(**values: Any) -> Settings:
-    made = Settings({"TWISTED_REACTOR_ENABLED": False, "DISTRIBUTED_THROTTLE": True, **values}, priority="project")
+    made = Settings(
+        {"TWISTED_REACTOR_ENABLED": False, "DISTRIBUTED_THROTTLE": True, **values},
+        priority="project",
+    )
     put_in(made)
     return made
 
 
 def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
-    assert Settings()[QUEUE] in (AWARE, PLAIN), "in this Scrapy it cannot take the place of the usual queue"
+    assert Settings()[QUEUE] in (AWARE, PLAIN), (
+        "in this Scrapy it cannot take the place of the usual queue"
+    )
     made = installed()
     assert made[QUEUE] is ThrottledQueue
-    orders: dict[Any, int] = dict(made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES"))
+    orders: dict[Any, int] = dict(
+        made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES")
+    )
     assert orders[PermitMiddleware] == PERMIT_ORDER == max(orders.values())
     put_in(made)
     assert made[QUEUE] is ThrottledQueue
     off = installed(DISTRIBUTED_THROTTLE=False)
     assert (off[QUEUE], options_of(off).on) == (Settings()[QUEUE], False)
     assert not off["DOWNLOADER_MIDDLEWARES"]
-    unsaid = installed(DISTRIBUTED_THROTTLE=None)  # Scrapy's own queue is there until there is a rule
-    assert (options_of(unsaid).on, unsaid[QUEUE], why_not_heeded(unsaid)) == (False, HeedingQueue, "")
+    unsaid = installed(
+        DISTRIBUTED_THROTTLE=None
+    )  # Scrapy's own queue is there until there is a rule
+    assert (options_of(unsaid).on, unsaid[QUEUE], why_not_heeded(unsaid)) == (
+        False,
+        HeedingQueue,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +173,10 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
         ({QUEUE: ScrapyPriorityQueue}, QUEUE),
         ({"CONCURRENT_REQUESTS_PER_IP": "2"}, "CONCURRENT_REQUESTS_PER_IP"),
         ({"DISTRIBUTED_STORE": "cassandra://there"}, "cassandra"),
-        ({}, "Nothing says where the store of the throttle is"),  # one of its own would be a limit of its own
+        (
+            {},
+            "Nothing says where the store of the throttle is",
+        ),  # one of its own would be a limit of its own
         ({START_URLS: "", "DISTRIBUTED_JOB": JOB}, "its job was told of no store"),
     ],
 )
@@ -167,8 +195,14 @@ def test_what_it_cannot_do_is_one_sentence_and_does_not_turn_it_off(
     ("values", "named"),
     [
         ({"DISTRIBUTED_THROTTLE": False}, "DISTRIBUTED_THROTTLE is False"),
-        ({"DISTRIBUTED_THROTTLE": None, QUEUE: "queuelib.PriorityQueue"}, "SCHEDULER_PRIORITY_QUEUE is queuelib"),
-        ({"DISTRIBUTED_THROTTLE": None, "CONCURRENT_REQUESTS_PER_IP": 2}, "CONCURRENT_REQUESTS_PER_IP"),
+        (
+            {"DISTRIBUTED_THROTTLE": None, QUEUE: "queuelib.PriorityQueue"},
+            "SCHEDULER_PRIORITY_QUEUE is queuelib",
+        ),
+        (
+            {"DISTRIBUTED_THROTTLE": None, "CONCURRENT_REQUESTS_PER_IP": 2},
+            "CONCURRENT_REQUESTS_PER_IP",
+        ),
     ],
 )
 def test_what_keeps_a_crawl_from_heeding_rules_is_named(values: dict[str, Any], named: str) -> None:
@@ -179,14 +213,26 @@ def test_what_keeps_a_crawl_from_heeding_rules_is_named(values: dict[str, Any], 
 
 def budget(settings: dict[str, Any] | None = None, most: int | None = None) -> PageBudget:
     options = ThrottleOptions(on=True, max_pages=most)
-    return PageBudget(options, get_crawler(Spider, {"DISTRIBUTED_ENABLED": False, **(settings or {})}))
+    return PageBudget(
+        options, get_crawler(Spider, {"DISTRIBUTED_ENABLED": False, **(settings or {})})
+    )
 
 
 @pytest.mark.parametrize(
     ("most", "said", "pages_"),
-    [(None, None, None), (None, 0, None), (None, 5, 5), (9, None, 9), (9, 0, 9), (9, 5, 5), (9, 50, 9)],
+    [
+        (None, None, None),
+        (None, 0, None),
+        (None, 5, 5),
+        (9, None, 9),
+        (9, 0, 9),
+        (9, 5, 5),
+        (9, 50, 9),
+    ],
 )
-def test_of_two_budgets_the_smaller_holds(most: int | None, said: int | None, pages_: int | None) -> None:
+def test_of_two_budgets_the_smaller_holds(
+    most: int | None, said: int | None, pages_: int | None
+) -> None:
     assert budget(most=most).pages_of(Request("http://shop.example/", meta={META: said})) == pages_
 
 
@@ -218,8 +264,12 @@ def test_all_processes_of_a_crawl_share_its_budget_and_no_other_crawl_of_that_na
     assert budget(settings).name == name
 
 
-def test_a_producer_counts_with_its_workers_and_a_process_without_a_crawl_has_its_own_budget() -> None:
-    crawler = get_crawler(Spider, {"DISTRIBUTED_CRAWL": "shop", "DISTRIBUTED_THROTTLE_MAX_PAGES": 5})
+def test_a_producer_counts_with_its_workers_and_a_process_without_a_crawl_has_its_own_budget() -> (
+    None
+):
+    crawler = get_crawler(
+        Spider, {"DISTRIBUTED_CRAWL": "shop", "DISTRIBUTED_THROTTLE_MAX_PAGES": 5}
+    )
     charge_pages_to(crawler, "shop.1a2b3c4d")
     assert Gate.of(crawler).budget.name == "shop.1a2b3c4d"
     mine, yours = budget(), budget()
@@ -233,7 +283,11 @@ URL = "http://ip.example/raw"
 
 
 def egress(
-    fetch: Callable[[str], str] | None = None, *, bind: Any = None, refresh: float = 60.0, **options: Any
+    fetch: Callable[[str], str] | None = None,
+    *,
+    bind: Any = None,
+    refresh: float = 60.0,
+    **options: Any,
 ) -> Egress:
     settings = {"DOWNLOAD_BIND_ADDRESS": bind} if bind else {}
     wanted = ThrottleOptions(on=True, public_ip_refresh=refresh, **{"per_ip": True, **options})
@@ -255,7 +309,11 @@ PUBLIC = "203.0.113.7"
         ("127.0.0.2", {}, "127.0.0.2"),
         (("127.0.0.2", 0), {}, "127.0.0.2"),
         ("127.0.0.2", {"bindaddress": "::0:1"}, "::1"),
-        (None, {"proxy": "http://user:secret@Proxy.Example:8080", "bindaddress": "127.0.0.2"}, "proxy.example"),
+        (
+            None,
+            {"proxy": "http://user:secret@Proxy.Example:8080", "bindaddress": "127.0.0.2"},
+            "proxy.example",
+        ),
         (None, {"proxy": "10.0.0.1:3128"}, "10.0.0.1"),
         (None, {"proxy": "http://[::0:2]:3128"}, "::2"),
         # What the environment names is the way of the page that tells the address, too.
@@ -273,7 +331,11 @@ def test_what_is_a_requests_own_is_told_apart_from_what_all_others_share() -> No
     request = Request("http://shop.example/", meta={"bindaddress": ("127.0.0.2", 0)})
     found = egress(public_ip=PUBLIC)
     assert found.settled.is_set()
-    assert (found.own(request), found.machine, found.own(request.replace(meta={}))) == ("127.0.0.2", PUBLIC, "")
+    assert (found.own(request), found.machine, found.own(request.replace(meta={}))) == (
+        "127.0.0.2",
+        PUBLIC,
+        "",
+    )
     assert egress().machine == UNKNOWN
     assert egress(per_ip=False).own(request) == ""
 

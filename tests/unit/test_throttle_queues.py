@@ -13,7 +13,12 @@ from scrapyd_dist.middlewares.throttle.domain_queues import (
     DomainStatus,
     QueueKey,
 )
-from scrapyd_dist.middlewares.throttle.downloader_capacity import FEW, STALE, TOGETHER, DownloaderCapacity
+from scrapyd_dist.middlewares.throttle.downloader_capacity import (
+    FEW,
+    STALE,
+    TOGETHER,
+    DownloaderCapacity,
+)
 from scrapyd_dist.middlewares.throttle.throttle_client import FRESH, ClockOffset
 
 from scrapyd_dist.throttle.permits import Permit, PermitReply
@@ -27,7 +32,9 @@ def given(*moments: float, **more: Any) -> PermitReply:
     return PermitReply(permits=tuple(Permit(key="k", at=moment) for moment in moments), **more)
 
 
-def line(waiting: int = 100, pages: int | None = None, *, has: tuple[float, ...] = (), now: float = 0.0) -> DomainQueue:
+def line(
+    waiting: int = 100, pages: int | None = None, *, has: tuple[float, ...] = (), now: float = 0.0
+) -> DomainQueue:
     """A queue of so many requests, which has got permits for these moments."""
     made = DomainQueue(QueueKey("a.example", "", pages), waiting=waiting)
     if has:
@@ -42,7 +49,9 @@ def test_at_first_two_are_asked_for_since_two_tell_how_far_they_lie_apart() -> N
     assert it.spacing == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("spacing", "ahead"), [(1.0, 1), (AHEAD / 4, 5), (AHEAD / 100, MOST_AHEAD), (0.0, MOST_AHEAD)])
+@pytest.mark.parametrize(
+    ("spacing", "ahead"), [(1.0, 1), (AHEAD / 4, 5), (AHEAD / 100, MOST_AHEAD), (0.0, MOST_AHEAD)]
+)
 def test_a_quarter_of_a_second_is_taken_ahead(spacing: float, ahead: int) -> None:
     it = line(has=(1.0, 1.0 + spacing), now=0.9)
     it.permits.clear()
@@ -62,7 +71,12 @@ def test_they_are_asked_for_by_the_half_dozen() -> None:
 
 def test_a_permit_is_good_from_its_moment_on_and_not_for_long() -> None:
     it = line(has=(1.0, 2.0))
-    assert [it.due(now) for now in (0.999, 1.0, 1.0 + STALE / 2, 1.0 + 2 * STALE)] == [False, True, True, False]
+    assert [it.due(now) for now in (0.999, 1.0, 1.0 + STALE / 2, 1.0 + 2 * STALE)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     assert it.next_look(0.5) == 1.0
     assert it.next_look(1.1) == 1.0 + STALE
     assert [held.due for held in it.take_stale(1.0 + 2 * STALE)] == [1.0]
@@ -85,8 +99,12 @@ def test_what_no_request_waits_for_or_new_rules_may_change_is_given_up() -> None
     assert it.missing(1.5, 9) == 1  # the one that is due is still good, and two are wanted
 
 
-@pytest.mark.parametrize(("answer", "standing"), [(PermitReply(free=True), "free"), (PermitReply(held=True), "held")])
-def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(answer: PermitReply, standing: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "standing"), [(PermitReply(free=True), "free"), (PermitReply(held=True), "held")]
+)
+def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(
+    answer: PermitReply, standing: str
+) -> None:
     it = line()
     it.receive(answer, ours, 0.0)
     assert it.standing is DomainStatus(standing)
@@ -110,7 +128,9 @@ def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
     assert it.standing == "used-up"
 
 
-def test_a_budget_is_used_up_however_often_the_rules_change_and_a_page_that_came_back_is_used() -> None:
+def test_a_budget_is_used_up_however_often_the_rules_change_and_a_page_that_came_back_is_used() -> (
+    None
+):
     """Each slow-down of any domain is such a change: in a broad crawl, that is each second."""
     it = line(pages=10)
     it.receive(given(used_up=True), ours, 5.0)
@@ -149,7 +169,9 @@ def places(of_engine: int, a_second: int, now: list[float]) -> DownloaderCapacit
         (0, 9, 0, 0), (0, 10, 0, 1),  # where hardly anything leaves, nothing is asked for ahead
     ],
 )  # fmt: skip
-def test_how_many_permits_are_asked_for(room: int, a_second: int, open_now: int, quota: int) -> None:
+def test_how_many_permits_are_asked_for(
+    room: int, a_second: int, open_now: int, quota: int
+) -> None:
     assert places(room, a_second, [1.0]).quota(open_now) == quota
 
 

@@ -88,7 +88,9 @@ class Latency:
         self.told, self.time = list[SiteNews](), 100.0
         self.latencies = Latencies(2.0, 30.0, self.told.append, lambda: self.time)
 
-    def add(self, *latencies: float, good: bool = True, domain: str = "d", after: float = 0.0) -> None:
+    def add(
+        self, *latencies: float, good: bool = True, domain: str = "d", after: float = 0.0
+    ) -> None:
         for latency in latencies:
             self.time += after
             self.latencies.add(domain, latency, good=good)
@@ -148,15 +150,30 @@ BODY = b"\xef\xbb\xbfUser-agent: mybot\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-d
     [
         (BODY, "", {}, [0.5]),
         (BODY, "mybot", {}, [3.0]),
-        (BODY, "", {"url": "http://cdn.example/bots", "redirect_urls": ["http://shop.co.uk/robots.txt"]}, [0.5]),
+        (
+            BODY,
+            "",
+            {"url": "http://cdn.example/bots", "redirect_urls": ["http://shop.co.uk/robots.txt"]},
+            [0.5],
+        ),
         (BODY, "", {"status": 503}, []),
         (BODY, "", {"url": "http://b.shop.co.uk/page/robots.txt"}, []),
         (b"User-agent: *\nDisallow: /x", "", {}, [0.0]),  # it may have asked for one before
         (BODY, "", {"status": 404}, [0.0]),
     ],
-    ids=["any agent", "its own", "of the domain before redirects", "an error", "another page", "none", "gone"],
+    ids=[
+        "any agent",
+        "its own",
+        "of the domain before redirects",
+        "an error",
+        "another page",
+        "none",
+        "gone",
+    ],
 )
-def test_the_delay_of_a_robots_txt_is_told(body: bytes, agent: str, given: dict[str, Any], delays: list[float]) -> None:
+def test_the_delay_of_a_robots_txt_is_told(
+    body: bytes, agent: str, given: dict[str, Any], delays: list[float]
+) -> None:
     it = Robots(agent)
     it.answer(**{"url": ROBOTS, "body": body, **given})
     assert it.told == [SiteNews(domain="shop.co.uk", crawl_delay=delay) for delay in delays]
@@ -171,7 +188,11 @@ def test_the_longest_delay_of_a_domains_hosts_is_told_again_while_it_is_crawled(
     it.answer("http://b.shop.co.uk/page")
     assert [news.crawl_delay for news in it.told] == [0.5, 0.5, 0.0]
     it.time += 1
-    for url in ("http://b.shop.co.uk/page", "http://a.shop.co.uk/page", "http://other.example/page"):
+    for url in (
+        "http://b.shop.co.uk/page",
+        "http://a.shop.co.uk/page",
+        "http://other.example/page",
+    ):
         it.answer(url)
     assert it.told[3:] == [SiteNews(domain="shop.co.uk", crawl_delay=0.5)]
 

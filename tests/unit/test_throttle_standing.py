@@ -6,8 +6,25 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.throttle.domain_status import LONGEST, RECOVERY, REFUSED_GAP, SLOWEST, DomainRules, heeded, terms_of
-from scrapyd_dist.throttle.permits import ALL, SECOND, Limit, PermitReply, PermitRequest, Rule, SiteNews, WindowTerms
+from scrapyd_dist.throttle.domain_status import (
+    LONGEST,
+    RECOVERY,
+    REFUSED_GAP,
+    SLOWEST,
+    DomainRules,
+    heeded,
+    terms_of,
+)
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    SECOND,
+    Limit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+    SiteNews,
+    WindowTerms,
+)
 
 NOW = 1_800_000_000 * SECOND
 LIMIT = Limit(hits=20, window=4.0)
@@ -59,11 +76,15 @@ LIMITS: dict[str, tuple[Limit | None, dict[str, Any], WindowTerms | PermitReply]
 
 
 @pytest.mark.parametrize(("limit", "given", "expected"), LIMITS.values(), ids=LIMITS)
-def test_what_limits(limit: Limit | None, given: dict[str, Any], expected: WindowTerms | PermitReply) -> None:
+def test_what_limits(
+    limit: Limit | None, given: dict[str, Any], expected: WindowTerms | PermitReply
+) -> None:
     assert terms(limit, **given) == expected
 
 
-@pytest.mark.parametrize(("hits", "scale", "used"), [(100, 0.29, 29), (10, 0.3, 3), (7, 0.99, 6), (1, 1.0, 1)])
+@pytest.mark.parametrize(
+    ("hits", "scale", "used"), [(100, 0.29, 29), (10, 0.3, 3), (7, 0.99, 6), (1, 1.0, 1)]
+)
 def test_hits_are_rounded_down_after_scaling(hits: int, scale: float, used: int) -> None:
     found = terms(Limit(hits=hits, window=1.0, moderated=False), own=Rule(scale=scale))
     assert isinstance(found, WindowTerms)
@@ -71,7 +92,8 @@ def test_hits_are_rounded_down_after_scaling(hits: int, scale: float, used: int)
 
 
 @pytest.mark.parametrize(
-    "rule", [Rule(blocked=True), Rule(paused=True), Rule(scale=0.0), Rule(hits=5, window=1.0, scale=0.1)]
+    "rule",
+    [Rule(blocked=True), Rule(paused=True), Rule(scale=0.0), Rule(hits=5, window=1.0, scale=0.1)],
 )
 def test_what_is_blocked_or_paused_or_scaled_to_nothing_is_held(rule: Rule) -> None:
     assert terms(own=rule) == terms(all=rule) == HELD
@@ -88,7 +110,9 @@ def test_a_refusal_halves_the_rate_and_a_domain_without_a_limit_gets_one_for_a_w
     assert terms(BURST, standing=refused()) == WindowTerms(hits=10, window=4 * SECOND)
     one = Limit(hits=1, window=2.0, moderated=False)
     assert terms(one, standing=refused()) == WindowTerms(hits=1, window=4 * SECOND)
-    assert terms(None, standing=refused()) == WindowTerms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
+    assert terms(None, standing=refused()) == WindowTerms(
+        gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP
+    )
     assert terms(None, standing=refused(), now=NOW + RECOVERY) == FREE
 
 
@@ -102,7 +126,9 @@ def test_another_one_halves_it_again_down_to_a_floor_but_not_one_from_before() -
         now += 2 * SECOND
         slow = refused(slow, now)
     assert slow.pace == SLOWEST
-    assert terms(BURST, standing=slow, now=now) == WindowTerms(hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST)))
+    assert terms(BURST, standing=slow, now=now) == WindowTerms(
+        hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST))
+    )
 
 
 def test_the_rate_comes_back_by_itself() -> None:
@@ -135,7 +161,9 @@ def test_a_crawl_delay_goes_before_a_faster_limit_only() -> None:
     assert terms(None, standing=asked) == delayed
     assert terms(standing=asked) == replace(delayed, window=4 * SECOND)
     assert terms(BURST, standing=asked) == replace(delayed, hits=20, window=4 * SECOND)
-    assert terms(Limit(hits=1, window=9.0), standing=asked) == replace(delayed, window=9 * SECOND, gap=9 * SECOND)
+    assert terms(Limit(hits=1, window=9.0), standing=asked) == replace(
+        delayed, window=9 * SECOND, gap=9 * SECOND
+    )
 
 
 def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so() -> None:
@@ -145,7 +173,9 @@ def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so
     assert (later.delay, slower) == (SECOND, False)
 
 
-def test_the_gap_goes_up_at_once_and_down_by_halves_but_not_by_bad_answers_and_it_has_a_ceiling() -> None:
+def test_the_gap_goes_up_at_once_and_down_by_halves_but_not_by_bad_answers_and_it_has_a_ceiling() -> (
+    None
+):
     up, slower = heeded(DomainRules(), news(target_gap=0.5), NOW)
     assert (up.gap, slower) == (SECOND // 2, True)
     down, slower = heeded(up, news(target_gap=0.1), NOW)

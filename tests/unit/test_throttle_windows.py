@@ -57,20 +57,30 @@ def granted(grants: list[int], terms: WindowTerms, count: int, start: int) -> li
 def keeps(grants: list[int], terms: WindowTerms, at: int) -> bool:
     """Whether no window with the grant of this moment has more than its hits, and its neighbours are far enough."""
     place = grants.index(at)
-    near = all(later - earlier >= terms.gap for earlier, later in pairwise(grants[max(0, place - 1) : place + 2]))
+    near = all(
+        later - earlier >= terms.gap
+        for earlier, later in pairwise(grants[max(0, place - 1) : place + 2])
+    )
     if not terms.hits:
         return near
-    runs = (grants[first : first + terms.hits + 1] for first in range(max(0, place - terms.hits), place + 1))
+    runs = (
+        grants[first : first + terms.hits + 1]
+        for first in range(max(0, place - terms.hits), place + 1)
+    )
     return near and all(run[-1] - run[0] >= terms.window for run in runs if len(run) > terms.hits)
 
 
 @pytest.mark.parametrize("some", TERMS)
-def test_endless_asking_gets_all_that_there_is_and_one_by_one_or_all_at_once_is_the_same(some: WindowTerms) -> None:
+def test_endless_asking_gets_all_that_there_is_and_one_by_one_or_all_at_once_is_the_same(
+    some: WindowTerms,
+) -> None:
     ledger = Ledger()
     given = [at for _ in range(30) for at in ledger.take(some, 4, 1_000)]
     hits = some.hits or 1
     span = max(some.window if some.hits else 0, hits * some.gap)
-    assert given == [1_000 + number // hits * span + number % hits * some.gap for number in range(120)]
+    assert given == [
+        1_000 + number // hits * span + number % hits * some.gap for number in range(120)
+    ]
     one, other = Ledger(), Ledger()
     assert [one.take(some, 1, 5)[0] for _ in range(20)] == other.take(some, 20, 5)
 
@@ -90,7 +100,9 @@ STEPS: dict[str, tuple[list[tuple[WindowTerms, int, int] | int], list[int]]] = {
 
 
 @pytest.mark.parametrize(("steps", "last"), STEPS.values(), ids=STEPS)
-def test_what_is_given_out(steps: list[tuple[WindowTerms, int, int] | int], last: list[int]) -> None:
+def test_what_is_given_out(
+    steps: list[tuple[WindowTerms, int, int] | int], last: list[int]
+) -> None:
     ledger, given = Ledger(), list[int]()
     for step in steps:
         if isinstance(step, int):
@@ -154,7 +166,9 @@ class Taken(NamedTuple):
     ever: list[int]
 
 
-def played(ledger: Ledger, steps: list[tuple[str, int]], changes: list[WindowTerms], most: int = 7) -> Iterator[Taken]:
+def played(
+    ledger: Ledger, steps: list[tuple[str, int]], changes: list[WindowTerms], most: int = 7
+) -> Iterator[Taken]:
     now, ever = 1_000, list[int]()
     for place, (what, number) in enumerate(steps):
         if what == "wait":
@@ -171,14 +185,18 @@ def played(ledger: Ledger, steps: list[tuple[str, int]], changes: list[WindowTer
 
 @settings(max_examples=150)
 @given(some=terms, steps=steps)
-def test_no_window_has_more_than_its_hits_whatever_was_done(some: WindowTerms, steps: list[tuple[str, int]]) -> None:
+def test_no_window_has_more_than_its_hits_whatever_was_done(
+    some: WindowTerms, steps: list[tuple[str, int]]
+) -> None:
     for taken in played(Ledger(), steps, [some]):
         assert all(keeps(taken.ever, some, at) for at in taken.at)
 
 
 @settings(max_examples=100)
 @given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
-def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[WindowTerms]) -> None:
+def test_what_is_known_to_be_full_changes_no_answer(
+    steps: list[tuple[str, int]], changes: list[WindowTerms]
+) -> None:
     ledger = Ledger()
     for taken in played(ledger, steps, changes):
         assert taken.at == granted(taken.before, taken.by, len(taken.at), taken.now)

@@ -11,9 +11,13 @@ from scrapyd_dist.cli.commands import CODES
 ROOT = Path(__file__).parents[2]
 ROWS = read_rows()
 #: those with real processes that each change must pass
-CORE = [row for row in ROWS if row.in_core and (ROOT / "tests/acceptance" / f"{row.file}.py").exists()]
+CORE = [
+    row for row in ROWS if row.in_core and (ROOT / "tests/acceptance" / f"{row.file}.py").exists()
+]
 #: the texts of their files, without the rows of `make full`
-TEXTS = {row.file: (ROOT / "tests/acceptance" / f"{row.file}.py").read_text("utf-8") for row in CORE}
+TEXTS = {
+    row.file: (ROOT / "tests/acceptance" / f"{row.file}.py").read_text("utf-8") for row in CORE
+}
 for row in ROWS:
     if not row.in_core and row.file in TEXTS:
         TEXTS[row.file] = TEXTS[row.file].replace(row.source, "")
@@ -44,7 +48,11 @@ def test_no_row_names_a_promise_that_is_not_made() -> None:
 def test_each_command_is_run_by_a_row_in_the_core(command: str) -> None:
     words = command.removesuffix(" list").split()
     typed = re.compile(r"\W+".join(words))
-    assert [text for text in TEXTS.values() if typed.search(text) or all(f'"{word}"' in text for word in words)]
+    assert [
+        text
+        for text in TEXTS.values()
+        if typed.search(text) or all(f'"{word}"' in text for word in words)
+    ]
 
 
 @pytest.mark.parametrize(("row", "answer", "shown"), PARITY, ids=[row for row, *_ in PARITY])

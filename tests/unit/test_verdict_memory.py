@@ -23,7 +23,9 @@ from scrapyd_dist.scrapyd.api import Call, Chunk, JobState
 from scrapyd_dist.store import Store
 
 NODE = Node.parse("http://web1:6800/", name="web1")
-CRAWL = Crawl(id="six", project="shop", spider="links", created=1_795_000_000.0, state=CrawlState.FINISHED)
+CRAWL = Crawl(
+    id="six", project="shop", spider="links", created=1_795_000_000.0, state=CrawlState.FINISHED
+)
 BEGAN = datetime.fromtimestamp(CRAWL.created, timezone.utc).replace(tzinfo=None)
 JOB = "six.w1.a1"
 ROW = Listed(
@@ -53,7 +55,11 @@ class Shelf:
     def send(self, node: Node, call: Call[Any], *, timeout: float | None = None) -> Any:
         body = self.files.get(call.path)
         now = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-        return None if body is None else Chunk(body=body, start=0, total=len(body), date=now, modified=now)
+        return (
+            None
+            if body is None
+            else Chunk(body=body, start=0, total=len(body), date=now, modified=now)
+        )
 
 
 @pytest.fixture
@@ -70,7 +76,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def words_on(folder: Path, shelf: Shelf, *rows: Listed) -> list[tuple[str, int | None, int | None, int | None, str]]:
+def words_on(
+    folder: Path, shelf: Shelf, *rows: Listed
+) -> list[tuple[str, int | None, int | None, int | None, str]]:
     """State, pages, items, errors and reason, as a new command tells them."""
     with closing(Context(folder)) as context:
         context.sender = shelf
@@ -82,13 +90,17 @@ def words_on(folder: Path, shelf: Shelf, *rows: Listed) -> list[tuple[str, int |
 GOOD = ("finished", 98, 98, 2, "2 of 100 URLs failed")
 
 
-def test_what_was_said_of_a_worker_stays_when_its_report_is_removed(tmp_path: Path, store: Store, shelf: Shelf) -> None:
+def test_what_was_said_of_a_worker_stays_when_its_report_is_removed(
+    tmp_path: Path, store: Store, shelf: Shelf
+) -> None:
     assert words_on(tmp_path, shelf, ROW) == [GOOD]
     shelf.files.clear()
     assert words_on(tmp_path, shelf, ROW) == [GOOD]
 
 
-def test_what_a_crawl_has_written_down_is_told_by_commands(tmp_path: Path, store: Store, shelf: Shelf) -> None:
+def test_what_a_crawl_has_written_down_is_told_by_commands(
+    tmp_path: Path, store: Store, shelf: Shelf
+) -> None:
     verdict = by_report(JobState.FINISHED, read_report(json.dumps(REPORT).encode()))
     home = home_of(CRAWL.id, CRAWL.created)
     store.keep_verdicts([verdict.kept(key_of_attempt(NODE.url, home, JOB), 1.0)])
@@ -113,7 +125,9 @@ def test_a_job_that_is_given_an_old_id_changes_nothing_of_the_old_job(
     store.add_crawl(later)
     report = {**REPORT, "pages": 7, "items": 7, "failed": [], "missed": 0, "errors": 0, "stats": {}}
     shelf.files[report_path(home_of("six", later.created), JOB)] = json.dumps(report).encode()
-    again = replace(ROW, started=BEGAN + timedelta(seconds=605), ended=BEGAN + timedelta(seconds=630))
+    again = replace(
+        ROW, started=BEGAN + timedelta(seconds=605), ended=BEGAN + timedelta(seconds=630)
+    )
     assert words_on(tmp_path, shelf, ROW, again) == [
         ("unknown", None, None, None, CAME_AGAIN), ("finished", 7, 7, None, ""),
     ]  # fmt: skip
@@ -136,7 +150,9 @@ def test_a_crawl_that_is_called_like_an_old_one_gives_it_nothing(
     store.forget(CRAWL.id)
     later = replace(CRAWL, created=CRAWL.created + after.total_seconds(), options={"settings": {}})
     store.add_crawl(later)
-    shelf.files[report_path(home_of("six", later.created), JOB)] = json.dumps({**REPORT, "pages": 7}).encode()
+    shelf.files[report_path(home_of("six", later.created), JOB)] = json.dumps(
+        {**REPORT, "pages": 7}
+    ).encode()
     assert words_on(tmp_path, shelf, ROW)[0][1] != 7
     with closing(Context(tmp_path)) as context:
         assert Judge(context, [ROW]).of_store(ROW) is None
@@ -165,7 +181,9 @@ def test_what_is_not_known_is_not_written_down(tmp_path: Path, store: Store, she
 def test_while_a_crawl_runs_no_word_on_a_worker_that_has_ended_is_the_last(
     tmp_path: Path, store: Store, shelf: Shelf
 ) -> None:
-    begun = {"schema": 1, "state": "running", "updated": 5.5} | dict.fromkeys(("requests", "done", "missed"), 0)
+    begun = {"schema": 1, "state": "running", "updated": 5.5} | dict.fromkeys(
+        ("requests", "done", "missed"), 0
+    )
     report = report_path(home_of(CRAWL.id, CRAWL.created), JOB)
     shelf.files = {report: json.dumps({**begun, "pages": 0, "items": 0, "stats": {}}).encode()}
     store.update_crawl("six", state=CrawlState.WORKING)
@@ -174,8 +192,14 @@ def test_while_a_crawl_runs_no_word_on_a_worker_that_has_ended_is_the_last(
     assert words_on(tmp_path, shelf, ROW)[0][0] == "cancelled", "its crawl had no need of it"
 
 
-def test_a_job_that_was_killed_by_a_command_did_not_die(tmp_path: Path, store: Store, shelf: Shelf) -> None:
-    died = by_report(JobState.FINISHED, read_report(json.dumps({**REPORT, "state": "running"}).encode()))
-    store.keep_verdicts([died.kept(key_of_attempt(NODE.url, home_of(CRAWL.id, CRAWL.created), JOB), 1.0)])
+def test_a_job_that_was_killed_by_a_command_did_not_die(
+    tmp_path: Path, store: Store, shelf: Shelf
+) -> None:
+    died = by_report(
+        JobState.FINISHED, read_report(json.dumps({**REPORT, "state": "running"}).encode())
+    )
+    store.keep_verdicts(
+        [died.kept(key_of_attempt(NODE.url, home_of(CRAWL.id, CRAWL.created), JOB), 1.0)]
+    )
     note(tmp_path, ROW, "KILL")
     assert (died.outcome, words_on(tmp_path, shelf, ROW)[0][0]) == (Outcome.DIED, "killed")

@@ -45,7 +45,9 @@ def sorted_as_scrapyd_does(names: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("beside", [[], ["r9-main"], ["1_10"], ["0_1"], ["2"], ["v3"]])
-def test_scrapyd_sorts_deployments_by_time_and_crawls_first_in_both_of_its_orders(beside: list[str]) -> None:
+def test_scrapyd_sorts_deployments_by_time_and_crawls_first_in_both_of_its_orders(
+    beside: list[str],
+) -> None:
     dice = random.Random(7)
 
     def named(second: int, *, for_crawl: bool = False) -> str:
@@ -59,7 +61,10 @@ def test_scrapyd_sorts_deployments_by_time_and_crawls_first_in_both_of_its_order
     names = [*crawls, *deployed, *beside]
     assert [sanitised(name) for name in names] == names
     dice.shuffle(names)
-    assert [name for name in sorted_as_scrapyd_does(names) if name not in beside] == [*crawls, *deployed]
+    assert [name for name in sorted_as_scrapyd_does(names) if name not in beside] == [
+        *crawls,
+        *deployed,
+    ]
     others = [*crawls, *(beside or [str(AT - 1000)])]
     assert not is_crawls(sorted_as_scrapyd_does(others)[-1])
     assert newest(names) == deployed[-1]
@@ -69,7 +74,9 @@ def test_scrapyd_sorts_deployments_by_time_and_crawls_first_in_both_of_its_order
 @pytest.mark.parametrize("dirty", [False, True])
 @pytest.mark.parametrize("for_crawl", [False, True])
 @pytest.mark.parametrize("content", [HASH, "0" * 12, "f" * 12])
-def test_a_name_tells_time_content_and_kind(content: str, for_crawl: bool, dirty: bool, label: str) -> None:
+def test_a_name_tells_time_content_and_kind(
+    content: str, for_crawl: bool, dirty: bool, label: str
+) -> None:
     name = version_name(content, NOON, for_crawl=for_crawl, dirty=dirty, label=label)
     assert (hash_in(name), made_at(name), is_crawls(name)) == (content, AT, for_crawl)
 
@@ -77,17 +84,28 @@ def test_a_name_tells_time_content_and_kind(content: str, for_crawl: bool, dirty
 def test_names_of_scrapyd_deploy_are_understood() -> None:
     assert (hash_in("1763859938"), made_at("1763859938")) == (None, 1763859938)
     # What only looks like seconds or a stamp is no time.
-    assert [made_at(name) for name in ("9999999999", f"20261120T120000Z-{HASH}", "1_10", "20261120")] == [None] * 4
+    assert [
+        made_at(name) for name in ("9999999999", f"20261120T120000Z-{HASH}", "1_10", "20261120")
+    ] == [None] * 4
 
 
 def test_a_label_stands_behind_the_hash_and_scrapyd_lists_other_names_in_another_form() -> None:
     name = version_name(HASH, NOON, label="git-r10-main", dirty=True)
     assert name == "1795176000-001250999896491-git-r10-main-dev" == sanitised(name)
-    assert [sanitised(name) for name in ("1.10", "r9-master", "v 1/é")] == ["1_10", "r9-master", "v_1__"]
+    assert [sanitised(name) for name in ("1.10", "r9-master", "v 1/é")] == [
+        "1_10",
+        "r9-master",
+        "v_1__",
+    ]
 
 
 def test_a_new_name_is_later_than_all_kinds() -> None:
-    there = [OLD, str(AT + 5), version_name(HASH, NOON + timedelta(seconds=7), for_crawl=True), "r9"]
+    there = [
+        OLD,
+        str(AT + 5),
+        version_name(HASH, NOON + timedelta(seconds=7), for_crawl=True),
+        "r9",
+    ]
     assert later_than(NOON, there) == NOON + timedelta(seconds=8)
 
 
@@ -115,12 +133,20 @@ class TestWhichCounts:
     def test_what_sorts_behind_it_is_told(self) -> None:
         assert behind((self.FIRST, self.SECOND)) == behind((self.CRAWL,)) == behind(()) == ""
         assert behind((self.SECOND, version_name("9" * 12, NOON))) == f"the newer {self.SECOND}"
-        assert behind((self.FIRST, "r9-main")) == f"{self.FIRST}, the newest one whose time is known"
+        assert (
+            behind((self.FIRST, "r9-main")) == f"{self.FIRST}, the newest one whose time is known"
+        )
 
     def test_oldest_first_and_what_tells_no_time_last(self) -> None:
         mixed = (self.CRAWL, self.SECOND, self.FIRST, "r10", "r9")
         assert by_time(mixed) == [self.FIRST, self.SECOND, self.CRAWL, "r10", "r9"]
-        assert by_time(mixed, {"r9": AT - 1.0}) == ["r9", self.FIRST, self.SECOND, self.CRAWL, "r10"]
+        assert by_time(mixed, {"r9": AT - 1.0}) == [
+            "r9",
+            self.FIRST,
+            self.SECOND,
+            self.CRAWL,
+            "r10",
+        ]
 
 
 MID, NEW = (version_name(HASH, NOON + timedelta(days=days)) for days in (1, 2))
@@ -142,7 +168,9 @@ def unknown(_job: str) -> None:
     """No version of a crawl's job is known."""
 
 
-def test_a_waiting_job_tells_its_version_or_gets_the_default_and_a_running_one_is_known_by_its_crawl() -> None:
+def test_a_waiting_job_tells_its_version_or_gets_the_default_and_a_running_one_is_known_by_its_crawl() -> (
+    None
+):
     waiting = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
     assert seen("1_9", "2_0", jobs=waiting).jobs == {"1_9": ("x",), "2_0": ("y",)}
     use = seen(OLD, jobs=(job("c.b1.a1"), job("z")), version_of={"c.b1.a1": OLD}.get)
@@ -161,10 +189,14 @@ class TestPlan:
             ((CRAWL, "0-a1799999999-001250999896491", OLD, MID, NEW), 2, (CRAWL, OLD, MID)),
         ],
     )
-    def test_the_last_ones_stay(self, versions: tuple[str, ...], keep: int, gone: tuple[str, ...]) -> None:
+    def test_the_last_ones_stay(
+        self, versions: tuple[str, ...], keep: int, gone: tuple[str, ...]
+    ) -> None:
         assert plan(seen(*versions), keep).old == gone
 
-    def test_what_is_in_use_stays_and_a_job_of_unknown_version_holds_everything_that_is_old(self) -> None:
+    def test_what_is_in_use_stays_and_a_job_of_unknown_version_holds_everything_that_is_old(
+        self,
+    ) -> None:
         found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1)
         assert (found.old, found.jobs) == ((MID,), {OLD: ("x",)})
         found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1)
@@ -188,7 +220,9 @@ class TestPlan:
          [f"a would run r9-master, which Scrapyd sorts behind {NEW}, the newest one whose time is known."]),
     ],
 )  # fmt: skip
-def test_nodes_that_would_run_other_code_are_named(entries: list[NodeVersions], told: list[str]) -> None:
+def test_nodes_that_would_run_other_code_are_named(
+    entries: list[NodeVersions], told: list[str]
+) -> None:
     assert differences(entries) == told
 
 
@@ -213,7 +247,9 @@ def test_where_only_crawls_have_been_it_is_said() -> None:
         ([[]], {"kept": DEPLOYED}, DEPLOYED),
     ],
 )
-def test_the_one_name_of_a_content_on_all_nodes(there: list[list[str]], more: dict[str, Any], name: str | None) -> None:
+def test_the_one_name_of_a_content_on_all_nodes(
+    there: list[list[str]], more: dict[str, Any], name: str | None
+) -> None:
     assert common_name(there, HASH, **more) == name
 
 
@@ -236,12 +272,16 @@ def test_where_the_version_does_not_tell_neither_does_it(version: str | None) ->
     assert content_of(made) is None
 
 
-@pytest.mark.parametrize(("spider", "begins"), [("a b/c.d", "a-b-c-d-2026"), ("--x", "x-2026"), ("ü", "job-2026")])
+@pytest.mark.parametrize(
+    ("spider", "begins"), [("a b/c.d", "a-b-c-d-2026"), ("--x", "x-2026"), ("ü", "job-2026")]
+)
 def test_it_is_a_good_file_name(spider: str, begins: str) -> None:
     assert job_id(spider, None, NOW).startswith(begins)
 
 
-@pytest.mark.parametrize("id_", ["", "x", "6487ec79947edab326d6db28a2d86511e8247444", "easy-20260102T030405Z.b1.a1"])
+@pytest.mark.parametrize(
+    "id_", ["", "x", "6487ec79947edab326d6db28a2d86511e8247444", "easy-20260102T030405Z.b1.a1"]
+)
 def test_other_ids_tell_nothing(id_: str) -> None:
     assert content_of(id_) is None
 
@@ -277,17 +317,31 @@ def test_an_id_of_ours_is_read_in_one_place(id_: str, ours: str | None) -> None:
 def test_jobs_of_two_crawls_of_one_name_are_told_apart() -> None:
     mine, theirs = (home_of("easy", created) for created in (1.0, 2.0))
     homes = {"easy": mine}
-    ids = [worker_id(mine, 1), attempt_id(mine, 1, 1), attempt_id("easy", 1, 1), "easy", "other.w1.a1"]
+    ids = [
+        worker_id(mine, 1),
+        attempt_id(mine, 1, 1),
+        attempt_id("easy", 1, 1),
+        "easy",
+        "other.w1.a1",
+    ]
     assert [id_ for id_ in ids if is_others(id_, homes)] == []
     assert is_others(worker_id(theirs, 1), homes)
     assert is_others(attempt_id(theirs, 1, 1), homes)
-    version_of = versions_by_job([Crawl(id="easy", project="p", spider="s", created=1.0, version="v")])
+    version_of = versions_by_job(
+        [Crawl(id="easy", project="p", spider="s", created=1.0, version="v")]
+    )
     assert (version_of(worker_id(mine, 1)), version_of(worker_id(theirs, 1))) == ("v", None)
 
 
 def test_beside_workers_of_ours_only_what_they_run_stays() -> None:
     theirs = WorkerEntry(
-        job="far.w2.a1", number=2, url="http://a:6800", pool="", since=1.0, version=MID, introduces=True
+        job="far.w2.a1",
+        number=2,
+        url="http://a:6800",
+        pool="",
+        since=1.0,
+        version=MID,
+        introduces=True,
     )
     ours = replace(theirs, job="shop.w1.a1", version="")
     crawls = [

@@ -44,14 +44,18 @@ def dog_of(**limits: float) -> Watchdog:
     return Watchdog(get_crawler(Spider), has_work=lambda: True, **given)
 
 
-def test_a_job_is_over_its_time_by_the_seconds_in_which_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_over_its_time_by_the_seconds_in_which_it_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dog = dog_of(longest=10)
     clock = Clock(monkeypatch, dog)
     assert clock.tick(20) is None
     assert clock.tick(1) is FinishReason.TIMEOUT
 
 
-def test_a_process_that_was_stopped_is_not_over_its_time_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_stopped_is_not_over_its_time_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dog = dog_of(stall=10, longest=100)
     clock = Clock(monkeypatch, dog)
     dog._move()
@@ -82,7 +86,11 @@ def test_nothing_stalls_until_the_spider_has_opened(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("opens", "moves_until", "ends"),
     [
-        (False, 0, [71, 81, 91]),  # the limit of 10, the second tick behind it, and a minute; then ten seconds each
+        (
+            False,
+            0,
+            [71, 81, 91],
+        ),  # the limit of 10, the second tick behind it, and a minute; then ten seconds each
         (True, 0, [71, 81, 91]),
         (True, 50, [110, 120, 130]),
         (True, 5000, [611, 621, 631]),  # it brings items for ever
@@ -112,13 +120,20 @@ def test_an_orderly_end_gets_a_minute_from_the_last_progress_on_and_ten_in_all(
 
 
 def crawler_with(
-    *, transferring: int = 0, queued: int = 0, active: list[Request] | None = None, idle: bool = True, pending: bool
+    *,
+    transferring: int = 0,
+    queued: int = 0,
+    active: list[Request] | None = None,
+    idle: bool = True,
+    pending: bool,
 ) -> Any:
     slots = {"a": SimpleNamespace(transferring=set(range(transferring)), queue=list(range(queued)))}
     downloader = SimpleNamespace(slots=slots, active=set(active or ()))
     scraper = SimpleNamespace(slot=SimpleNamespace(is_idle=lambda: idle))
     slot = SimpleNamespace(scheduler=SimpleNamespace(has_pending_requests=lambda: pending))
-    return SimpleNamespace(engine=SimpleNamespace(downloader=downloader, scraper=scraper, _slot=slot))
+    return SimpleNamespace(
+        engine=SimpleNamespace(downloader=downloader, scraper=scraper, _slot=slot)
+    )
 
 
 PAGE, GUEST = Request("http://web/1"), Request("http://web/robots.txt", meta={WAITS: True})
@@ -130,7 +145,10 @@ PAGE, GUEST = Request("http://web/1"), Request("http://web/robots.txt", meta={WA
         ({"pending": True}, True),  # all wait for permits in the scheduler
         ({"pending": False}, False),  # the start has not ended, and brings nothing
         ({"queued": 1, "active": [PAGE], "pending": True}, True),  # a delay
-        ({"active": [PAGE, GUEST], "pending": False}, True),  # a page waits for a robots.txt, which waits for a permit
+        (
+            {"active": [PAGE, GUEST], "pending": False},
+            True,
+        ),  # a page waits for a robots.txt, which waits for a permit
         ({"active": [PAGE], "pending": True}, False),  # a middleware has it
         ({"transferring": 1, "queued": 1, "active": [PAGE, GUEST], "pending": True}, False),
         ({"idle": False, "pending": True}, False),  # a callback
@@ -140,16 +158,22 @@ def test_what_waits_for_its_turn_is_held_up(state: dict[str, Any], held_up: bool
     assert is_held_up(crawler_with(**state)) is held_up
 
 
-def test_only_a_job_on_a_node_is_watched_and_its_limits_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_job_on_a_node_is_watched_and_its_limits_are_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun: list[float] = []
     monkeypatch.setattr(Watchdog, "start", lambda dog: begun.append(dog._stall))
     limited = get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": 5})
     watchdog.put_in(limited)
     assert begun == []
-    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "scrapyd.runner", "crawl", "a", "-a", "_job=1"])
+    monkeypatch.setattr(
+        "sys.orig_argv", ["python", "-m", "scrapyd.runner", "crawl", "a", "-a", "_job=1"]
+    )
     watchdog.put_in(get_crawler(Spider))
     assert begun == []
     watchdog.put_in(limited)
     assert begun == [5]
-    with pytest.raises(ConfigError, match=r"DISTRIBUTED_STALL_TIMEOUT is '5x', and must be a number of seconds,"):
+    with pytest.raises(
+        ConfigError, match=r"DISTRIBUTED_STALL_TIMEOUT is '5x', and must be a number of seconds,"
+    ):
         watchdog.put_in(get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": "5x"}))

@@ -5,7 +5,21 @@ from urllib.parse import urljoin
 import pytest
 from rig.web_crawls import SiteOrder, site_order
 from rig.web_server import WebHit, judge_web
-from rig.webs import CALENDAR, CLOSED, FAIL, FILE, FOLDER, GONE, HANG, LONGER, MOVED, NONE, PAGE, RESET, GeneratedWeb
+from rig.webs import (
+    CALENDAR,
+    CLOSED,
+    FAIL,
+    FILE,
+    FOLDER,
+    GONE,
+    HANG,
+    LONGER,
+    MOVED,
+    NONE,
+    PAGE,
+    RESET,
+    GeneratedWeb,
+)
 from w3lib.url import canonicalize_url
 
 WEB = GeneratedWeb(100, seed=3)
@@ -14,14 +28,25 @@ DEPTH = 6
 
 def test_the_same_numbers_are_the_same_web() -> None:
     again = GeneratedWeb(100, seed=3)
-    assert [vars(site) for site in again.sites.values()] == [vars(site) for site in WEB.sites.values()]
+    assert [vars(site) for site in again.sites.values()] == [
+        vars(site) for site in WEB.sites.values()
+    ]
     other = GeneratedWeb(100, seed=4)
-    assert [vars(site) for site in other.sites.values()] != [vars(site) for site in WEB.sites.values()]
+    assert [vars(site) for site in other.sites.values()] != [
+        vars(site) for site in WEB.sites.values()
+    ]
 
 
 def test_it_has_every_difficulty() -> None:
     sites = WEB.sites.values()
-    assert {page.kind for site in sites for page in site.pages.values()} == {PAGE, FAIL, HANG, RESET, MOVED, FILE}
+    assert {page.kind for site in sites for page in site.pages.values()} == {
+        PAGE,
+        FAIL,
+        HANG,
+        RESET,
+        MOVED,
+        FILE,
+    }
     assert next(iter(sites)).page("/gone").kind == GONE
     assert {NONE, FOLDER, CLOSED} < {site.robots for site in sites}
     assert {trap for site in sites for trap in site.traps} == {CALENDAR, LONGER}
@@ -78,7 +103,9 @@ def _hits(*urls: str) -> list[WebHit]:
 def test_a_verdict_is_able_to_be_bad(change: int, exact: bool, same: bool) -> None:
     allowed = WEB.allowed(max_depth=1)
     urls = list(allowed)
-    fetched = {0: urls, 1: urls[1:], 2: [*urls, "http://127.1.0.1:80/x"], 3: [*urls, *urls[:1]]}[change]
+    fetched = {0: urls, 1: urls[1:], 2: [*urls, "http://127.1.0.1:80/x"], 3: [*urls, *urls[:1]]}[
+        change
+    ]
     verdict = judge_web(_hits(*fetched), allowed)
     assert (verdict.exact, verdict.same_set) == (exact, same)
 
@@ -93,14 +120,21 @@ def test_a_verdict_is_able_to_be_bad(change: int, exact: bool, same: bool) -> No
         ("abcax", {}, SiteOrder(pairs=2, respected=2, unknown=0, overtaken=0)),
     ],
 )
-def test_the_order_of_a_site_is_measured(fetched: str, queued_at: dict[str, float], expected: SiteOrder) -> None:
+def test_the_order_of_a_site_is_measured(
+    fetched: str, queued_at: dict[str, float], expected: SiteOrder
+) -> None:
     """Pages a, b and c with scores from high to low; x was led to by a redirect, and a is fetched twice."""
-    hits = [WebHit(time=float(at), host="h", target=url, url=url) for at, url in enumerate(fetched, 1)]
+    hits = [
+        WebHit(time=float(at), host="h", target=url, url=url) for at, url in enumerate(fetched, 1)
+    ]
     queued = {url: queued_at.get(url, 0.0) for url in "abc"}
     assert site_order(hits, {"a": 1.0, "b": 0.5, "c": 0.25, "x": 1.0}, queued) == expected
 
 
 def test_sites_are_ordered_apart() -> None:
-    hits = [WebHit(time=1.0, host="g", target="c", url="c"), WebHit(time=2.0, host="h", target="a", url="a")]
+    hits = [
+        WebHit(time=1.0, host="g", target="c", url="c"),
+        WebHit(time=2.0, host="h", target="a", url="a"),
+    ]
     order = site_order(hits, {"a": 1.0, "c": 0.25}, {"a": 0.0, "c": 0.0})
     assert (order.pairs, order.overtaken, order.share) == (0, 0, 1.0)

@@ -90,7 +90,10 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
         (TimeoutError("too\nlong"), ("failed", "TimeoutError: too")),
         (OSError(), ("failed", "OSError")),
         (IgnoreRequest("robots"), ("failed", "IgnoreRequest: robots")),
-        (PagesUsedUp("shop.example", 5), ("gone", "the budget of 5 pages of shop.example is used up")),
+        (
+            PagesUsedUp("shop.example", 5),
+            ("gone", "the budget of 5 pages of shop.example is used up"),
+        ),
     ],
 )
 def test_the_site_says_what_is_gone_and_any_other_error_is_a_failure_in_one_line(
@@ -116,11 +119,16 @@ class Ruled(CrawlSpider):
 
 
 def worker_of(
-    batch: Any = tuple(URLS), spider: type[Spider] = Plain, job: dict[str, Any] | None = None, **settings: Any
+    batch: Any = tuple(URLS),
+    spider: type[Spider] = Plain,
+    job: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Worker:
     values = {START_URLS: batch if isinstance(batch, str) else json.dumps(list(batch)), **settings}
     if job is not None:
-        values["DISTRIBUTED_JOB"] = json.dumps({"crawl": "c", "home": "c.0", "batch": 1, "attempt": 1, **job})
+        values["DISTRIBUTED_JOB"] = json.dumps(
+            {"crawl": "c", "home": "c.0", "batch": 1, "attempt": 1, **job}
+        )
     crawler = get_crawler(spider, values)
     crawler.spider = spider.from_crawler(crawler)
     worker = Worker.from_crawler(crawler)
@@ -153,16 +161,22 @@ def listed(outputs: AsyncIterator[Any]) -> list[Any]:
 
 
 def start(worker: Worker) -> list[Request]:
-    return listed(worker.process_start(each_of(AssertionError("the spider's own start was entered"))))
+    return listed(
+        worker.process_start(each_of(AssertionError("the spider's own start was entered")))
+    )
 
 
 def through(worker: Worker, request: Request, *outputs: Any) -> list[Any]:
-    return listed(worker.process_spider_output(Response(request.url, request=request), each_of(*outputs)))
+    return listed(
+        worker.process_spider_output(Response(request.url, request=request), each_of(*outputs))
+    )
 
 
 def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
     started = [(request.url, mark_of(request)) for request in start(worker_of())]
-    assert [(url, mark and mark.position) for url, mark in started] == [(url, at) for at, url in enumerate(URLS)]
+    assert [(url, mark and mark.position) for url, mark in started] == [
+        (url, at) for at, url in enumerate(URLS)
+    ]
 
 
 def test_a_page_is_done_when_its_callback_ran_to_the_end_or_closes_the_spider() -> None:
@@ -221,9 +235,15 @@ def test_what_is_broken_off_has_not_ended() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
-    [({}, 1), ({"DISTRIBUTED_TARGET_RULE": 0}, 0), ({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item"}, None)],
+    [
+        ({}, 1),
+        ({"DISTRIBUTED_TARGET_RULE": 0}, 0),
+        ({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item"}, None),
+    ],
 )
-def test_a_bare_url_is_taken_by_the_projects_own_target(settings: dict[str, Any], rule: int | None) -> None:
+def test_a_bare_url_is_taken_by_the_projects_own_target(
+    settings: dict[str, Any], rule: int | None
+) -> None:
     worker = worker_of(["http://web/"], Ruled, **settings)
     (request,) = start(worker)
     spider = worker._crawler.spider
@@ -313,7 +333,10 @@ def test_a_batch_that_the_settings_end_is_done_and_an_interrupted_one_is_not(
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = opened(tmp_path, DISTRIBUTED_MIN_FREE=1 << 60)
     closed: list[str] = []
-    monkeypatch.setattr("scrapyd_dist.middlewares.worker.worker.close_spider", lambda _, reason: closed.append(reason))
+    monkeypatch.setattr(
+        "scrapyd_dist.middlewares.worker.worker.close_spider",
+        lambda _, reason: closed.append(reason),
+    )
     worker._look_around()
     assert closed == ["disk-full"]
     ended(worker, tmp_path, "disk-full")

@@ -11,7 +11,9 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 
 
-def read(text: str | bytes, kind: str, column: str | None = None, *, arguments: bool = False) -> list[Any]:
+def read(
+    text: str | bytes, kind: str, column: str | None = None, *, arguments: bool = False
+) -> list[Any]:
     data = text.encode() if isinstance(text, str) else text
     return list(rows(data.splitlines(keepends=True), kind=kind, column=column, arguments=arguments))
 
@@ -23,7 +25,13 @@ def urls(found: Iterable[Any]) -> list[tuple[int, str]]:
 
 def test_a_list_of_urls_has_comments_and_blank_lines() -> None:
     text = b"\xef\xbb\xbfhttp://a/1\r\n\n# no\n  http://a/2  \nnot a url\nhttp://a/\xff\nhttp://a/\xc3\xbc"
-    assert urls(read(text, "urls")) == [(1, "http://a/1"), (4, "http://a/2"), (5, ""), (6, ""), (7, "http://a/ü")]
+    assert urls(read(text, "urls")) == [
+        (1, "http://a/1"),
+        (4, "http://a/2"),
+        (5, ""),
+        (6, ""),
+        (7, "http://a/ü"),
+    ]
 
 
 def test_json_lines_are_urls_or_objects_with_one() -> None:
@@ -41,9 +49,17 @@ def test_all_fields_of_a_json_line_reach_the_request() -> None:
     )
     (row,) = read(text, "jsonl")
     request = plain_request({**row.value, "meta": {"m": row.value["meta"]}})
-    assert (request.method, request.body, request.encoding) == ("PUT", "grüße".encode("latin-1"), "latin-1")
+    assert (request.method, request.body, request.encoding) == (
+        "PUT",
+        "grüße".encode("latin-1"),
+        "latin-1",
+    )
     assert request.headers.to_unicode_dict() == {"A": "b", "C": "d,e"}
-    assert (request.cookies, request.meta, request.cb_kwargs) == ({"x": "y"}, {"m": (1,)}, {"k": b"\0"})
+    assert (request.cookies, request.meta, request.cb_kwargs) == (
+        {"x": "y"},
+        {"m": (1,)},
+        {"k": b"\0"},
+    )
     assert (request.priority, request.dont_filter, request.flags) == (-1, True, ["f"])
 
 
@@ -81,7 +97,12 @@ def test_a_column_of_a_csv_by_its_name_or_number(column: str) -> None:
     assert [row.line for row in found if row.reason] == [5, 6]
 
 
-URL_COLUMNS = ["url,n\nhttp://a/,1\n", "n\turl\n1\thttp://a/\n", "pages\nhttp://a/\n", "n|url\n|http://a/"]
+URL_COLUMNS = [
+    "url,n\nhttp://a/,1\n",
+    "n\turl\n1\thttp://a/\n",
+    "pages\nhttp://a/\n",
+    "n|url\n|http://a/",
+]
 
 
 @pytest.mark.parametrize("text", URL_COLUMNS)
@@ -89,8 +110,12 @@ def test_the_column_url_or_the_only_one_is_taken(text: str) -> None:
     assert urls(read(text, "csv")) == [(2, "http://a/")]
 
 
-@pytest.mark.parametrize(("text", "column"), [("a,b\n1,2\n", None), ("a,b\n1,2\n", "c"), ("a,b\n", "3"), ("", "a")])
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(text: str, column: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "column"), [("a,b\n1,2\n", None), ("a,b\n1,2\n", "c"), ("a,b\n", "3"), ("", "a")]
+)
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(
+    text: str, column: str | None
+) -> None:
     with pytest.raises(ConfigError, match="has no column"):
         read(text, "csv", column)
 
@@ -106,7 +131,14 @@ def test_only_a_csv_has_columns_and_other_formats_are_none() -> None:
 
 
 def test_the_format_is_known_by_the_files_name() -> None:
-    kinds = {"a.txt": "urls", "a": "urls", "a.JL": "jsonl", "x/a.csv": "csv", "a.tsv": "csv", "-": "urls"}
+    kinds = {
+        "a.txt": "urls",
+        "a": "urls",
+        "a.JL": "jsonl",
+        "x/a.csv": "csv",
+        "a.tsv": "csv",
+        "-": "urls",
+    }
     assert {name: format_of(name) for name in kinds} == kinds
 
 
@@ -140,6 +172,11 @@ def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> Non
     good, *bad = read('{"n": 1, "t": "x", "f": 0.5}\n' + bad_rows, "jsonl", arguments=True)
     assert good.value["arguments"] == {"n": "1", "t": "x", "f": "0.5"}
     assert [(one.line, bool(one.reason)) for one in bad] == [(line, True) for line in range(2, 9)]
-    for sizes, what in (({"x": 70_000, "z": 70_000}, "its arguments together are"), ({"x": 140_000}, "its x is")):
-        (long_,) = read(json.dumps({name: "y" * size for name, size in sizes.items()}), "jsonl", arguments=True)
+    for sizes, what in (
+        ({"x": 70_000, "z": 70_000}, "its arguments together are"),
+        ({"x": 140_000}, "its x is"),
+    ):
+        (long_,) = read(
+            json.dumps({name: "y" * size for name, size in sizes.items()}), "jsonl", arguments=True
+        )
         assert long_ == WorklistRow(1, reason=f"{what} longer than a job can be given")

@@ -47,11 +47,15 @@ def ended(made: Project, wrong: WrongInput) -> Result:
         (made.path / name).chmod(mode)
     try:
         if wrong.arguments:
-            return run_here(wrong.arguments, cwd=made.path, home=made.home, env=dict(wrong.environment))
+            return run_here(
+                wrong.arguments, cwd=made.path, home=made.home, env=dict(wrong.environment)
+            )
         with patch.dict(os.environ, private_environment(made.home), clear=True):
             os.chdir(made.path)
             answer = process._plan({"spider": "easy", "settings": dict(wrong.settings)})
-        return Result(answer.get("exit_code", 0), "", f"sdist: {answer['error']}" if "error" in answer else "")
+        return Result(
+            answer.get("exit_code", 0), "", f"sdist: {answer['error']}" if "error" in answer else ""
+        )
     finally:
         for name, mode in modes.items():
             (made.path / name).chmod(mode)
@@ -85,7 +89,9 @@ def test_what_is_wrong_is_told_in_one_paragraph_before_anything_starts(
             failures.append(f"{wrong}: {', '.join(complaints)}: {result.err[:300]}")
     assert failures == [], "\n".join(failures)
     assert not list(made.path.glob(".sdist/crawls/*")), "of no crawl is anything left"
-    assert [signal.getsignal(one) for one in signal.valid_signals()] == handlers, "nothing is there to be stopped"
+    assert [signal.getsignal(one) for one in signal.valid_signals()] == handlers, (
+        "nothing is there to be stopped"
+    )
 
 
 def test_every_setting_and_every_option_that_is_a_number_is_among_the_thousand() -> None:
