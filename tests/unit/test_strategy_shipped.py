@@ -1,7 +1,6 @@
 """The strategies that are shipped: in which order they request pages, and which they leave out."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -236,16 +235,6 @@ def test_without_robots_txt_all_is_open() -> None:
 
 
 # the house
-
-
-def test_each_shipped_strategy_is_a_short_module() -> None:
-    folder = Path(scrapyd_dist.strategy.__file__).parent
-    names = ("basic", "best_first", "breadth_first", "depth_first", "revisit", "site_discovery")
-    assert [
-        name
-        for name in names
-        if len((folder / f"{name}.py").read_text("utf-8").splitlines()) >= 100
-    ] == []
 
 
 # as in Frontera: what is below was written against its interface, and only the imports are ours
