@@ -99,14 +99,22 @@ class ScrapydNode:
             env[JOB_SERVER] = fork_server(str(self._python), JOB_IMPORTS).address
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        line, preload = (
-            [str(self._python), "-m", "scrapyd", "--pidfile="],
-            IMPORTS if self._fork else (),
-        )
         log = self._log_path
         self._daemon = start_program(
-            line, cwd=self.work, env=env, out=log, err=log, preload=preload
+            [*self._program(), "--pidfile="],
+            cwd=self.work,
+            env=env,
+            out=log,
+            err=log,
+            preload=IMPORTS if self._fork else (),
         )
+
+    def _program(self) -> list[str]:
+        """Its command; before 1.5 Scrapyd can be started by its script only."""
+        script = self._python.with_name("scrapyd")
+        if not self._fork and script.exists():
+            return [str(script)]
+        return [str(self._python), "-m", "scrapyd"]
 
     def wait(self) -> None:
         """Return when the node answers; another process may have been faster with the port, then take the next."""

@@ -95,12 +95,18 @@ def copy_if_other(source: Path, target: Path) -> None:
 
 def _made_environment(cache: Path) -> Path:
     # The versions of this environment, so that the two ends of a test differ in nothing but this project.
-    wanted = [
+    return environment_of(
+        cache,
         f"scrapy=={version('scrapy')}",
         f"scrapyd=={version('scrapyd')}",
         f"twisted=={version('twisted')}",
-    ]
-    wanted.append("setuptools<81")  # Scrapyd imports pkg_resources, which newer ones no longer have
+    )
+
+
+def environment_of(cache: Path, *requirements: str) -> Path:
+    """The interpreter of an environment with these packages, made once and kept under `cache`."""
+    # Scrapyd imports pkg_resources, which newer ones no longer have.
+    wanted = [*requirements, "setuptools<81"]
     key = sha256(repr((sys.version_info[:3], sys.executable, wanted)).encode()).hexdigest()[:12]
     folder = cache / key
     if not (folder / "complete").exists():
