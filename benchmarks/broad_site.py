@@ -55,7 +55,7 @@ class BroadSite(Server):
         self._page_data = response(200, PAGE)
         self.answers: list[float] = []  #: moments, by time.monotonic()
 
-    def answer(self, request: Request, peer: tuple[str, int]) -> Answer:
+    def answer(self, request: Request, peer: tuple[str, int]) -> Answer:  # noqa: ARG002 - the demo site's signature
         """The page, or what was answered so far."""
         if request.target == "/__answers__":
             now = time.monotonic()

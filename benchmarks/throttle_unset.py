@@ -55,7 +55,7 @@ class Side:
         }
         made: Any = get_crawler(Spider, {**given, **settings})
         self.crawler = made
-        self.crawler.spider = self.crawler._create_spider("s")
+        self.crawler.spider = self.crawler._create_spider("s")  # noqa: SLF001 - as Scrapy's own tests make one
         self.crawler.engine = self
         self.downloader = self
         self.slots: dict[str, Any] = {}
@@ -108,12 +108,12 @@ async def a_look(place: Path, rounds: int) -> float:
     with closing(open_store(place, durable=False)) as store:
         gate = Gate.of(Side(place).crawler)
         gate.open(store)
-        client: Any = gate._client
+        client: Any = gate._client  # noqa: SLF001 - nothing else looks when it is told to
 
         async def looks() -> None:
             for _ in range(LOOKS):
                 client.look()
-                await client._talking
+                await client._talking  # noqa: SLF001 - likewise
 
         took = [await microseconds(looks, LOOKS) for _ in range(max(3, rounds // 10))]
         await client.end(1.0)

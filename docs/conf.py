@@ -1,5 +1,5 @@
 """How Sphinx makes the site of these pages: `make docs`."""
-
+# ruff: noqa: INP001 - a script of Sphinx
 
 import re
 from pathlib import Path

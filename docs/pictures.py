@@ -1,5 +1,5 @@
 """Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
-
+# ruff: noqa: INP001, E402 - a script of its own, and what it imports is found by what it does first
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class _Connection(asyncio.Protocol):
         self._peer = transport.get_extra_info("peername")[:2]
         self._connections.add(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:

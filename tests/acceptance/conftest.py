@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, MakeScene, Scene
-from rig.consumers import bench, consumer_nodes
+from rig.consumers import bench, consumer_nodes  # noqa: F401 - fixtures
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.pullers import frontier
+from rig.pullers import frontier  # noqa: F401 - a fixture
 from rig.sites import SiteProcess
-from rig.strategy_bench import engine, strategy_bench, strategy_nodes
+from rig.strategy_bench import engine, strategy_bench, strategy_nodes  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="module")

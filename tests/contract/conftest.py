@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from rig.badpeer import BadPeer
-from rig.stores import opened, redis_server, store, where
+from rig.stores import opened, redis_server, store, where  # noqa: F401 - fixtures
 from scrapyd_dist.cli import main
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
@@ -90,7 +90,7 @@ def peer() -> Iterator[Callable[..., BadPeer]]:
 @pytest.fixture
 def sdist(
     tmp_path: Path,
-    where: str,
+    where: str,  # noqa: F811 - the fixture
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:

@@ -10,23 +10,23 @@ import pytest
 from rig.nodes import free_port
 from rig.redis import PASSWORD, RedisServer, ServerCluster
 from rig.stores import CRAWL, add, lease
-from test_store import *  # type: ignore[import-not-found]
+from test_store import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
 from test_store_fair import (  # type: ignore[import-not-found]
-    test_a_slot_is_its_workers_alone_until_it_has_nothing_of_it,
-    test_slots_take_turns_whatever_lies_in_them,
+    test_a_slot_is_its_workers_alone_until_it_has_nothing_of_it,  # noqa: F401 - the same contract
+    test_slots_take_turns_whatever_lies_in_them,  # noqa: F401 - the same contract
 )
-from test_store_frontier import *  # type: ignore[import-not-found]
-from test_store_strategy import *  # type: ignore[import-not-found]
+from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_strategy import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
 from test_store_strategy_crawls import (  # type: ignore[import-not-found]
-    test_a_crawl_requests_every_link_once_and_ends,
-    test_two_processes_share_the_work,
+    test_a_crawl_requests_every_link_once_and_ends,  # noqa: F401 - the same contract
+    test_two_processes_share_the_work,  # noqa: F401 - the same contract
 )
 from test_store_throttle import (  # type: ignore[import-not-found]
-    test_a_page_that_is_handed_back_makes_room,
-    test_a_permit_that_was_handed_back_is_given_to_the_next,
-    test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay,
-    test_what_has_changed_since_a_version_is_told_by_domain,
-    test_what_nobody_asks_for_is_forgotten_unless_it_counts_still,
+    test_a_page_that_is_handed_back_makes_room,  # noqa: F401 - the same contract
+    test_a_permit_that_was_handed_back_is_given_to_the_next,  # noqa: F401 - the same contract
+    test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay,  # noqa: F401 - the same contract
+    test_what_has_changed_since_a_version_is_told_by_domain,  # noqa: F401 - the same contract
+    test_what_nobody_asks_for_is_forgotten_unless_it_counts_still,  # noqa: F401 - the same contract
 )
 
 from scrapyd_dist.errors import StoreError

@@ -132,7 +132,7 @@ class TestScrapyd:
         assert (running.id, running.spider, running.project) == (first, "stays", "jobs")
         assert running.pid in scrapyd.job_pids()
         assert running.start_time is not None
-        local = dt.datetime.now()
+        local = dt.datetime.now()  # noqa: DTZ005 - as Scrapyd writes it
         assert abs(running.start_time - local) < dt.timedelta(minutes=5)
         load = sender.send(node, api.daemonstatus())
         assert (load.pending, load.running, load.node_name) == (1, 1, scrapyd.name)

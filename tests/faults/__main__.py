@@ -127,7 +127,7 @@ def main() -> int:
                     python=python,
                     options=options,
                 )
-            except Exception:
+            except Exception:  # noqa: BLE001 - the others shall still run
                 traceback.print_exc()
                 failed += 1
                 continue

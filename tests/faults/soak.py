@@ -173,7 +173,7 @@ class Soak:
             if row is None or row.state.value == "finished":
                 break
             command = trial.cli("resume", f"c{number}", "--json")
-            self._wait(lambda: not command.running(), 180, f"the end of crawl {number}, resumed")
+            self._wait(lambda: not command.running(), 180, f"the end of crawl {number}, resumed")  # noqa: B023 - at once
         done = command.wait(1)
         self.result.crawls += 1
         if done.code:
@@ -359,7 +359,7 @@ class Soak:
                     )
                 ]
                 for name in names:
-                    (count,) = database.execute(f"SELECT count(*) FROM {name}").fetchone()
+                    (count,) = database.execute(f"SELECT count(*) FROM {name}").fetchone()  # noqa: S608 - its own names
                     if count and name not in LASTING:
                         left[f"rows of {name}"] = count
 

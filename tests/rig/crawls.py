@@ -98,7 +98,7 @@ def misses_in(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     path = summary["misses"]
     if path is None:
         return []
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path from JSON
         return [json.loads(line) for line in file]
 
 

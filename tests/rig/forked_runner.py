@@ -32,7 +32,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     umask = os.umask(0)
     os.umask(umask)
-    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}
+    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}  # noqa: PTH109
     request = json.dumps({**program, "umask": umask, "ignored": ignored}).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
@@ -71,7 +71,7 @@ def end_like(code: int) -> None:
 
 
 def run_here(env: dict[str, str]) -> None:
-    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)
+    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)  # noqa: S606
 
 
 if __name__ == "__main__":

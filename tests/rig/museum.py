@@ -204,7 +204,7 @@ class Museum:
                 self.end_headers()
                 self.wfile.write(answer.body)
 
-            do_POST = do_PUT = do_GET
+            do_POST = do_PUT = do_GET  # noqa: N815 - likewise
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -68,7 +68,7 @@ def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]
         try:
             start.wait()
             some(store)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
             errors.append(error)
 
     threads = [Thread(target=run, args=(opened(), some), daemon=True) for some in work]

@@ -25,7 +25,7 @@ PROFILED = "CONCURRENT_ITEMS"
 
 class Notes(Spider):
     name = "notes"
-    start_urls = ["data:,one", "data:,two"]
+    start_urls = ["data:,one", "data:,two"]  # noqa: RUF012 - as spiders have it
 
     def parse(self, response: Response) -> Iterator[dict[str, str]]:
         yield {"page": response.url}
@@ -45,12 +45,12 @@ class Late(CrawlSpider):
 
 class Named(Notes):
     name = "named"
-    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse"]}
+    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse"]}  # noqa: RUF012 - as spiders have it
 
 
 class Misspelt(Notes):
     name = "misspelt"
-    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["prase"]}
+    custom_settings = {"DISTRIBUTED_TARGET_CALLBACKS": ["prase"]}  # noqa: RUF012 - as spiders have it
 
 
 def applied(spider: type[Spider], folder: Path, **more: Any) -> Crawler:

@@ -203,10 +203,10 @@ class TestReplies:
         assert (running.id, running.pid, running.start_time) == (
             "b",
             7,
-            datetime(2026, 1, 2, 3, 4, 5),
+            datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001 - nodes name none
         )
         assert (finished.state, finished.log_url) == (api.JobState.FINISHED, "/logs/p/s/c.log")
-        assert finished.start_time == datetime(2026, 1, 2, 3, 4, 5, 500_000)
+        assert finished.start_time == datetime(2026, 1, 2, 3, 4, 5, 500_000)  # noqa: DTZ001 - local, as Scrapyd has it
 
     @pytest.mark.parametrize(
         ("call", "values"),

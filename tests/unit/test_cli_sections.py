@@ -176,7 +176,7 @@ def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:
         assert context.root == root
         assert context.store_if_any is None
         with pytest.raises(NothingMatched):
-            context.store
+            context.store  # noqa: B018 - it is opened here
         assert not (root / ".sdist").exists()
         assert context.new_store is context.new_store is context.store is context.store_if_any
     with closing(Context(root)) as context:

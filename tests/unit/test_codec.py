@@ -235,7 +235,7 @@ class OwnAttributes(Request):
     wait = 1
 
 
-Pair = namedtuple("Pair", "a b")
+Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - what a spider may use
 
 
 class Kind(str, Enum):
@@ -363,7 +363,7 @@ def test_an_item_class_of_the_project_is_imported_when_it_is_met(
 def function(response: Any) -> None: ...
 
 
-LAMBDA: Any = lambda _: None
+LAMBDA: Any = lambda _: None  # noqa: E731 - it is the lambda that is tested
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 

@@ -22,8 +22,8 @@ from scrapyd_dist.items.repeats import count_repeats
 class Shop(Spider):
     name = "shop"
     token = "none"
-    names: dict[str, str] = {}
-    seen: set[str] = set()
+    names: dict[str, str] = {}  # noqa: RUF012 - as projects write it
+    seen: set[str] = set()  # noqa: RUF012 - likewise
     page = 0
     fixed = "as it was"
 
@@ -74,7 +74,7 @@ class Diary(Shop):
         days, self.last = self.days, response
         return days, self.token
 
-    days: dict[Any, list[str]] = {}
+    days: dict[Any, list[str]] = {}  # noqa: RUF012 - as projects write it
 
 
 def test_what_has_changed_in_jobs_is_told_if_no_code_has_told_it_already() -> None:

@@ -57,7 +57,7 @@ class Login(Spider):
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings = {"ADDONS": {}}
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
 
 
 def parse_login(response: Any) -> None:

@@ -10,7 +10,7 @@ import redis
 from rig.nodemodel import model
 from rig.redis import RedisServer
 from rig.scheduling import run, sending, until
-from rig.stores import redis_server
+from rig.stores import redis_server  # noqa: F401 - a fixture
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import StoreAway, StoreEmptied
@@ -54,7 +54,7 @@ def test_all_else_is_no_matter_of_time(error: Exception) -> None:
     assert not passes(error)
 
 
-def test_a_server_that_cannot_keep_anything_is_waited_for(redis_server: RedisServer) -> None:
+def test_a_server_that_cannot_keep_anything_is_waited_for(redis_server: RedisServer) -> None:  # noqa: F811 - as above
     address = f"{redis_server.url}?prefix=outage:"
     with (
         closing(redis.Redis.from_url(redis_server.url)) as admin,

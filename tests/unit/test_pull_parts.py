@@ -404,11 +404,11 @@ KEY = Fernet.generate_key()
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings = {"ADDONS": {}}
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
 
 
 class Naming(Hiding):
-    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}
+    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
 
 
 def said(

@@ -105,7 +105,7 @@ def test_settings_inside_an_argument_or_an_attribute_of_the_spider_are_answered(
 def test_what_a_process_warns_of_has_them_among_other_complaints() -> None:
     class Page(Spider):
         name = "page"
-        custom_settings = {"HCF_CONSUMER_FRONTIER": "shop", "DISTRIBUTED_LIMITT": 5}
+        custom_settings = {"HCF_CONSUMER_FRONTIER": "shop", "DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
 
     crawler = get_crawler(Page, {"DISTRIBUTED_ENABLED": False})
     said = complaints(crawler.settings, {"frontera_settings_json": "{}"})

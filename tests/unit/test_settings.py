@@ -102,7 +102,7 @@ def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a
 def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:
     class Misspelt(Spider):
         name = "misspelt"
-        custom_settings = {"DISTRIBUTED_LIMITT": 5}
+        custom_settings = {"DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
 
     crawler = get_crawler(Misspelt, {"DISTRIBUTED_ENABLED": False})
     assert any("Did you mean DISTRIBUTED_LIMIT?" in text for text in complaints(crawler.settings))

@@ -47,7 +47,7 @@ from scrapyd_dist.settings import MOST_SLOTS
 
 
 def prints(count: int) -> list[bytes]:
-    return [hashlib.sha1(str(number).encode()).digest() for number in range(count)]
+    return [hashlib.sha1(str(number).encode()).digest() for number in range(count)]  # noqa: S324 - as Scrapy's
 
 
 def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
