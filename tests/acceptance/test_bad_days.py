@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from rig import proxy
-from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, busy_workers, wait_accepted
+from rig.bad_days import (
+    IMPATIENT,
+    accepted_on,
+    assert_exact,
+    attempts,
+    begin,
+    busy_workers,
+    wait_accepted,
+)
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
@@ -139,14 +147,18 @@ def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: Begi
     nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
     it, command = begun(nodes, pages)
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
-    nodes[0].kill()
-    old = nodes[0].kill_jobs()
-    wait_for(lambda: set(old.values()) <= failed_jobs(it), 60, "its jobs given up")
-    # A new machine under the old address: no eggs, no queue, no logs.
-    nodes[0].work = nodes[0].work.with_name("new-work")
-    nodes[0].work.mkdir()
-    nodes[0].restart()
-    wait_accepted(it, len(attempts(it, AttemptState.ACCEPTED, node="node1")) + 1, "node1")
+    # The site stands still meanwhile, so that work is left for the node when it is back.
+    with pages.paused():
+        nodes[0].kill()
+        old = nodes[0].kill_jobs()
+        wait_for(lambda: set(old.values()) <= failed_jobs(it), 60, "its jobs given up")
+        accepted = len(accepted_on(it, "node1"))
+        # A new machine under the old address: no eggs, no queue, no logs.
+        nodes[0].work = nodes[0].work.with_name("new-work")
+        nodes[0].work.mkdir()
+        nodes[0].restart()
+        wait_for(nodes[0].job_pids, 60, "work on the new machine")
+    wait_accepted(it, accepted + 1, "node1")
     assert_whole(command.wait(180), it, pages)
 
 

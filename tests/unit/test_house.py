@@ -1,12 +1,13 @@
 """The house rules that code can check: names, waiting for events, and documents that have their shape."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from density import FOLDERS, count_folder
 from rig.documents import NUMBER, misfits
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +16,12 @@ SOURCE = [
     for top in ("scrapyd_dist", "cli", "middlewares", "deploy")
     for path in (ROOT / top).rglob("*.py")
 ]
+#: words that name nothing, so that a search finds everything: no function, parameter, variable or field is called so
+BARE_WORDS = frozenset(
+    "look take tell told of its some fate wish deaf guest meant said heard there much fine".split()
+)
+#: bare names that are still there; this list only shrinks
+LEFT: dict[str, int] = {}
 #: names that mean the same in every folder
 COMMON_MODULES = {"__init__", "base", "commands"}
 
@@ -76,3 +83,40 @@ def test_tests_wait_for_events_and_not_for_time_to_pass(folder: str) -> None:
 )
 def test_what_does_not_fit_is_named_by_its_path(value: Any, shape: Any, found: list[str]) -> None:
     assert misfits(value, shape) == found
+
+
+def bare_names(tree: ast.AST) -> Iterable[str]:
+    """The bare words that a module gives to functions, parameters, variables and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        else:
+            continue
+        if name.strip("_") in BARE_WORDS:
+            yield name.strip("_")
+
+
+def test_names_can_be_searched() -> None:
+    found = Counter(
+        name for path in SOURCE for name in bare_names(ast.parse(path.read_text("utf-8")))
+    )
+    assert dict(found) == LEFT
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_source_is_not_packed(folder: str) -> None:
+    density = count_folder(ROOT / folder)
+    assert density.nested == 0
+    assert density.packed <= 5
+    assert density.complicated == 0
+    assert density.skips == 0
+    assert density.long_percent <= 2
+    assert density.documented_percent >= 90
+    assert density.per_100_statements(density.comprehensions) <= 2.0
+    assert density.per_100_statements(density.conditionals) <= 1.5
