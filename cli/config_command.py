@@ -61,7 +61,9 @@ def masked(value: Any, name: str = "") -> Any:
         return [masked(inner, name) for inner in value]
     if value in (None, "") or isinstance(value, (bool, int, float)):
         return value
-    return MASK if _SECRET_NAME.search(name) else masked_text(str(value))
+    if _SECRET_NAME.search(name):
+        return MASK
+    return masked_text(str(value))
 
 
 def masked_text(text: str) -> str:
@@ -105,7 +107,9 @@ class ConfigFiles(NamedTuple):
         """
         for file, parser in reversed(self.parsers):
             if parser.has_option(section, key):
-                shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
+                shown = file
+                if file.is_relative_to(self.root):
+                    shown = file.relative_to(self.root)
                 return f"{shown} [{section}]{_variables_in(parser.get(section, key))}"
         return ""
 
@@ -168,7 +172,9 @@ def of_project(
     yield ConfigOption("project", "name", name, named or "nothing says it")
     if "ADDONS" in settings:
         is_there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
-        place = "in the settings" if is_there else "not in the settings: only sdist crawl adds it"
+        place = "in the settings"
+        if not is_there:
+            place = "not in the settings: only sdist crawl adds it"
         yield ConfigOption("project", "add-on", is_there, place)
     for key, value in found.options.items():
         yield ConfigOption("[sdist]", key, masked(value, key), files.origin("sdist", key))
@@ -264,7 +270,9 @@ def without_commands(name: str, value: Any) -> Any:
     text = str(value or "")
     if name == "DISTRIBUTED_ON_FINISH" and text:
         return MASK
-    return f"{COMMAND}{MASK}" if text.startswith(COMMAND) else value
+    if text.startswith(COMMAND):
+        return f"{COMMAND}{MASK}"
+    return value
 
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
@@ -280,7 +288,9 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
 def _misspelt_keys(where: str, keys: Iterable[str]) -> list[str]:
     sentences = []
     for key in keys:
-        hint = "" if key in TARGET_KEYS else nearest(key, TARGET_KEYS)
+        if key in TARGET_KEYS:
+            continue
+        hint = nearest(key, TARGET_KEYS)
         if hint:
             sentences.append(f"{where}: the key {key!r} means nothing here.{hint}")
     return sentences

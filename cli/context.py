@@ -58,6 +58,7 @@ from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 from .output import say
 
 S = TypeVar("S", Store, Store | None)
+E = TypeVar("E", bound=DistError)
 #: the setting with the store's address
 SETTING = "DISTRIBUTED_STORE"
 #: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
@@ -197,6 +198,11 @@ def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[R
         ) from error
 
 
+def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
+    """Return the nodes by their base addresses."""
+    return {node.url: node for node in nodes}
+
+
 def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
     """Return Scrapyd's name of the project.
 
@@ -225,10 +231,12 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
 
 def _common_project(nodes: Sequence[Node]) -> str | None:
     """Return the project of the first node, if all nodes have one."""
+    if not nodes:
+        return None
     for node in nodes:
         if not node.project:
             return None
-    return nodes[0].project if nodes else None
+    return nodes[0].project
 
 
 def code_of_setting(name: str) -> str:
@@ -267,7 +275,7 @@ def exit_code(total: int, found: Iterable[DistError | None]) -> int:
     That is 0, or 3 when some failed, else the code of what kept all of them away. total: how many
     were asked; found: their errors, None for none.
     """
-    errors = [error for error in found if error is not None]
+    errors = _errors_in(found)
     if not errors:
         return 0
     if len(errors) < total:
@@ -276,10 +284,14 @@ def exit_code(total: int, found: Iterable[DistError | None]) -> int:
         # A node that answered and said no has more to tell than those that did not answer.
         if isinstance(error, ApiRefused) or not isinstance(error, NodeError):
             return error.exit_code
-    codes = {error.exit_code for error in errors}
-    if AuthRefused.exit_code in codes:
-        return AuthRefused.exit_code
+    for error in errors:
+        if error.exit_code == AuthRefused.exit_code:
+            return error.exit_code
     return NoNodeReachable.exit_code
+
+
+def _errors_in(found: Iterable[E | None]) -> list[E]:
+    return [error for error in found if error is not None]
 
 
 def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
@@ -287,7 +299,7 @@ def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
 
     total: how many nodes were asked; found: their errors, None for none.
     """
-    errors = [error for error in found if error is not None]
+    errors = _errors_in(found)
     if not errors or len(errors) < total:
         return
     texts = list(dict.fromkeys(map(str, errors)))
@@ -327,8 +339,10 @@ def versions_by_job(
     homes: dict[str, str] = {}
     for crawl in crawls:
         homes[crawl.id] = home_of(crawl.id, crawl.created)
-        # Of a crawl that went on with other code, a job may run either.
-        versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
+        versions[crawl.id] = crawl.version
+        if crawl.options.get("earlier_versions"):
+            # The crawl went on with other code, and a job may run either.
+            versions[crawl.id] = None
     of_workers: dict[str, str] = {}
     for worker in workers:
         if worker.version:
@@ -432,7 +446,9 @@ class Context:
 
     def _read_added(self) -> tuple[Node, ...]:
         store = self.store_if_any
-        known = store.nodes() if store is not None else ()
+        if store is None:
+            return ()
+        known = store.nodes()
         if not known:
             return ()
         nodes = []
@@ -480,7 +496,7 @@ class Context:
     @cached_property
     def _own(self) -> dict[str, Node]:
         """The targets of the project itself, by url."""
-        return {node.url: node for node in self._looked_up(self.project.own_targets)}
+        return nodes_by_url(self._looked_up(self.project.own_targets))
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -515,7 +531,7 @@ class Context:
             return nodes
         if not self._own:
             self.project.check_own(targets)
-        others = {node.url for node in self._looked_up(targets)} - self._own.keys()
+        others = nodes_by_url(self._looked_up(targets)).keys() - self._own.keys()
         return tuple(node for node in nodes if node.url not in others)
 
     def targets(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
@@ -603,7 +619,9 @@ class Context:
             return pattern
         names = set[str]()
         for answer in sweep(nodes, self._list_projects):
-            names.update(name for name in answer.value or () if fnmatchcase(name, pattern))
+            for name in answer.value or ():
+                if fnmatchcase(name, pattern):
+                    names.add(name)
         if not names:
             raise NothingMatched(
                 f"No node that answers has a project {pattern}. `sdist code projects` lists them."
@@ -638,7 +656,7 @@ class Context:
         from scrapyd_dist.deploy.local_nodes import list_path
 
         added = self.added
-        urls = {node.url for node in (*self.project.targets, *added)}
+        urls = nodes_by_url((*self.project.targets, *added))
         idle = [node for node in self.local_nodes if urls and node.url not in urls]
         if not idle:
             return
@@ -659,10 +677,12 @@ class Context:
 
         These are versions of this project and of those of the nodes.
         """
-        names = {node.project for node in nodes} | {project}
+        names = {project}
+        for node in nodes:
+            names.add(node.project)
         times = {}
-        for name in names:
-            for egg in kept_eggs(state_folder(self.root), name) if name else ():
+        for name in filter(None, names):
+            for egg in kept_eggs(state_folder(self.root), name):
                 times[egg.version] = egg.at
         return times
 
@@ -675,10 +695,11 @@ class Context:
         """Return a setting, if settings.py gives it as a plain number; else its default."""
         row = SETTINGS[name]
         found = written_setting(self.root, self.project.settings_module, row.name)
-        value = found.value if isinstance(found, ast.Constant) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not isinstance(found, ast.Constant) or isinstance(found.value, bool):
             return float(row.default)
-        return float(value)
+        if not isinstance(found.value, int | float) or found.value < 0:
+            return float(row.default)
+        return float(found.value)
 
     def version_lookup(self) -> Callable[[str], str | None]:
         """Return what gives the version of a job of the project's crawls by its id.
@@ -701,8 +722,8 @@ class Context:
         """
         store = self.store_if_any
         known: dict[str, NodeRecord] = {}
-        if store is not None:
-            known = {record.name: record for record in store.nodes()}
+        for record in store.nodes() if store is not None else ():
+            known[record.name] = record
         records = {}
         for node in nodes:
             first = self._first_names.get(node.name, node.name)
@@ -726,7 +747,9 @@ class Context:
         if not changes:
             return
         store = self.new_store
-        before = {record.name: record.changed for record in store.nodes()}
+        before = {}
+        for record in store.nodes():
+            before[record.name] = record.changed
         for name, fields in changes.items():
             first = self._first_names.get(name, name)
             values: dict[str, Any] = {}

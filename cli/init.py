@@ -65,11 +65,15 @@ def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> l
         name = names[place] if place < len(names) else free_name(node, used)
         used.add(name)
         found.append(replace(node, name=check_name(name)))
-    counts = Counter(node.name for node in found)
+    counts = Counter(_names(found))
     doubled = sorted(name for name, count in counts.items() if count > 1)
     if doubled:
         raise ConfigError(f"Two nodes cannot have the same name: {', '.join(doubled)}.")
     return found
+
+
+def _names(nodes: Iterable[Node]) -> list[str]:
+    return [node.name for node in nodes]
 
 
 def check_name(name: str) -> str:
@@ -241,7 +245,7 @@ def _wanted(
     found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
 ) -> tuple[list[Node], list[Node]]:
     """Return the nodes that are new, with the project that their sections name; and the others."""
-    taken = [node.name for node in found.targets]
+    taken = _names(found.targets)
     if not addresses:
         if not can_ask():
             raise ConfigError(
@@ -292,7 +296,7 @@ def _show(
 ) -> None:
     """Ask each node once, and say what was written and what comes next."""
     context = Context(file.parent)
-    added = [node.name for node in new]
+    added = _names(new)
     nodes = []
     for node in context.project.targets:
         is_named = node.name in added or node in known

@@ -91,7 +91,8 @@ def newest_of(seen: Iterable[NodeStatus]) -> str | None:
         if status.versions:
             names += status.versions
             current[status.version] += 1
-            known = status.known if known is None else known
+            if known is None:
+                known = status.known
     if known is None:
         return None
     return newest(names, known) or current.most_common(1)[0][0]
@@ -102,10 +103,14 @@ def exit_code_of(seen: Sequence[NodeStatus]) -> int:
 
     A drained node need not answer.
     """
-    counted = [status for status in seen if status.error is None or status.draining is None]
-    if not counted:  # all are drained, and none answered
-        counted = [*seen]
-    code = exit_code(len(counted), [status.error for status in counted])
+    errors = []
+    for status in seen:
+        if status.error is not None and status.draining is not None:
+            continue
+        errors.append(status.error)
+    if not errors:  # all are drained, and none answered
+        errors = [status.error for status in seen]
+    code = exit_code(len(errors), errors)
     if code == 0 and any(status.wedged for status in seen):
         return PARTIAL
     return code

@@ -266,7 +266,9 @@ def asks(command: Command) -> Command:
             values["dry_run"] = True
         with ExitStack() as stack:
             code = command(**takes.gather(values, stack))
-        return 0 if can_check and code == DIFFERENT and not check else code
+        if can_check and code == DIFFERENT and not check:
+            return 0
+        return code
 
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
@@ -365,7 +367,9 @@ def _types_in(annotation: Any) -> set[Any]:
     inner = get_args(annotation)
     if inner:
         return set().union(*map(_types_in, inner))
-    return {annotation} if isinstance(annotation, type) else set()
+    if isinstance(annotation, type):
+        return {annotation}
+    return set()
 
 
 def parser_of(row: Setting) -> Callable[[Any], Any]:

@@ -50,7 +50,9 @@ COLOURS = {
 
 def colour_of(state: str) -> str:
     """Return the colour of a state; yellow for one that is finished with something missing."""
-    return "yellow" if state.startswith("finished, ") else COLOURS.get(state, "")
+    if state.startswith("finished, "):
+        return "yellow"
+    return COLOURS.get(state, "")
 
 
 def one_line(text: str) -> str:
@@ -198,7 +200,10 @@ class Output:
 
     def columns(self, document: Mapping[str, Any], rows: str, names: Sequence[str]) -> None:
         """Print the document, or of its rows with this key the named columns."""
-        cells = [[row[name] for name in names] for row in document[rows]]
+        cells = []
+        for row in document[rows]:
+            values = [row[name] for name in names]
+            cells.append(values)
         self.table(document, names, cells)
 
 

@@ -21,7 +21,7 @@ from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
-from ..context import Context
+from ..context import Context, nodes_by_url
 from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of, stdout_for
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
@@ -262,7 +262,8 @@ def _compare_crawls(
     for file, read in zip(files, found, strict=True):
         items[file.crawl] += read.whole - read.replaced
     problems = []
-    for crawl in (entry.crawl for entry in crawls):
+    for entry in crawls:
+        crawl = entry.crawl
         expected = int(crawl.summary.get("items") or 0)
         if crawl.state is CrawlState.FINISHED and items[crawl.id] != expected:
             problems.append(
@@ -330,7 +331,7 @@ class ItemStreams:
         self._crawl = crawl
         self._timeout = timeout
         self._sender = context.sender
-        self._nodes = {node.url: node for node in context.all_nodes}
+        self._nodes = nodes_by_url(context.all_nodes)
         self._parts = crawl_folder(context.root, crawl.id) / PARTS
         self._home = home_of(crawl.id, crawl.created)
         self._streams: dict[str, ItemStream] = {}  #: those that are read on, by job
@@ -381,10 +382,11 @@ class ItemStreams:
             if path.stem not in self._known:
                 self._begin("producer", path.stem, LocalFile(path=path))
         out = self._store.attempts(self._crawl.id, {AttemptState.SENT, AttemptState.RUNNING})
+        still_out = set[str]()
         for attempt in out:
+            still_out.add(attempt.job)
             self._find_remote(attempt)
         self._find_accepted(row)
-        still_out = {attempt.job for attempt in out}
         for job, stream in self._streams.items():
             is_fed = stream.node == "producer" and not row.state.ended
             stream.grows = job in still_out or is_fed
@@ -465,7 +467,11 @@ class ItemStreams:
             if self.broken.get(stream.node) != answer.error.short:
                 self.broken[stream.node] = answer.error.short
                 complain(str(answer.error))
-        return {stream.job: found[stream.job] for stream in streams if stream.job in found}
+        in_order = {}
+        for stream in streams:
+            if stream.job in found:
+                in_order[stream.job] = found[stream.job]
+        return in_order
 
 
 def tail(

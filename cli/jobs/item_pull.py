@@ -20,7 +20,7 @@ from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, code_of_setting, exit_code, with_settings
+from ..context import Context, code_of_setting, exit_code, nodes_by_url, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
@@ -98,7 +98,9 @@ def stored(context: Context, names: Sequence[str]) -> dict[str, Stored]:
     store = context.store_if_any
     if store is None:
         return {}
-    crawls = {crawl.id: crawl for crawl in store.crawls()}
+    crawls = {}
+    for crawl in store.crawls():
+        crawls[crawl.id] = crawl
     found = {}
     for name in names:
         if name in crawls:
@@ -140,7 +142,7 @@ class ItemPuller:
         self._folder = folder
         self._crawls = crawls
         self._timeout = timeout
-        self._nodes = {node.url: node for node in nodes}
+        self._nodes = nodes_by_url(nodes)
         self._is_narrowed = bool(patterns)  #: to nodes of these patterns
         asked = nodes if names else ()
         found = told_apart(context, ask_jobs(context.sender, asked, timeout=timeout))

@@ -30,7 +30,7 @@ from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
-from .job_list import TIMEOUT, JobList, JobQuery, Listed, ask_jobs, place_row, remembered
+from .job_list import TIMEOUT, JobList, JobQuery, Listed, ask_jobs, by_key, place_row, remembered
 from .job_memory import JobMemory, Judged, is_quiet
 from .jobs_table import Judge, verdict_row
 from .signals import SentSignals, note
@@ -117,19 +117,22 @@ def _wait_for_crawls(
     context: Context, names: Sequence[str | None], deadline: float, output: Output
 ) -> int:
     store = context.store
-    ids = [crawl_or_latest(store, name).id for name in dict.fromkeys(names)]
+    ids = []
+    for name in dict.fromkeys(names):
+        crawl = crawl_or_latest(store, name)
+        ids.append(crawl.id)
     waited = _WaitedCrawls(context, ids)
     _wait_for(waited.find_left, LOOK, deadline, "crawl", "sdist watch")
     rows = []
     codes = []
     complaints = []
-    for name in ids:
-        crawl = store.crawl(name)
-        code = waited.codes[name]
+    for crawl_id in ids:
+        crawl = store.crawl(crawl_id)
+        code = waited.codes[crawl_id]
         rows.append({**told(crawl), "exit_code": code})
         codes.append(code)
-        if code and name not in waited.died:
-            ended = f"The crawl {name} {crawl.state.value} with exit code {code}."
+        if code and crawl_id not in waited.died:
+            ended = f"The crawl {crawl_id} {crawl.state.value} with exit code {code}."
             complaints.append(crawl.message or ended)
     output.document({"crawls": rows})
     for text in complaints:
@@ -161,7 +164,9 @@ class _WaitedCrawls:
                 self.codes[name] = 1
                 continue
             if crawl.state.ended:
-                self.codes[name] = 1 if crawl.exit_code is None else crawl.exit_code
+                self.codes[name] = 1
+                if crawl.exit_code is not None:
+                    self.codes[name] = crawl.exit_code
             else:
                 left.append(name)
         return left
@@ -230,18 +235,19 @@ def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> t
     store = context.store_if_any
     if store is None:
         return tuple(dict.fromkeys(names))
-    records = {record.id: record for record in store.jobs()}
-    firsts = []
-    for name in names:
-        record = records.get(name)
-        firsts.append(record.first or name if record is not None else name)
+    first_ids = {}
+    for record in store.jobs():
+        first_ids[record.id] = record.first or record.id
+    firsts = [first_ids.get(name, name) for name in names]
     find_left = partial(_announce_waiting, context, firsts, set())
     _wait_for(find_left, ASK, deadline, "job", "sdist jobs; sdist crawls wait --job")
     last = chains(attempts_of(store.jobs(), firsts))
     ids: dict[str, None] = {}
     for first in firsts:
-        newest = last.get(first)
-        ids[first if newest is None else newest.id] = None
+        if first in last:
+            ids[last[first].id] = None
+        else:
+            ids[first] = None
     return tuple(ids)
 
 
@@ -267,9 +273,10 @@ def _wait_and_judge(
     known = remembered(context, names, nodes)
     over = set[str]()
     store = context.store_if_any
-    for record in store.jobs() if store is not None else ():
-        if record.state.over and record.id in names:
-            over.add(record.id)
+    if store is not None:
+        for record in store.jobs():
+            if record.state.over and record.id in names:
+                over.add(record.id)
     waited = Waited(
         sender=context.sender, nodes=nodes, names=tuple(names), remembered=known, over=over
     )
@@ -297,15 +304,15 @@ class Waited:
         if self._all_are_remembered():
             self.jobs = {}
             for name in self.names:
-                self.jobs |= _by_key(self.remembered[name])
+                self.jobs |= by_key(self.remembered[name])
             return []
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         if not self.jobs:
             found.must_answer()
         self._complain_once(found)
         if not self.jobs:
-            self.jobs = _by_key(found.named(self.names, self.remembered))
-        listed = _by_key(found.jobs)
+            self.jobs = by_key(found.named(self.names, self.remembered))
+        listed = by_key(found.jobs)
         left = []
         for key, row in self.jobs.items():
             now = listed.get(key, row)
@@ -321,7 +328,7 @@ class Waited:
 
     def _complain_once(self, found: JobList) -> None:
         """Name the nodes that do not answer, but not again while they are waited for."""
-        texts = {str(error) for error in found.about(self.names).errors}
+        texts = set(map(str, found.about(self.names).errors))
         complain_each(texts - self._complaints)
         self._complaints = texts
 
@@ -344,10 +351,6 @@ class Waited:
         except NodeError:
             return False
         return seen is None or is_quiet(seen)
-
-
-def _by_key(rows: Iterable[Listed]) -> dict[tuple[str, str], Listed]:
-    return {row.key: row for row in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,7 +399,9 @@ def cancel(
         raise ConfigError(
             "Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three."
         )
-    names = [crawl] if crawl else job or []
+    names = job or []
+    if crawl:
+        names = [crawl]
     return _Cancellation(context, query, how, names).run(output)
 
 
@@ -665,7 +670,10 @@ class _Cancellation:
         """
         running = [row for row in rows if row.state is JobState.RUNNING]
         check = partial(self._was_signalled, SentSignals(self._context.root))
-        found = {answer.asked for answer in sweep(running, check) if answer.value}
+        found = set[Listed]()
+        for answer in sweep(running, check):
+            if answer.value:
+                found.add(answer.asked)
         signalled = []
         rest = []
         for row in rows:

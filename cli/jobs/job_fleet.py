@@ -72,7 +72,9 @@ class JobFleet:
             ConfigError: the nodes have no version in common.
             NothingMatched: not all have the one that was named, or none has the project.
         """
-        versions = {node: status.versions or () for node, status in self._seen.items()}
+        versions: dict[Node, Sequence[str]] = {}
+        for node in self._seen:
+            versions[node] = self._seen[node].versions or ()
         common = _in_all(list(versions.values()))
         if wanted is not None:
             return _named_version(wanted, common, versions)
@@ -189,7 +191,9 @@ class JobFleet:
             nodes.append(node)
             if node.url not in record.tried:
                 fresh.append(node)
-        return self._choose(fresh or nodes) if nodes else None
+        if not nodes:
+            return None
+        return self._choose(fresh or nodes)
 
     def _choose(self, nodes: Sequence[Node]) -> Node:
         """Return the node with the least to do, and count a job more for it."""
@@ -218,9 +222,10 @@ def _named_version(
     kept = sanitised(wanted)
     if kept in common:
         return kept
-    lacking = names_of(node for node, names in versions.items() if kept not in names)
+    lacking = [node for node, names in versions.items() if kept not in names]
     raise NothingMatched(
-        f"The version {wanted!r} is not on {lacking}. `sdist deploy --all` brings code there."
+        f"The version {wanted!r} is not on {names_of(lacking)}. `sdist deploy --all` brings code"
+        " there."
     )
 
 
@@ -273,12 +278,17 @@ def fleet_of(
     timeout: seconds that a node gets for each answer.
     """
     records = context.node_records(nodes)
-    aside = [node for node in nodes if records[node.name].draining is not None]
+    aside = []
+    rest = []
+    for node in nodes:
+        if records[node.name].draining is not None:
+            aside.append(node)
+        else:
+            rest.append(node)
     if aside and not quiet:
         if len(aside) == len(nodes):
             raise is_draining(aside)
         say(f"Passed over, since draining: {names_of(aside)}.")
-    rest = [node for node in nodes if node not in aside]
     known = context.known_times(rest, None)
     return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
 

@@ -4,7 +4,7 @@ The rule it keeps: a name that fits nothing is an error, and a node that does no
 never passed over.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
@@ -24,7 +24,7 @@ from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, must_answer
+from ..context import Context, exit_code, must_answer, nodes_by_url
 from ..options import JobProject, Nodes, Spider, Timeout
 from ..silence import heard
 
@@ -62,6 +62,11 @@ class Listed(Place):
         return self.state is JobState.FINISHED
 
 
+def by_key(rows: Iterable[Listed]) -> dict[tuple[str, str], Listed]:
+    """Return jobs by what tells them from others; of several with one key the last."""
+    return {row.key: row for row in rows}
+
+
 def place_row(place: Place) -> dict[str, Any]:
     """Return what names a job, for `--json`."""
     return {
@@ -92,7 +97,10 @@ class JobList:
 
     def heard_by(self, context: Context, nodes: Sequence[Node]) -> "JobList":
         """Return the same list, in which drained nodes that did not answer count for nothing."""
-        counting = heard(context, {node: self.failed.get(node) for node in nodes})
+        answers = {}
+        for node in nodes:
+            answers[node] = self.failed.get(node)
+        counting = heard(context, answers)
         failed = {node: error for node, error in counting.items() if error is not None}
         return replace(self, failed=failed, asked=len(counting))
 
@@ -101,8 +109,10 @@ class JobList:
 
         Where all of them are found, nodes that did not answer do not matter.
         """
-        found = {row.job for row in self.jobs}
-        if names and found.issuperset(names):
+        missing = set(names)
+        for row in self.jobs:
+            missing.discard(row.job)
+        if names and not missing:
             return replace(self, failed={})
         return self
 
@@ -124,8 +134,11 @@ class JobList:
         """
         chosen: dict[tuple[str, str], Listed] = {}
         for name in names:
-            rows = {row.key: row for row in self.jobs if name in (row.job, row.crawl)}
-            known = {row.key: row for row in remembered.get(name, ())}
+            rows = {}
+            for row in self.jobs:
+                if name in (row.job, row.crawl):
+                    rows[row.key] = row
+            known = by_key(remembered.get(name, ()))
             for key, row in known.items():
                 rows.setdefault(key, row)
             if not rows:
@@ -184,7 +197,9 @@ def told_apart(context: Context, found: JobList) -> JobList:
     store = context.store_if_any
     if store is None:
         return found
-    homes = {crawl.id: home_of(crawl.id, crawl.created) for crawl in store.crawls()}
+    homes = {}
+    for crawl in store.crawls():
+        homes[crawl.id] = home_of(crawl.id, crawl.created)
     rows = (replace(row, is_others=is_others(row.job, homes)) for row in found.jobs)
     return replace(found, jobs=tuple(rows))
 
@@ -244,16 +259,17 @@ def ask_jobs(
     They are in the nodes' order, as each lists them. spider: a pattern; timeout: seconds.
     """
     read = partial(jobs_of, sender, project=project, timeout=timeout)
-    answers = {answer.asked: answer for answer in sweep(nodes, read)}
-    failed = {}
+    found: dict[Node, list[Listed]] = {}
+    failed: dict[Node, NodeError] = {}
     silent = set[str]()
-    for node, answer in answers.items():
+    for answer in sweep(nodes, read):
+        found[answer.asked] = answer.value or []
         if answer.error is not None:
-            failed[node] = answer.error
-            silent.add(node.url)
+            failed[answer.asked] = answer.error
+            silent.add(answer.asked.url)
     rows: list[Listed] = []
     for node in nodes:
-        rows += answers[node].value or ()
+        rows += found[node]
     if spider is not None:
         rows = [row for row in rows if fnmatchcase(row.spider, spider)]
     return JobList(jobs=tuple(rows), failed=failed, asked=len(nodes), silent=frozenset(silent))
@@ -283,9 +299,12 @@ def remembered(
     if store is None:
         return {}
     crawls = store.crawls()
-    by_url = {node.url: node for node in nodes}
+    by_url = nodes_by_url(nodes)
+    others = set(names)
+    for crawl in crawls:
+        others.discard(crawl.id)
     found = {}
-    if not {crawl.id for crawl in crawls}.issuperset(names):
+    if others:
         found = _plain_jobs(store, names, by_url)
     for crawl in crawls:
         if crawl.id in names and (rows := _attempts(store, crawl, by_url)):
@@ -308,7 +327,9 @@ def _plain_jobs(
 
 def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[Listed]:
     """Return the jobs of a crawl that these nodes may have had."""
-    slots = {batch.number: batch.slot for batch in store.batches(crawl.id)}
+    slots = {}
+    for batch in store.batches(crawl.id):
+        slots[batch.number] = batch.slot
     rows = []
     for attempt in store.attempts(crawl.id):
         node = by_url.get(attempt.url)

@@ -20,6 +20,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
+from ..context import nodes_by_url
 from ..output import complain
 from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 
@@ -54,7 +55,9 @@ class Judged:
         """Return start and end in UTC; offset: its node's local time minus UTC."""
         record = self.record
         if record is not None and record.ended is not None:
-            begun = None if record.started is None else _at(record.started)
+            begun = None
+            if record.started is not None:
+                begun = _at(record.started)
             return begun, _at(record.ended)
         row = self.row
         started = None
@@ -102,7 +105,8 @@ class JobMemory:
         self.silent: frozenset[str] = frozenset()
         self.records: dict[str, JobRecord] = {}
         if store is not None:
-            self.records = {record.id: record for record in store.jobs(since)}
+            for record in store.jobs(since):
+                self.records[record.id] = record
 
     def of(self, place: Place) -> JobRecord | None:
         """Return what is remembered of a job that is on the node which it was posted to."""
@@ -117,7 +121,7 @@ class JobMemory:
         If the query names no node, those of other nodes are returned as well.
         """
         there = {row.key for row in listed.jobs}
-        by_url = {node.url: node for node in nodes}
+        by_url = nodes_by_url(nodes)
         rows = []
         for record in self.records.values():
             node = by_url.get(record.url)
@@ -153,7 +157,11 @@ class JobMemory:
         if self._store is None or not silent:
             return set()
         others = self._store.jobs()
-        return {job.row.job for job in silent if _was_killed_at_start(job, others)}
+        killed = set()
+        for job in silent:
+            if _was_killed_at_start(job, others):
+                killed.add(job.row.job)
+        return killed
 
     def change(self, changes: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
         """Change open jobs, by their ids.
@@ -203,7 +211,7 @@ def _changed(old: JobRecord, new: JobRecord) -> list[JobRecord]:
     """Return what is to be written: nothing, or the new record, and the next attempt if it has."""
     now = datetime.now(timezone.utc)
     if not new.state.over:
-        return [] if new == old else [new]
+        return [new] if new != old else []
     # The settings are of no use any more.
     records = [replace(new, sealed="")]
     next_id = job_id(old.spider, old.version, now)
@@ -310,7 +318,9 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
     """
     if seen is None:
         posted = record.posted or record.created
-        return Verdict(outcome=Outcome.PENDING) if now - posted < ON_ITS_WAY else None
+        if now - posted >= ON_ITS_WAY:
+            return None
+        return Verdict(outcome=Outcome.PENDING)
     if is_quiet(seen):
         return None
     return Verdict(

@@ -17,7 +17,7 @@ from scrapyd_dist.progress import labels_of, number
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
 
-from ..context import Context
+from ..context import Context, nodes_by_url
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, has_labels, span
 from ..output import Output, complain_each, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed
@@ -110,9 +110,11 @@ def _items_home(context: Context, names: Sequence[str]) -> dict[str, int]:
     store = context.store_if_any
     if store is None:
         return {}
-    return {
-        crawl.id: number(crawl.summary, "items") for crawl in store.crawls() if crawl.id in names
-    }
+    items = {}
+    for crawl in store.crawls():
+        if crawl.id in names:
+            items[crawl.id] = number(crawl.summary, "items")
+    return items
 
 
 class _Window:
@@ -133,7 +135,7 @@ class _Window:
         self._query = query
         self._nodes = context.nodes_if_any(query.node)
         self._store = context.store_if_any
-        self._urls = {node.url for node in self._nodes}
+        self._urls = nodes_by_url(self._nodes).keys()
         self._states = Counter[str]()  #: how many ended how
         self._stats: list[Mapping[str, Any]] = []
 
@@ -185,12 +187,13 @@ class _Window:
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     """Return the stats of one job; empty where there are none, None where it does not count."""
     kept = judge.of_store(row)
-    attempt = kept.attempt if kept is not None else None
-    if attempt is not None and attempt.state is AttemptState.FAILED:
-        return None  # its batch has another attempt, or is dead
-    if attempt is not None and attempt.report.get("stats"):
-        found: Mapping[str, Any] = attempt.report["stats"]
-        return found
+    if kept is not None and kept.attempt is not None:
+        attempt = kept.attempt
+        if attempt.state is AttemptState.FAILED:
+            return None  # its batch has another attempt, or is dead
+        if attempt.report.get("stats"):
+            found: Mapping[str, Any] = attempt.report["stats"]
+            return found
     report = judge.report(row)
     if report is not None and report.stats:
         return report.stats
@@ -273,7 +276,7 @@ def _remark(
             "Without a dump of stats, so that the sums have their pages, items and levels only:"
             f" {some_of(partial)}."
         )
-    scraped = sums["item_scraped_count"].sum if "item_scraped_count" in sums else 0
+    scraped = sums.get("item_scraped_count", StatTotal()).sum
     if home and scraped != sum(home.values()):
         counts = [f"{count:,} of {crawl}" for crawl, count in home.items()]
         say(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from math import inf
+from operator import itemgetter
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
@@ -154,13 +155,18 @@ class Judge:
         if row.remembered and record is not None:
             verdict = _of_forgotten(record, verdict, seen)
         is_unknown = verdict.outcome is Outcome.UNKNOWN
+        offset = None
+        silent = None
+        if seen is not None:
+            offset = seen.offset
+            silent = seen.silent
         return Judged(
             row=row,
             verdict=verdict,
-            offset=seen.offset if seen is not None else None,
+            offset=offset,
             record=record,
             sure=kept is None or kept.crawl.state.ended,
-            silent=seen.silent if seen is not None else None,
+            silent=silent,
             lost=row.remembered and seen is None and is_unknown,
         )
 
@@ -191,7 +197,9 @@ class Judge:
 
     def all(self, rows: Sequence[Listed]) -> list[Judged]:
         """Return the judgement of each, in this order, and write down how those ended."""
-        answers = {answer.asked: answer.value for answer in sweep(rows, self.judge)}
+        answers = {}
+        for answer in sweep(rows, self.judge):
+            answers[answer.asked] = answer.value
         judged = []
         for row in rows:
             job = answers[row]
@@ -217,7 +225,9 @@ class Judge:
         if kept is None or self.came_again(place) or _is_before(place, kept.crawl):
             return None
         is_elsewhere = kept.attempt is not None and kept.attempt.url != place.node.url
-        return None if is_elsewhere else kept
+        if is_elsewhere:
+            return None
+        return kept
 
     def _judge_ours(self, row: Listed, kept: Kept, *, signalled: bool) -> Verdict | None:
         """Return the verdict by the store or the worker's report; None if neither says a thing."""
@@ -302,7 +312,10 @@ def look_back(
     since: without those that ended before, in seconds since the epoch; timeout: seconds.
     """
     memory = JobMemory(context.store_if_any, since)
-    urls = {record.url for record in memory.records.values() if not record.state.over}
+    urls = set[str]()
+    for record in memory.records.values():
+        if not record.state.over:
+            urls.add(record.url)
     if not urls:
         return memory
     asked = [node for node in nodes if node.url in urls]
@@ -413,8 +426,8 @@ def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]
     if most is None or len(rows) <= most:
         return rows
     by_start = sorted(enumerate(rows), key=lambda entry: -_start_in(entry[1]))
-    kept = sorted(index for index, _ in by_start[:most])
-    return [rows[index] for index in kept]
+    newest = sorted(by_start[:most], key=itemgetter(0))
+    return [row for _, row in newest]
 
 
 def _start_in(row: Mapping[str, Any]) -> float:

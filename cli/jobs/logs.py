@@ -175,7 +175,9 @@ class LogStream:
         except NodeError as error:
             self._complain(error)
             return None
-        return None if lines is None else self.moments(lines)
+        if lines is None:
+            return None
+        return self.moments(lines)
 
     def _complain(self, error: NodeError) -> None:
         if self.broken != error.short:
@@ -220,8 +222,12 @@ class LogSource:
         fresh = [row for row in rows if row.key not in self._opened]
         for row in fresh:
             self._opened.add(row.key)
-        answers = {answer.asked: answer for answer in sweep(fresh, partial(self._open, count))}
-        complain_each(answer.error for answer in answers.values())
+        answers = {}
+        errors = []
+        for answer in sweep(fresh, partial(self._open, count)):
+            answers[answer.asked] = answer
+            errors.append(answer.error)
+        complain_each(errors)
         streams = []
         for row in fresh:
             stream = answers[row].value
@@ -268,7 +274,10 @@ def _follow(source: LogSource, streams: list[LogStream], *, raw: bool) -> None:
 def _list_again(source: LogSource, streams: list[LogStream]) -> None:
     """Note which jobs are over, and add the logs of those that have started."""
     listed, rows = source.rows()
-    over = {row.key for row in listed.jobs if row.over}
+    over = set()
+    for row in listed.jobs:
+        if row.over:
+            over.add(row.key)
     for stream in streams:
         stream.alive &= stream.row.key not in over
     streams += source.open(rows, None)

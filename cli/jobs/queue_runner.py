@@ -89,7 +89,9 @@ class QueueOptions:
 
 def sealed(settings: Mapping[str, str], key: bytes) -> str:
     """Return settings as a record keeps them: encrypted for this key, empty for none."""
-    return seal(json.dumps(dict(settings)).encode(), public_half(key)) if settings else ""
+    if not settings:
+        return ""
+    return seal(json.dumps(dict(settings)).encode(), public_half(key))
 
 
 def call_of(record: JobRecord, settings: Mapping[str, str]) -> Call[str]:
@@ -254,7 +256,10 @@ class QueueRunner:
         nodes = list(self._met.values())
         memory = look_back(self.context, nodes, timeout=self.timeout, since=OPEN_ONLY)
         now = time.monotonic()
-        self._silent = {url: self._silent.get(url, now) for url in memory.silent}
+        silent = {}
+        for url in memory.silent:
+            silent[url] = self._silent.get(url, now)
+        self._silent = silent
         ends = {}
         for record in memory.records.values():
             if record.state.over or record.state is Outcome.WAITING:
@@ -337,7 +342,9 @@ class QueueRunner:
         def send(placed: tuple[JobRecord, Node]) -> None:
             record, node = placed
             try:
-                settings = json.loads(unseal(record.sealed, key)) if record.sealed else {}
+                settings = {}
+                if record.sealed:
+                    settings = json.loads(unseal(record.sealed, key))
                 call = call_of(record, settings)
             except (SealError, ConfigError) as error:
                 reason = f"not started: {error}"
@@ -361,8 +368,10 @@ def _place_each(
     """Return the jobs that have a node, as they are once sent, with it; and those without one."""
     begun: list[tuple[JobRecord, Node]] = []
     placeless: list[JobRecord] = []
+    if fleet is None:
+        return begun, list(ready)
     for record in ready:
-        node = fleet.place_of(record) if fleet is not None else None
+        node = fleet.place_of(record)
         if node is None:
             placeless.append(record)
         else:
@@ -404,4 +413,6 @@ def _impossible(record: JobRecord) -> JobRecord:
 def _standing(left: Sequence[JobRecord]) -> str:
     waits = [record for record in left if record.state is Outcome.WAITING]
     text = f"jobs: {len(left) - len(waits):,} sent · {len(waits):,} waiting"
-    return f"{text} ({waits[0].waits_for})" if waits else text
+    if waits:
+        text += f" ({waits[0].waits_for})"
+    return text

@@ -371,12 +371,16 @@ def _placed(
     unless_running: bool,
 ) -> list[PostedJob]:
     """Return which job goes where; one that is left out has its reason."""
-    busy = _busy_spiders(context, fleet) if unless_running else {}
+    busy: dict[str, Node] = {}
+    if unless_running:
+        busy = _busy_spiders(context, fleet)
     now = datetime.now(timezone.utc)
     jobs: list[PostedJob] = []
     for row in rows:
         if node := busy.get(row.spider):
-            reason = f"it waits or runs on {node.name}" if node.url else "it waits in the store"
+            reason = "it waits in the store"
+            if node.url:
+                reason = f"it waits or runs on {node.name}"
             jobs.append(PostedJob(row=row, node=node, job="", state="skipped", reason=reason))
             continue
         for place in fleet.places(row.node, all_nodes=all_nodes):
@@ -428,7 +432,9 @@ def _start(
         errors += fleet.errors.values()
         parts += len(fleet.errors)
     code = exit_code(parts, errors)
-    return _wait(context, jobs, code, finish) if finish.target else code
+    if not finish.target:
+        return code
+    return _wait(context, jobs, code, finish)
 
 
 def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, Call[str]]]:
@@ -520,7 +526,9 @@ def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventH
     ended = 0
     document: dict[str, Any] = {"jobs": []}
     if begun:
-        nodes = {job.job: job.node for job in begun}
+        nodes = {}
+        for job in begun:
+            nodes[job.job] = job.node
         distinct_nodes = list(dict.fromkeys(nodes.values()))
         ended, document = wait_for_jobs(context, list(nodes), distinct_nodes)
     return _notify(finish, code or ended, document)
@@ -551,9 +559,11 @@ def _queue(
     key = key_of(context.root)
     now = time.time()
     records: list[JobRecord] = []
+    ids: list[str] = []
     for job in jobs:
         if not job.job:
             continue
+        ids.append(job.job)
         row = job.row
         record = row.record(
             job.job,
@@ -576,7 +586,7 @@ def _queue(
     check_conditions(store, records)
     store.forget_jobs(now - context.keep_days * DAY)
     store.keep_jobs(records)
-    return [record.id for record in records]
+    return ids
 
 
 def _missed_code(fleet: JobFleet, *, all_nodes: bool) -> int:
@@ -587,7 +597,9 @@ def _missed_code(fleet: JobFleet, *, all_nodes: bool) -> int:
 def _resume(context: Context, timeout: float, finish: EventHook, output: Output) -> int:
     """Work off what earlier commands have left in the store."""
     store = context.store_if_any
-    own = left_behind(store.jobs(OPEN_ONLY)) if store is not None else set()
+    own = set[str]()
+    if store is not None:
+        own = left_behind(store.jobs(OPEN_ONLY))
     if not own:
         say("No job waits in the store.")
         output.document({"jobs": []})
@@ -612,7 +624,10 @@ def _work_off(
         rows.append(_ended_row(record))
         codes.append(int(record.state is not Outcome.FINISHED))
         forgotten.discard(record.first or record.id)
-    rows += [_skipped_row(job) for job in jobs if not job.job]
+    for job in jobs:
+        if not job.job:
+            row = _skipped_row(job)
+            rows.append(row)
     _show_table({"jobs": rows}, _ENDED_COLUMNS, rows, output)
     if forgotten:
         complain(
@@ -647,7 +662,9 @@ def _skipped_row(job: PostedJob) -> dict[str, Any]:
 
 def _notify(finish: EventHook, code: int, document: Mapping[str, Any]) -> int:
     """Notify the hook of the end of all jobs; returns the exit code as it is."""
-    items = sum(row["items"] or 0 for row in document["jobs"])
+    items = 0
+    for row in document["jobs"]:
+        items += row["items"] or 0
     variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
     event = {"schema": 1, "exit_code": code, "items": items, **document}
     if wrong := finish.notify(event, variables):
