@@ -616,7 +616,12 @@ class _Cancellation:
     @property
     def _orphans(self) -> list[Judged]:
         """Those of the unlisted jobs that go on."""
-        return [job for job in self._unlisted if job.sure and not job.verdict.outcome.over]
+        orphans = []
+        for job in self._unlisted:
+            goes_on = job.sure and not job.verdict.outcome.over
+            if goes_on:
+                orphans.append(job)
+        return orphans
 
     def _confirm(self, rows: Sequence[Listed], waiting: Mapping[str, JobRecord]) -> None:
         lines = []
