@@ -45,14 +45,14 @@ def ask_nodes(
     if project is not None:
         questions += zip(statuses, repeat(project), strict=False)
 
-    def ask(question: tuple[NodeStatus, str | None]) -> None:
+    def send_question(question: tuple[NodeStatus, str | None]) -> None:
         status, name = question
         if name is None:
             status.ask_load(sender, timeout)
         else:
             status.ask_versions(sender, name, timeout)
 
-    for answer in sweep(questions, ask):
+    for answer in sweep(questions, send_question):
         status, _ = answer.asked
         if status.load is not None or status.error is not None:
             yield status

@@ -255,17 +255,17 @@ def asks(command: Command) -> Command:
     is no option: it gets one, which is closed when the command ends. A command that can be tried
     without changing anything (`dry_run`) ends with 0 then; with `--check`, it ends as it says.
     """
-    takes = _Parameters()
+    parameters = _Parameters()
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        takes.add(name, parameter)
-    can_check = takes.add_check()
+        parameters.add(name, parameter)
+    can_check = parameters.add_check()
 
     def run(**values: Any) -> int | None:
         check = can_check and values.pop("check")
         if check:
             values["dry_run"] = True
         with ExitStack() as stack:
-            code = command(**takes.gather(values, stack))
+            code = command(**parameters.gather(values, stack))
         if can_check and code == DIFFERENT and not check:
             return 0
         return code
@@ -273,7 +273,7 @@ def asks(command: Command) -> Command:
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
     run.__annotations__ = {}
-    run.__signature__ = inspect.Signature(takes.sorted())  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters.sorted())  # type: ignore[attr-defined]
     return run
 
 

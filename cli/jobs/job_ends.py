@@ -292,11 +292,11 @@ class Waited:
     sender: Sender
     nodes: Sequence[Node]
     names: tuple[str, ...]  #: ids of jobs
+    #: by name, what the store knows
     remembered: Mapping[str, Sequence[Listed]] = field(default_factory=dict)
-    """By name, what the store knows."""
     over: Collection[str] = ()  #: the jobs of which the store knows that they are over
+    #: by the base address of the node and the id; empty until the nodes have been asked
     jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)
-    """By the base address of the node and the id; empty until the nodes have been asked."""
     _complaints: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
     def left(self) -> list[str]:

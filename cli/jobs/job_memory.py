@@ -120,13 +120,17 @@ class JobMemory:
 
         If the query names no node, those of other nodes are returned as well.
         """
-        there = {row.key for row in listed.jobs}
+        listed_keys = {row.key for row in listed.jobs}
         by_url = nodes_by_url(nodes)
         rows = []
         for record in self.records.values():
             node = by_url.get(record.url)
             is_elsewhere = node is None and bool(query.node)
-            if (record.url, record.id) in there or is_elsewhere or not _is_meant(record, query):
+            if (
+                (record.url, record.id) in listed_keys
+                or is_elsewhere
+                or not _is_meant(record, query)
+            ):
                 continue
             rows.append(_listed_again(record, node, listed))
         return rows

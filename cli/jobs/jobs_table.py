@@ -379,8 +379,8 @@ def list_(
         # No log is read of a job that cannot be in one of the states.
         rows = [row for row in rows if row.remembered or _may_be_in(row, states)]
     judge = Judge(context, rows, memory, stall=stall, timeout=query.timeout)
-    meant = [row for row in rows if has_labels(judge.labels(row), label)]
-    jobs = _newest(_rows(judge, judge.all(meant), states, since), limit)
+    chosen = [row for row in rows if has_labels(judge.labels(row), label)]
+    jobs = _newest(_rows(judge, judge.all(chosen), states, since), limit)
     unreached = list(map(str, listed.errors))
     document = {"jobs": jobs, "nodes": listed.asked, "unreached": unreached}
     if not output.rows(document, "jobs", "job"):
