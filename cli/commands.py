@@ -1,4 +1,4 @@
-"""The table of commands, how each ends, and their loading: a command's module is imported when it is called."""
+"""Holds the table of commands with their exit codes, and loads a command when it is called."""
 
 import importlib
 import re
@@ -30,47 +30,33 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 4, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
     (0, 1, 2, 6): (
-        "crawls list, strategy list, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, "
-        "throttle resume"
+        "crawls list, strategy list, throttle set, throttle unset, throttle block,"
+        " throttle unblock, throttle pause, throttle resume"
     ),
     (0, 1, 2, 4, 6, 124, 130): "crawls pause, strategy pause",
     (0, 1, 2, 3, 4, 5, 6, 124, 130): (
-        "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run, nodes drain, crawls stop, "
-        "jobs cancel"
+        "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run,"
+        " nodes drain, crawls stop, jobs cancel"
     ),
     (0, 1, 2, 4, 6): (
-        "crawls batches, crawls misses, report, throttle show, frontier list, frontier count, frontier dump, "
-        "frontier prioritise, frontier requeue, nodes resume, nodes remove, nodes metrics, "
-        "strategy status, strategy resume, strategy replay"
+        "crawls batches, crawls misses, report, throttle show, frontier list, frontier count,"
+        " frontier dump, frontier prioritise, frontier requeue, nodes resume, nodes remove,"
+        " nodes metrics, strategy status, strategy resume, strategy replay"
     ),
     (0, 1, 2, 4, 6, 10, 130): "crawls clean",
     (0, 1, 2, 4, 6, 130): "strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
-    (
-        0,
-        1,
-        2,
-        3,
-        4,
-        6,
-        130,
-    ): "frontier add, frontier move, frontier delete, items merge, items tail",
+    (0, 1, 2, 3, 4, 6, 130): (
+        "frontier add, frontier move, frontier delete, items merge, items tail"
+    ),
     (0, 1, 2, 3, 4, 5, 6, 130): (
         "doctor, nodes list, jobs schedule, jobs list, logs, jobs grep, jobs stats, items pull"
     ),
     (0, 1, 2, 130): "nodes up, nodes down, nodes targets",
     (0, 2, 3, 5, 6, 130): "nodes add",
-    (
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        10,
-        130,
-    ): "deploy, code rollback, code prune, code versions, code spiders, code projects",
+    (0, 1, 2, 3, 4, 5, 6, 10, 130): (
+        "deploy, code rollback, code prune, code versions, code spiders, code projects"
+    ),
     (0, 1, 2, 4, 5, 6): "nodes api",
 }
 #: path of a command, without `sdist` -> its codes
@@ -89,60 +75,115 @@ class CommandEntry(NamedTuple):
     panel: str
     summary: str  #: the first sentence of its help, of one line in that of `sdist`; a test compares
     module: str = ""  #: of this package; has the command's function, under its name
-    verbs: tuple[
-        str, ...
-    ] = ()  #: of a group: `module: verb verb`; a group that is called alone runs its `list`
+    #: of a group: `module: verb verb`; a group that is called alone runs its `list`
+    verbs: tuple[str, ...] = ()
 
 
-_START, _CRAWLS, _NODES, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Jobs and items", "Help"
-# fmt: off
+_START = "Start here"
+_CRAWLS = "Crawls"
+_NODES = "Nodes"
+_JOBS = "Jobs and items"
+_HELP = "Help"
 COMMANDS = {
-    "demo": CommandEntry(_START, "Show it all on this machine: a site, nodes, and one crawl.", "crawls.demo"),
+    "demo": CommandEntry(
+        _START, "Show it all on this machine: a site, nodes, and one crawl.", "crawls.demo"
+    ),
     "init": CommandEntry(_START, "Write the nodes of this project into its scrapy.cfg.", "init"),
-    "config": CommandEntry(_START, "Show the options in force: project, targets, settings.", "config_command"),
-    "crawl": CommandEntry(_CRAWLS, "Spread one crawl over the nodes, and bring the items home.", "crawls.crawl"),
-    "plan": CommandEntry(_CRAWLS, "Show what `sdist crawl` would do, without doing it.", "crawls.crawl"),
+    "config": CommandEntry(
+        _START, "Show the options in force: project, targets, settings.", "config_command"
+    ),
+    "crawl": CommandEntry(
+        _CRAWLS, "Spread one crawl over the nodes, and bring the items home.", "crawls.crawl"
+    ),
+    "plan": CommandEntry(
+        _CRAWLS, "Show what `sdist crawl` would do, without doing it.", "crawls.crawl"
+    ),
     "watch": CommandEntry(_CRAWLS, "Watch a crawl to its end, or watch the fleet.", "status"),
-    "status": CommandEntry(_CRAWLS, "Say how a crawl stands, once; or how the fleet does.", "status"),
-    "resume": CommandEntry(_CRAWLS, "Go on with a crawl that was stopped or paused, or that died.", "crawls.crawl"),
+    "status": CommandEntry(
+        _CRAWLS, "Say how a crawl stands, once; or how the fleet does.", "status"
+    ),
+    "resume": CommandEntry(
+        _CRAWLS, "Go on with a crawl that was stopped or paused, or that died.", "crawls.crawl"
+    ),
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
-    "crawls": CommandEntry(_CRAWLS, "List, pause, stop, retry and clean crawls.", verbs=(
-        "crawls.crawl: list", "crawls.stored_crawls: pause", "jobs.job_ends: stop wait",
-        "crawls.stored_crawls: retry batches misses clean",
-    )),
-    "throttle": CommandEntry(_CRAWLS, "Show and set how many requests each domain gets.", verbs=(
-        "crawls.throttle_commands: show apply set unset block unblock pause resume",
-    )),
-    "frontier": CommandEntry(_CRAWLS, "List, fill, consume and empty crawl frontiers.", verbs=(
-        "frontier.frontier_list: list count dump", "frontier.consume: consume",
-        "frontier.frontier_commands: add move prioritise requeue delete",
-    )),
-    "strategy": CommandEntry(_CRAWLS, "List and run the crawling strategies of this project.", verbs=(
-        "frontier.strategy_commands: list", "frontier.strategy_run: run join add",
-        "frontier.strategy_commands: status pause resume reset events replay",
-    )),
-    "nodes": CommandEntry(_NODES, "List, add, drain, start and ask nodes.", verbs=(
-        "nodes.node_commands: list targets add remove drain resume up down", "nodes.api_call: api",
-        "nodes.metrics: metrics",
-    )),
+    "crawls": CommandEntry(
+        _CRAWLS,
+        "List, pause, stop, retry and clean crawls.",
+        verbs=(
+            "crawls.crawl: list",
+            "crawls.stored_crawls: pause",
+            "jobs.job_ends: stop wait",
+            "crawls.stored_crawls: retry batches misses clean",
+        ),
+    ),
+    "throttle": CommandEntry(
+        _CRAWLS,
+        "Show and set how many requests each domain gets.",
+        verbs=("crawls.throttle_commands: show apply set unset block unblock pause resume",),
+    ),
+    "frontier": CommandEntry(
+        _CRAWLS,
+        "List, fill, consume and empty crawl frontiers.",
+        verbs=(
+            "frontier.frontier_list: list count dump",
+            "frontier.consume: consume",
+            "frontier.frontier_commands: add move prioritise requeue delete",
+        ),
+    ),
+    "strategy": CommandEntry(
+        _CRAWLS,
+        "List and run the crawling strategies of this project.",
+        verbs=(
+            "frontier.strategy_commands: list",
+            "frontier.strategy_run: run join add",
+            "frontier.strategy_commands: status pause resume reset events replay",
+        ),
+    ),
+    "nodes": CommandEntry(
+        _NODES,
+        "List, add, drain, start and ask nodes.",
+        verbs=(
+            "nodes.node_commands: list targets add remove drain resume up down",
+            "nodes.api_call: api",
+            "nodes.metrics: metrics",
+        ),
+    ),
     "doctor": CommandEntry(_NODES, "Look for what endangers work on the nodes.", "nodes.doctor"),
-    "deploy": CommandEntry(_NODES, "Build the project once, and upload it to nodes at once.", "nodes.deploy"),
-    "code": CommandEntry(_NODES, "See, roll back and prune the versions on the nodes.", verbs=(
-        "nodes.version_list: versions spiders projects rollback prune",
-    )),
-    "jobs": CommandEntry(_JOBS, "List, schedule, cancel and search the jobs of all nodes.", verbs=(
-        "jobs.jobs_table: list", "jobs.schedule: schedule", "jobs.job_ends: cancel", "jobs.logs: grep",
-        "jobs.job_stats: stats",
-    )),
+    "deploy": CommandEntry(
+        _NODES, "Build the project once, and upload it to nodes at once.", "nodes.deploy"
+    ),
+    "code": CommandEntry(
+        _NODES,
+        "See, roll back and prune the versions on the nodes.",
+        verbs=("nodes.version_list: versions spiders projects rollback prune",),
+    ),
+    "jobs": CommandEntry(
+        _JOBS,
+        "List, schedule, cancel and search the jobs of all nodes.",
+        verbs=(
+            "jobs.jobs_table: list",
+            "jobs.schedule: schedule",
+            "jobs.job_ends: cancel",
+            "jobs.logs: grep",
+            "jobs.job_stats: stats",
+        ),
+    ),
     "logs": CommandEntry(_JOBS, "Show the logs of jobs on all nodes as one.", "jobs.logs"),
-    "items": CommandEntry(_JOBS, "Fetch, merge and follow the items of crawls and jobs.", verbs=(
-        "jobs.item_pull: pull", "jobs.item_commands: merge tail",
-    )),
-    "completion": CommandEntry(_HELP, "Print the script with which a shell completes a command.", "main"),
+    "items": CommandEntry(
+        _JOBS,
+        "Fetch, merge and follow the items of crawls and jobs.",
+        verbs=(
+            "jobs.item_pull: pull",
+            "jobs.item_commands: merge tail",
+        ),
+    ),
+    "completion": CommandEntry(
+        _HELP, "Print the script with which a shell completes a command.", "main"
+    ),
     "help": CommandEntry(_HELP, "Show the help of a command.", "main"),
 }
-# fmt: on
-#: what may be typed as well, one or two words -> what it stands for; help and completion do not show these
+#: what may be typed as well, one or two words -> what it stands for; help and completion do not
+#: show these
 ALIASES = {
     # of scrapyd-client and scrapyd-deploy
     "targets": "nodes targets",
@@ -157,53 +198,73 @@ ALIASES = {
     "version": "--version",
     # of Scrapyd's API and of ScrapydWeb
     "api": "nodes api",
-    **{one: f"{one}s" for one in ("job", "node", "item")},
+    "job": "jobs",
+    "node": "nodes",
+    "item": "items",
     # a verb in its group, though it has none
-    **{f"crawls {name}": name for name in ("resume", "watch", "status", "report")},
+    "crawls resume": "resume",
+    "crawls watch": "watch",
+    "crawls status": "status",
+    "crawls report": "report",
     "jobs logs": "logs",
 }
 
 
 class LazyGroup(TyperGroup):
-    """`sdist` itself: knows its commands by the table, and imports the modules of the one that is called."""
+    """The command `sdist` itself, which knows its commands by the table.
+
+    Only the modules of the command that is called are imported.
+    """
 
     whole = False  #: whether help has the options that are rarely used, too
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.commands = {
-            name: TyperCommand(
+        self.commands = {}
+        for name, entry in COMMANDS.items():
+            self.commands[name] = TyperCommand(
                 name, help=entry.summary, rich_help_panel=entry.panel, rich_markup_mode=MARKUP
             )
-            for name, entry in COMMANDS.items()
-        }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put what an alias stands for in its place, before the line is parsed."""
         return super().parse_args(ctx, meant(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and (near := with_verb(args[0])) and not ctx.resilient_parsing:
+        """Find and load the command of a line; a verb without its group is an error with a hint."""
+        completes = ctx.resilient_parsing
+        near = [] if args[0] in COMMANDS else with_verb(args[0])
+        if near and not completes:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, near))}?")
         name, command, rest = super().resolve_command(ctx, args)
         if name not in COMMANDS:
             return name, command, rest
-        lists = not rest or (rest[0].startswith("-") and rest[0] not in ctx.help_option_names)
-        only = "" if ctx.resilient_parsing else LIST if lists else rest[0]
-        return name, load(name, whole=self.whole or ctx.resilient_parsing, only=only), rest
+        verb = ""
+        if not completes:
+            verb = LIST if _has_no_verb(ctx, rest) else rest[0]
+        return name, load(name, whole=self.whole or completes, only=verb), rest
 
 
 class VerbGroup(TyperGroup):
     """A group of verbs. Without one it lists, if it has a `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
-        if alone and LIST in self.commands and not (ctx.resilient_parsing and not args):
+        """Put `list` before the options of a line without a verb, before it is parsed."""
+        completes_verb = ctx.resilient_parsing and not args
+        if LIST in self.commands and _has_no_verb(ctx, args) and not completes_verb:
             args = [LIST, *args]
         return super().parse_args(ctx, args)
 
 
+def _has_no_verb(ctx: Any, args: list[str]) -> bool:
+    """Tell whether what follows a group is nothing, or an option other than that for help."""
+    if not args:
+        return True
+    return args[0].startswith("-") and args[0] not in ctx.help_option_names
+
+
 def meant(args: list[str]) -> list[str]:
-    """The words of a command line in the place of its alias, if it begins with one."""
+    """Return a command line with the words that its alias stands for, if it begins with one."""
     for most in (1, 2):
         words = ALIASES.get(" ".join(args[:most]))
         if words is not None:
@@ -212,63 +273,78 @@ def meant(args: list[str]) -> list[str]:
 
 
 def with_verb(verb: str) -> list[str]:
-    """The commands that have this verb: `crawls stop` for `stop`."""
+    """Return the commands that have this verb: `crawls stop` for `stop`."""
     return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
 
 
 def _modules(entry: CommandEntry) -> dict[str, str]:
-    """The verbs of a group, each with its module."""
-    rows = (row.partition(": ") for row in entry.verbs)
-    return {verb: module for module, _, words in rows for verb in words.split()}
+    """Return the verbs of a group, each with its module."""
+    modules: dict[str, str] = {}
+    for row in entry.verbs:
+        module, _, verbs = row.partition(": ")
+        modules |= dict.fromkeys(verbs.split(), module)
+    return modules
 
 
 def load(name: str, *, whole: bool = True, only: str = "") -> Any:
-    """Import a command of the table; gives Typer's object for it, which explains its exit codes as well.
+    """Import a command of the table, and return Typer's object for it, with its exit codes.
 
-    whole: whether the help of a command with many options has those that are rarely used; only: of a group that has
-    this verb, the others are not imported.
+    whole: whether the help of a command with many options has those that are rarely used; only:
+    of a group that has this verb, the others are not imported.
     """
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
-    from .options import (
-        asks,
-    )  # behind it are the project and its store, which `sdist --version` is spared
+    # Behind it are the project and its store, which `sdist --version` is spared.
+    from .options import asks
 
     entry = COMMANDS[name]
     if entry.verbs:
-        alone = f"\n\nAlone, `sdist {name}` is `sdist {name} {LIST}`."
-        verbs = _modules(entry)
-        below = typer.Typer(cls=VerbGroup, help=entry.summary + (alone if LIST in verbs else ""))
-        for verb, module in ({only: verbs[only]} if only in verbs else verbs).items():
-            below.command(verb)(asks(_function(module, verb)))
-        app.add_typer(below, name=name)
+        app.add_typer(_load_group(name, entry, only), name=name)
     else:
         app.command(name)(asks(_function(entry.module, name)))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain(command, name)
     if not whole and name != "crawl":  # whose options are what `sdist` is about
-        for path, one in {
-            name: command,
-            **{f"{name} {verb}": one for verb, one in _below(command).items()},
-        }.items():
-            _shorten(one, path)
+        _shorten(command, name)
+        for verb, inner in _below(command).items():
+            _shorten(inner, f"{name} {verb}")
     return command
 
 
+def _load_group(name: str, entry: CommandEntry, only: str) -> typer.Typer:
+    from .options import asks
+
+    modules = _modules(entry)
+    summary = entry.summary
+    if LIST in modules:
+        summary += f"\n\nAlone, `sdist {name}` is `sdist {name} {LIST}`."
+    group = typer.Typer(cls=VerbGroup, help=summary)
+    for verb, module in modules.items():
+        if verb == only or only not in modules:
+            group.command(verb)(asks(_function(module, verb)))
+    return group
+
+
 def _function(module: str, name: str) -> Any:
-    """A command's function: called as it, or with an underscore behind where Python has such a word."""
+    """Return a command's function.
+
+    It has the command's name, with an underscore behind where Python has such a word.
+    """
     found = importlib.import_module(f".{module}", __package__)
     return getattr(found, f"{name}_", None) or getattr(found, name)
 
 
 def walk() -> Iterator[tuple[str, Any]]:
-    """All commands with their paths, as in `nodes drain`, groups before what is in them; imports every module."""
+    """Generate all commands with their paths, as in `nodes drain`; imports every module.
+
+    A group comes before what is in it.
+    """
     for name in COMMANDS:
         command = load(name)
         yield name, command
-        for below, one in _below(command).items():
-            yield f"{name} {below}", one
+        for verb, inner in _below(command).items():
+            yield f"{name} {verb}", inner
 
 
 def _several() -> None:
@@ -281,21 +357,24 @@ def _below(command: Any) -> dict[str, Any]:
 
 
 def _shorten(command: Any, path: str) -> None:
-    """Leave rarely used options out of the help, where there are many: those of a panel that have no letter."""
-    rare = [
-        one
-        for one in command.params
-        if getattr(one, "rich_help_panel", None) and min(map(len, one.opts)) > 2
-    ]
+    """Leave rarely used options out of the help, where there are many.
+
+    These are the options of a panel that have no letter.
+    """
+    rare = []
+    for option in command.params:
+        has_letter = min(map(len, option.opts)) <= 2
+        if getattr(option, "rich_help_panel", None) and not has_letter:
+            rare.append(option)
     if rare and len(command.params) > MOST_OPTIONS:
-        for one in rare:
-            one.hidden = True
+        for option in rare:
+            option.hidden = True
         codes = ", ".join(map(str, CODES[path]))
         command.epilog = f"Exit codes: {codes}\n\n{len(rare)} options more: sdist help --all {path}"
 
 
 def escape_markup(text: str) -> str:
-    """Return a help text in which Rich shows brackets, as in `[deploy]`, instead of taking them for markup."""
+    """Return a help text in which Rich shows brackets, as in `[deploy]`, as they are."""
     return _TAG.sub(r"\\", text)
 
 
@@ -303,14 +382,22 @@ def _explain(command: Any, path: str) -> None:
     """Leave the breaking of lines to the terminal, keep brackets, and put the exit codes below."""
     below = _below(command)
     if not below:
-        paragraphs = escape_markup(command.help or "").split("\n\n")
-        command.help = "\n\n".join(
-            p if p.startswith("Example") else " ".join(p.split()) for p in paragraphs
-        )
-        for one in command.params:
-            one.help = escape_markup(getattr(one, "help", None) or "")
-        command.epilog = "\n".join(
-            ["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))]
-        )
-    for name, one in below.items():
-        _explain(one, f"{path} {name}")
+        command.help = _joined_lines(escape_markup(command.help or ""))
+        for option in command.params:
+            option.help = escape_markup(getattr(option, "help", None) or "")
+        lines = ["Exit codes:"]
+        for code in CODES.get(path, ()):
+            meaning = MEANINGS[code]
+            lines.append(f"{code:>3}  {meaning}")
+        command.epilog = "\n".join(lines)
+    for name, inner in below.items():
+        _explain(inner, f"{path} {name}")
+
+
+def _joined_lines(text: str) -> str:
+    """Return the text with one line for each paragraph; examples keep their lines."""
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        is_example = paragraph.startswith("Example")
+        paragraphs.append(paragraph if is_example else " ".join(paragraph.split()))
+    return "\n\n".join(paragraphs)

@@ -1,10 +1,10 @@
-"""`sdist config`: every option in force, its value, and its source. A secret shows as ***."""
+"""`sdist config`: shows each option in force, its value, and its source; a secret as ***."""
 
 import configparser
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,37 +12,63 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_folder
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
-from .options import option
-from .output import Output, complain_each, say
+from .options import DIFFERENT, option
+from .output import Output, complain_each, say, table
 
 MASK = "***"
+#: keys of a [deploy:NAME] section that mean something here or to scrapyd-client
+LOGIN_KEYS = ("url", "username", "password")
+TARGET_KEYS = (*LOGIN_KEYS, "project", "version", "slots", "verify", "ca")
 #: how an entry of DISTRIBUTED_NODES begins that is a command
 COMMAND = "cmd:"
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE)
 _QUERY = re.compile(r"([?&][^=&\s]*(?:passw|secret|token|key|sig)[^=&\s]*=)[^&\s#]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(://[^:@/\s]*):[^@]*@")
 _HEADER = re.compile(r"((?:basic|bearer)\s+)\S+", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{([^}]+)\}|(\w+))")
+#: what begins the one line that counts among all that a project may print while it is loaded
+_MARK = "sdist-settings:"
+#: only Scrapy knows how the settings come together
+_READ = f"""
+import json
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.project import get_project_settings
+found = get_project_settings()
+names = {{value: name for name, value in SETTINGS_PRIORITIES.items()}}
+ours = {{}}
+for name in found:
+    if name.startswith("DISTRIBUTED_") or name in ("BOT_NAME", *{NAMES!r}):
+        ours[name] = [found[name], names.get(found.getpriority(name), "")]
+ours["ADDONS"] = [sorted(map(str, found.getdict("ADDONS"))), ""]
+print({_MARK!r} + json.dumps(ours, default=str))
+"""
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """The value with `***` for what is, or may be, a secret; its name may tell that all of it is one."""
+    """Return a value with `***` for what is, or may be, a secret.
+
+    name: what it is called, which may tell that all of it is one.
+    """
     if isinstance(value, dict):
         return {key: masked(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [masked(inner, name) for inner in value]
     if value in (None, "") or isinstance(value, (bool, int, float)):
         return value
-    return MASK if _SECRET_NAME.search(name) else masked_text(str(value))
+    if _SECRET_NAME.search(name):
+        return MASK
+    return masked_text(str(value))
 
 
 def masked_text(text: str) -> str:
-    """A text in which passwords of URLs, and what looks like a token, are replaced."""
-    text = "".join(_without_password(word) for word in re.split(r"(\s+)", text))
+    """Return a text in which passwords of URLs, and what looks like a token, are replaced."""
+    text = "".join(map(_without_password, re.split(r"(\s+)", text)))
     text = _LOGIN.sub(rf"\1:{MASK}@", text)
     return _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1{MASK}", text))
 
@@ -52,17 +78,14 @@ def _without_password(word: str) -> str:
         return word
     scheme, sep, rest = word.partition("://")
     if not sep:
-        scheme, rest = "", word
+        scheme = ""
+        rest = word
     # What stands before the last @ may be a password, even where the text is nonsense.
     login, _, host = rest.rpartition("@")
     user, colon, _ = login.partition(":")
-    return f"{scheme}{sep}{user}:{MASK}@{host}" if colon else word
-
-
-#: keys of a [deploy:NAME] section that mean something here or to scrapyd-client
-LOGIN_KEYS = ("url", "username", "password")
-TARGET_KEYS = (*LOGIN_KEYS, "project", "version", "slots", "verify", "ca")
-_VARIABLE = re.compile(r"\$(?:\{([^}]+)\}|(\w+))")
+    if not colon:
+        return word
+    return f"{scheme}{sep}{user}:{MASK}@{host}"
 
 
 class ConfigFiles(NamedTuple):
@@ -73,25 +96,25 @@ class ConfigFiles(NamedTuple):
 
     @classmethod
     def of(cls, root: Path) -> "ConfigFiles":
-        files = [file for file in [*shared_files(), root / "scrapy.cfg"] if file.is_file()]
+        """Return the files of the project in this folder that are there."""
+        files = filter(Path.is_file, (*shared_files(), root / "scrapy.cfg"))
         return cls(root, tuple((file, read_files([file])) for file in files))
 
     def origin(self, section: str, key: str) -> str:
-        """The file whose word counts, its section, and the environment variables in its value; empty if none has it."""
+        """Return where a key has its value from; empty if no file has it.
+
+        That is the file whose word counts, the section, and the environment variables in the value.
+        """
         for file, parser in reversed(self.parsers):
             if parser.has_option(section, key):
-                taken = "".join(
-                    f", environment {name}" + ("" if name in os.environ else " (not set)")
-                    for names in _VARIABLE.findall(parser.get(section, key))
-                    for name in names
-                    if name
-                )
-                shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
-                return f"{shown} [{section}]{taken}"
+                shown = file
+                if file.is_relative_to(self.root):
+                    shown = file.relative_to(self.root)
+                return f"{shown} [{section}]{_variables_in(parser.get(section, key))}"
         return ""
 
     def raw(self, section: str, key: str) -> str:
-        """The value as it is written, of the section or else inherited; empty where there is none."""
+        """Return a value as it is written, of the section or else inherited; empty without one."""
         for place in (section, "deploy"):
             for _, parser in reversed(self.parsers):
                 if parser.has_option(place, key):
@@ -99,18 +122,27 @@ class ConfigFiles(NamedTuple):
         return ""
 
     def of_target(self, section: str, key: str) -> str:
-        """Where a target has a key from; empty where no file says it, or says nothing."""
+        """Return where a target has a key from; empty if no file says it, or it is empty there."""
         if not self.raw(section, key).strip():
             return ""
         return self.origin(section, key) or self.origin("deploy", key)
 
     def of_login(self, section: str) -> str:
-        """Where a login is from that no key gives: the url, or the file that is asked last."""
-        return (
-            f"url of [{section}]"
-            if "@" in self.raw(section, "url")
-            else os.environ.get("NETRC") or "~/.netrc"
-        )
+        """Return where a login is from that no key gives: the url, or the file asked last."""
+        if "@" in self.raw(section, "url"):
+            return f"url of [{section}]"
+        return os.environ.get("NETRC") or "~/.netrc"
+
+
+def _variables_in(value: str) -> str:
+    """Return the environment variables that a value takes, as the end of its origin."""
+    names = ""
+    for braced, plain in _VARIABLE.findall(value):
+        name = braced or plain
+        names += f", environment {name}"
+        if name not in os.environ:
+            names += " (not set)"
+    return names
 
 
 class ConfigOption(NamedTuple):
@@ -123,59 +155,54 @@ class ConfigOption(NamedTuple):
 
     @property
     def text(self) -> str:
-        return (
-            self.value
-            if isinstance(self.value, str)
-            else json.dumps(self.value, ensure_ascii=False)
-        )
+        """The value as it is shown to people."""
+        if isinstance(self.value, str):
+            return self.value
+        return json.dumps(self.value, ensure_ascii=False)
 
 
 def of_project(
     found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]
 ) -> Iterator[ConfigOption]:
-    """Where the project is, what it is called, and what its settings module is."""
-    preset, key = os.environ.get("SCRAPY_SETTINGS_MODULE"), os.environ.get("SCRAPY_PROJECT")
-    origin = (
-        "environment SCRAPY_SETTINGS_MODULE"
-        if preset
-        else files.origin("settings", key or "default")
-    )
-    if key and not preset:
-        origin += ", chosen by environment SCRAPY_PROJECT"
-    name, named = (found.project, files.origin("deploy", "project")) if found.project else ("", "")
-    if not name and settings.get("BOT_NAME"):
-        name, named = str(settings["BOT_NAME"][0]), "BOT_NAME of the settings"
+    """Generate where the project is, what it is called, and what its settings module is."""
+    origin = _settings_origin(files)
+    name, named = _name_and_origin(found, files, settings)
     yield ConfigOption("project", "folder", str(found.root), "the nearest scrapy.cfg")
     yield ConfigOption("project", "settings", found.settings_module, origin)
     yield ConfigOption("project", "name", name, named or "nothing says it")
     if "ADDONS" in settings:
-        there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
-        said = "in the settings" if there else "not in the settings: only sdist crawl adds it"
-        yield ConfigOption("project", "add-on", there, said)
+        is_there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
+        place = "in the settings"
+        if not is_there:
+            place = "not in the settings: only sdist crawl adds it"
+        yield ConfigOption("project", "add-on", is_there, place)
     for key, value in found.options.items():
         yield ConfigOption("[sdist]", key, masked(value, key), files.origin("sdist", key))
 
 
+def _settings_origin(files: ConfigFiles) -> str:
+    if os.environ.get("SCRAPY_SETTINGS_MODULE"):
+        return "environment SCRAPY_SETTINGS_MODULE"
+    key = os.environ.get("SCRAPY_PROJECT")
+    if not key:
+        return files.origin("settings", "default")
+    return f"{files.origin('settings', key)}, chosen by environment SCRAPY_PROJECT"
+
+
+def _name_and_origin(
+    found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]
+) -> tuple[str, str]:
+    if found.project:
+        return found.project, files.origin("deploy", "project")
+    if settings.get("BOT_NAME"):
+        return str(settings["BOT_NAME"][0]), "BOT_NAME of the settings"
+    return "", ""
+
+
 def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOption]:
-    """Each target's keys that are set; without targets, the local nodes that run."""
+    """Generate each target's keys that are set; without targets, the local nodes that run."""
     for node in found.targets:
-        section = (
-            "deploy"
-            if node.name == "default" and files.origin("deploy", "url")
-            else f"deploy:{node.name}"
-        )
-        values: dict[str, Any] = {"url": node.url}
-        if node.username is not None:
-            values |= {"username": node.username, "password": MASK if node.password else ""}
-        others = [
-            key for key in TARGET_KEYS if key not in LOGIN_KEYS and files.of_target(section, key)
-        ]
-        values |= {key: getattr(node, key) for key in others}
-        for key, value in values.items():
-            origin = files.of_target(section, key)
-            if key in {"username", "password"}:
-                origin = origin or files.of_login(section)
-            yield ConfigOption(f"[{section}]", key, value, origin)
+        yield from _of_target(node, files)
     if not found.targets:
         for node in local_nodes.running(state_folder(found.root)):
             yield ConfigOption(
@@ -183,54 +210,94 @@ def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOptio
             )
 
 
+def _of_target(node: Node, files: ConfigFiles) -> Iterator[ConfigOption]:
+    section = f"deploy:{node.name}"
+    if node.name == "default" and files.origin("deploy", "url"):
+        section = "deploy"
+    for key, value in _values_of(node, section, files).items():
+        origin = files.of_target(section, key)
+        if not origin and key in {"username", "password"}:
+            origin = files.of_login(section)
+        yield ConfigOption(f"[{section}]", key, value, origin)
+
+
+def _values_of(node: Node, section: str, files: ConfigFiles) -> dict[str, Any]:
+    """Return the keys of a target that are set."""
+    values: dict[str, Any] = {"url": node.url}
+    if node.username is not None:
+        values["username"] = node.username
+        values["password"] = MASK if node.password else ""
+    for key in TARGET_KEYS:
+        if key not in LOGIN_KEYS and files.of_target(section, key):
+            values[key] = getattr(node, key)
+    return values
+
+
 def of_settings(
     found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]
 ) -> Iterator[ConfigOption]:
-    """Our settings, those with their default too."""
+    """Generate our settings, those with their default too."""
     origins = {"project": "settings module", "cmdline": "command line"}
-    # The store is named by the environment, else by scrapy.cfg, else by the settings.
-    stores = (
-        (os.environ.get(VARIABLE), f"environment {VARIABLE}"),
-        (found.options.get("store"), files.origin("sdist", "store")),
-    )
     limits = limits_in(found.options)
     for name, row in SETTINGS.items():
         value, kind = settings.get(name, (row.default_text, ""))
         origin = origins.get(kind, kind)
         if name == "DISTRIBUTED_STORE":
-            value, origin = next(((said, place) for said, place in stores if said), (value, origin))
+            value, origin = _store_and_origin(found, files) or (value, origin)
         if name in limits:
-            value, origin = limits[name], files.origin("sdist", name.removeprefix(PREFIX).lower())
-        yield ConfigOption(
-            "settings", name, masked(without_commands(name, value), name), origin or "default"
-        )
+            value = limits[name]
+            origin = files.origin("sdist", name.removeprefix(PREFIX).lower())
+        shown = masked(without_commands(name, value), name)
+        yield ConfigOption("settings", name, shown, origin or "default")
+
+
+def _store_and_origin(found: ProjectConfig, files: ConfigFiles) -> tuple[str, str] | None:
+    """Return the store that goes before that of the settings, if there is one, and its origin."""
+    if os.environ.get(VARIABLE):
+        return os.environ[VARIABLE], f"environment {VARIABLE}"
+    if found.options.get("store"):
+        return found.options["store"], files.origin("sdist", "store")
+    return None
 
 
 def without_commands(name: str, value: Any) -> Any:
-    """The value of a setting with `***` for a command, and for an address that is called: any word may be a secret."""
+    """Return the value of a setting with `***` for a command, or an address that is called.
+
+    Any word of these may be a secret.
+    """
     if isinstance(value, (list, tuple)):
-        return [without_commands(name, one) for one in value]
+        return [without_commands(name, entry) for entry in value]
     text = str(value or "")
     if name == "DISTRIBUTED_ON_FINISH" and text:
         return MASK
-    return f"{COMMAND}{MASK}" if text.startswith(COMMAND) else value
+    if text.startswith(COMMAND):
+        return f"{COMMAND}{MASK}"
+    return value
 
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
-    """A sentence for each setting or key that means nothing."""
+    """Return a sentence for each setting or key that means nothing."""
     sentences = unknown(settings, os.environ)
     for file, parser in files.parsers:
         for section in parser.sections():
-            for key in parser[section] if section.partition(":")[0] == "deploy" else ():
-                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
-                    sentences.append(
-                        f"{file}, [{section}]: the key {key!r} means nothing here.{meant}"
-                    )
+            if section.partition(":")[0] == "deploy":
+                sentences += _misspelt_keys(f"{file}, [{section}]", parser[section])
+    return sentences
+
+
+def _misspelt_keys(where: str, keys: Iterable[str]) -> list[str]:
+    sentences = []
+    for key in keys:
+        if key in TARGET_KEYS:
+            continue
+        hint = nearest(key, TARGET_KEYS)
+        if hint:
+            sentences.append(f"{where}: the key {key!r} means nothing here.{hint}")
     return sentences
 
 
 def invalid(settings: Mapping[str, list[Any]]) -> list[str]:
-    """A sentence for each of our settings whose value no crawl would take."""
+    """Return a sentence for each of our settings whose value no crawl would take."""
     sentences = []
     for name, (value, _) in settings.items():
         try:
@@ -238,22 +305,6 @@ def invalid(settings: Mapping[str, list[Any]]) -> list[str]:
         except ConfigError as error:
             sentences.append(str(error))
     return sentences
-
-
-#: what begins the one line that counts among all that a project may print while it is loaded
-_MARK = "sdist-settings:"
-#: only Scrapy knows how the settings come together
-_READ = f"""
-import json
-from scrapy.settings import SETTINGS_PRIORITIES
-from scrapy.utils.project import get_project_settings
-found = get_project_settings()
-names = {{value: name for name, value in SETTINGS_PRIORITIES.items()}}
-wanted = [name for name in found if name.startswith("DISTRIBUTED_") or name in ("BOT_NAME", *{NAMES!r})]
-ours = {{name: [found[name], names.get(found.getpriority(name), "")] for name in wanted}}
-ours["ADDONS"] = [sorted(map(str, found.getdict("ADDONS"))), ""]
-print({_MARK!r} + json.dumps(ours, default=str))
-"""
 
 
 def config(
@@ -286,34 +337,51 @@ def config(
         *of_targets(found, files),
         *of_settings(found, files, settings),
     ]
-    misspellings, wrong = misspelt(files, settings), invalid(settings)
+    misspellings = misspelt(files, settings)
+    wrong = invalid(settings)
     complain_each(answers({name: value for name, (value, _) in settings.items()}))
-    shown = [one for one in options if every or one.origin != "default"]
     document = {
-        "options": [one._asdict() for one in options],
+        "options": [entry._asdict() for entry in options],
         "misspelt": misspellings,
         "invalid": wrong,
         "problem": problem,
     }
-    headings = ("", "option", "value", "origin")[: 4 if show_origin else 3]
-    cells = [(one.section, one.name, one.text, one.origin)[: len(headings)] for one in shown]
-    output.table(document, headings, cells)
-    if len(shown) < len(options) and not output.as_json:
-        say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
+    if not output.document(document):
+        _show(options, every=every, show_origin=show_origin)
     complain_each([*misspellings, *wrong, problem or None])
-    return 2 if problem else 10 if check and (misspellings or wrong) else 0
+    if problem:
+        return ConfigError.exit_code
+    if check and (misspellings or wrong):
+        return DIFFERENT
+    return 0
+
+
+def _show(options: Sequence[ConfigOption], *, every: bool, show_origin: bool) -> None:
+    headings = ["", "option", "value"]
+    if show_origin:
+        headings.append("origin")
+    cells = []
+    for entry in options:
+        if every or entry.origin != "default":
+            shown = (entry.section, entry.name, entry.text, entry.origin)
+            cells.append(shown[: len(headings)])
+    table(headings, cells)
+    hidden = len(options) - len(cells)
+    if hidden:
+        say(f"{hidden} more have their default: sdist config --all shows them.")
 
 
 def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
-    """The project's settings that begin with DISTRIBUTED_, BOT_NAME and ADDONS: {name: [value, kind of origin]}.
+    """Return the project's settings of ours, BOT_NAME and ADDONS: {name: [value, kind of origin]}.
 
-    Gives them, and why they cannot be had; one of the two is empty.
+    Returns them, and why they cannot be had; one of the two is empty.
     """
     lines, why = with_settings(found.root, _READ)
     for line in lines:
         if line.startswith(_MARK):
             return dict(json.loads(line.removeprefix(_MARK))), ""
-    return {}, (
-        f"The settings module {found.settings_module} cannot be loaded: {why}. Its settings are not shown; see "
-        "`scrapy settings --get BOT_NAME` for the whole of the error."
+    problem = (
+        f"The settings module {found.settings_module} cannot be loaded: {why}. Its settings are not"
+        " shown; see `scrapy settings --get BOT_NAME` for the whole of the error."
     )
+    return {}, problem

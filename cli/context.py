@@ -1,4 +1,4 @@
-"""What a command works on: the project, its store, its nodes and the sender. Each is opened at its first use.
+"""Opens what a command works on, at its first use: the project, its store, nodes and sender.
 
 The rule it keeps: looking makes no store, and no address is ever shown with its password.
 """
@@ -9,7 +9,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -32,7 +32,9 @@ from scrapyd_dist.config import (
     with_netrc,
 )
 from scrapyd_dist.errors import (
+    PARTIAL,
     ApiRefused,
+    AuthRefused,
     ConfigError,
     DistError,
     ForeignRow,
@@ -56,20 +58,29 @@ from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 from .output import say
 
 S = TypeVar("S", Store, Store | None)
+E = TypeVar("E", bound=DistError)
+#: the setting with the store's address
 SETTING = "DISTRIBUTED_STORE"
 #: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
 NODES = "SDIST_NODES"
 #: characters of a pattern
 GLOB = frozenset("*?[")
-#: of the [sdist] section in scrapy.cfg
+#: the key with the store's address, of the [sdist] section in scrapy.cfg
 OPTION = "store"
+#: seconds that the project's settings may take to load
+SETTINGS_TIMEOUT = 60
+#: prints the project's name as JSON, whatever characters it has
+_BOT_NAME = (
+    "import json; from scrapy.utils.project import get_project_settings as settings;"
+    " print(json.dumps(str(settings()['BOT_NAME'])))"
+)
 
 
 def where(root: Path) -> str:
-    """The address of the project's store: a server's URL, or a file's absolute path.
+    """Return the address of the project's store: a server's URL, or a file's absolute path.
 
-    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in the settings, which
-    is refused where it is computed.
+    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in
+    the settings; ConfigError where that is computed.
     """
     if os.environ.get(VARIABLE) or not (root / "scrapy.cfg").is_file():
         return store_address(root)
@@ -84,98 +95,126 @@ def where(root: Path) -> str:
         return store_address(root)
     if not isinstance(value, ast.Constant) or not isinstance(value.value, str | None):
         raise ConfigError(
-            f"{SETTING} in {project.settings_module} is computed, and a command does not run your settings to look for"
-            f" a crawl. Put the store's address into the environment ({VARIABLE}), or into scrapy.cfg:"
-            f" [{OWN_SECTION}] with {OPTION} = $NAME_OF_A_VARIABLE."
+            f"{SETTING} in {project.settings_module} is computed, and a command does not run your"
+            " settings to look for a crawl. Put the store's address into the environment"
+            f" ({VARIABLE}), or into scrapy.cfg: [{OWN_SECTION}] with {OPTION} ="
+            " $NAME_OF_A_VARIABLE."
         )
     return store_address(root, value.value)
 
 
 def written_names(root: Path, module: str) -> list[str]:
-    """The names that a settings module gives values to, outside of blocks; it is read, not imported."""
-    found = []
-    for node in _statements(root, module):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        found += [target.id for target in targets if isinstance(target, ast.Name)]
-    return found
+    """Return the names that a settings module gives values to, outside of blocks.
+
+    The module is read, not imported.
+    """
+    return [name for name, _ in _assignments(root, module)]
 
 
 def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
-    """The value that a settings module gives a name last. It is read, not imported: that could take seconds, or fail.
+    """Return the value that a settings module gives a name last.
 
-    None where the module does not name it, or cannot be read; the command that loads the settings says why.
+    The module is read, not imported: that could take seconds, or fail. None where it does not give
+    the name a value, or cannot be read; the command that loads the settings says why.
     """
-    value: ast.expr | None = None
+    last: ast.expr | None = None
+    for written, value in _assignments(root, module):
+        if written == name:
+            last = value or last
+    return last
+
+
+def _assignments(root: Path, module: str) -> Iterator[tuple[str, ast.expr | None]]:
+    """Generate the assignments of a module of the project, outside of blocks: name and value.
+
+    The value is None for a name that has only an annotation.
+    """
     for node in _statements(root, module):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            value = node.value or value
-    return value
+        targets: Sequence[ast.expr] = ()
+        value: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+            value = node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets = (node.target,)
+            value = node.value
+        for target in targets:
+            if isinstance(target, ast.Name):
+                yield target.id, value
 
 
-def _statements(root: Path, module: str) -> list[ast.Assign | ast.AnnAssign]:
-    """The assignments of a module of the project; none if it cannot be read."""
+def _statements(root: Path, module: str) -> list[ast.stmt]:
+    """Return the statements of a module of the project; none if it cannot be read."""
     path = root.joinpath(*module.split("."))
-    source = next(
-        (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None
-    )
-    try:
-        body = ast.parse(source.read_bytes()).body if source else []
-    except (OSError, ValueError, SyntaxError):
-        return []
-    return [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            try:
+                return ast.parse(file.read_bytes()).body
+            except (OSError, ValueError, SyntaxError):
+                return []
+    return []
 
 
 def maybe_store(root: Path) -> Store | None:
-    """The project's store, or None when nothing was ever kept there; a server is always there."""
+    """Return the project's store, or None if nothing was ever kept there.
+
+    A server is always there.
+    """
     address = where(root)
     if is_url(address):
-        # Where the project has no key, nothing on a server can be its own, and any other key says so as well.
+        # Where the project has no key, nothing on a server can be its own, and any other key says
+        # so as well.
         return open_store(address, key=known_key(state_folder(root)) or secrets.token_bytes(32))
-    return open_store(address, key=key_of(root)) if Path(address).exists() else None
+    if not Path(address).exists():
+        return None
+    return open_store(address, key=key_of(root))
 
 
 def project_store(root: Path) -> Store:
-    """The project's store; made, with the state folder, when there is none."""
+    """Return the project's store; it is made, with the state folder, when there is none."""
     return open_store(where(root), key=key_of(root))
 
 
 def key_of(root: Path) -> bytes:
-    """The key that what must be hidden is encrypted with."""
+    """Return the key that what must be hidden is encrypted with."""
     return state_key(state_dir(root))
 
 
 def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
-    """The requests of a batch; ConfigError where they are encrypted with a key that is not this folder's."""
+    """Return the requests of a batch of a frontier.
+
+    Raises:
+        ConfigError: they are encrypted with a key that is not this folder's.
+    """
     try:
         return decode(store.payload(frontier, batch.number).get, key=key_of(root))
     except ForeignRow as error:
         raise ConfigError(str(error)) from None
     except PayloadError as error:
         raise ConfigError(
-            f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an address is"
-            f" encrypted with the key in {root / STATE_FOLDER}; run this in the folder of the project that"
-            " filled the frontier."
+            f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an"
+            f" address is encrypted with the key in {root / STATE_FOLDER}; run this in the folder"
+            " of the project that filled the frontier."
         ) from error
 
 
-#: prints the project's name as JSON, whatever characters it has
-_BOT_NAME = (
-    "import json; from scrapy.utils.project import get_project_settings as settings;"
-    " print(json.dumps(str(settings()['BOT_NAME'])))"
-)
-#: seconds that the project's settings may take to load
-SETTINGS_TIMEOUT = 60
+def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
+    """Return the nodes by their base addresses."""
+    return {node.url: node for node in nodes}
 
 
 def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
-    """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME of the settings."""
-    known = chosen or project.project
-    if known:
-        return check_project(known)
-    names = [node.project for node in nodes if node.project]
-    if names and len(names) == len(nodes):
-        return names[0]
+    """Return Scrapyd's name of the project.
+
+    That is the chosen one, else that of [deploy] or of all targets, else BOT_NAME of the settings;
+    ConfigError if there is none.
+    """
+    named = chosen or project.project
+    if named:
+        return check_project(named)
+    common = _common_project(nodes)
+    if common:
+        return common
     if not project.settings_module:
         raise ConfigError(
             "There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT."
@@ -183,21 +222,32 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     lines, why = with_settings(project.root, _BOT_NAME)
     if why or not lines:
         raise ConfigError(
-            f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why or 'it is empty'}. Correct"
-            " them, or name the project with -p, or by `project = NAME` in [deploy] of scrapy.cfg."
+            "The project's name is its BOT_NAME, and the settings cannot be loaded:"
+            f" {why or 'it is empty'}. Correct them, or name the project with -p, or by `project ="
+            " NAME` in [deploy] of scrapy.cfg."
         )
     return check_project(str(json.loads(lines[-1])))
 
 
+def _common_project(nodes: Sequence[Node]) -> str | None:
+    """Return the project of the first node, if all nodes have one."""
+    if not nodes:
+        return None
+    for node in nodes:
+        if not node.project:
+            return None
+    return nodes[0].project
+
+
 def code_of_setting(name: str) -> str:
-    """Code that prints a setting of the project, as `scrapy settings --get` does."""
+    """Return code that prints a setting of the project, as `scrapy settings --get` does."""
     return f"from scrapy.cmdline import execute; execute(['scrapy', 'settings', '--get', {name!r}])"
 
 
 def with_settings(root: Path, code: str) -> tuple[list[str], str]:
-    """Run Python code that loads the project's settings, in a process of its own: that runs the project's code.
+    """Run Python code that loads the project's settings, and so runs the project's code.
 
-    Gives the lines of its output, and the reason when it failed.
+    It runs in a process of its own. Returns the lines of its output, and the reason if it failed.
     """
     try:
         done = subprocess.run(
@@ -212,95 +262,127 @@ def with_settings(root: Path, code: str) -> tuple[list[str], str]:
         )
     except subprocess.TimeoutExpired:
         return [], f"they did not load within {SETTINGS_TIMEOUT} seconds"
-    why = (
-        (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].rstrip(".")
-        if done.returncode
-        else ""
-    )
-    return done.stdout.strip().splitlines(), why
+    lines = done.stdout.strip().splitlines()
+    if not done.returncode:
+        return lines, ""
+    reasons = done.stderr.strip().splitlines() or ["it gave no reason"]
+    return lines, reasons[-1].rstrip(".")
 
 
 def exit_code(total: int, found: Iterable[DistError | None]) -> int:
-    """The exit code of a command that asked all nodes: 0, 3 when some failed, else what kept all of them away."""
-    errors = [error for error in found if error is not None]
+    """Return the exit code of a command that asked all nodes.
+
+    That is 0, or 3 when some failed, else the code of what kept all of them away. total: how many
+    were asked; found: their errors, None for none.
+    """
+    errors = _errors_in(found)
     if not errors:
         return 0
     if len(errors) < total:
-        return 3
-    # A node that answered and said no has more to tell than those that did not answer.
-    told = [
-        error
-        for error in errors
-        if isinstance(error, ApiRefused) or not isinstance(error, NodeError)
-    ]
-    if told:
-        return told[0].exit_code
-    return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code
+        return PARTIAL
+    for error in errors:
+        # A node that answered and said no has more to tell than those that did not answer.
+        if isinstance(error, ApiRefused) or not isinstance(error, NodeError):
+            return error.exit_code
+    for error in errors:
+        if error.exit_code == AuthRefused.exit_code:
+            return error.exit_code
+    return NoNodeReachable.exit_code
+
+
+def _errors_in(found: Iterable[E | None]) -> list[E]:
+    return [error for error in found if error is not None]
 
 
 def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
-    """Where nothing can be said without an answer: raises why there is none, in one paragraph."""
-    errors = [error for error in found if error is not None]
+    """Raise why there is no answer, in one paragraph, where nothing can be said without one.
+
+    total: how many nodes were asked; found: their errors, None for none.
+    """
+    errors = _errors_in(found)
     if not errors or len(errors) < total:
         return
-    code, texts = exit_code(total, errors), list(dict.fromkeys(map(str, errors)))
-    kind = next((type(error) for error in errors if error.exit_code == code), NoNodeReachable)
-    raise kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
+    texts = list(dict.fromkeys(map(str, errors)))
+    if len(texts) > 1:
+        texts.insert(0, "No node answered.")
+    raise _kind_of(errors)(" ".join(texts))
+
+
+def _kind_of(errors: Sequence[NodeError]) -> type[NodeError] | type[NoNodeReachable]:
+    """Return the class of the error that decides the exit code."""
+    code = exit_code(len(errors), errors)
+    for error in errors:
+        if error.exit_code == code:
+            return type(error)
+    return NoNodeReachable
 
 
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
-    """Scrapyd's name of the project, where it can be told without running the project's code."""
-    if known := chosen or found.project:
+    """Return Scrapyd's name of the project, if it is known without running the project's code."""
+    known = chosen or found.project
+    if known:
         return known
     value = written_setting(found.root, found.settings_module, "BOT_NAME")
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return value.value
+    return None
 
 
 def versions_by_job(
     crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
 ) -> Callable[[str], str | None]:
-    """Tells the version of a job of these crawls by its id: of an attempt, a row, or a worker; None for every other."""
+    """Return what gives the version of a job of these crawls by its id.
+
+    The job may be an attempt, a row, or a worker; for every other job it gives None.
+    """
     versions: dict[str, str | None] = {}
-    elsewhere = {worker.job: worker.version for worker in workers if worker.version}
-    homes = dict[str, str]()
+    homes: dict[str, str] = {}
     for crawl in crawls:
         homes[crawl.id] = home_of(crawl.id, crawl.created)
-        # Of a crawl that went on with other code, a job may run either.
-        versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
+        versions[crawl.id] = crawl.version
+        if crawl.options.get("earlier_versions"):
+            # The crawl went on with other code, and a job may run either.
+            versions[crawl.id] = None
+    of_workers: dict[str, str] = {}
+    for worker in workers:
+        if worker.version:
+            of_workers[worker.job] = worker.version
 
     def version_of(job: str) -> str | None:
-        ours = crawl_in(job)
-        return (
-            None
-            if ours is None or is_others(job, homes)
-            else elsewhere.get(job) or versions.get(ours)
-        )
+        crawl_name = crawl_in(job)
+        if crawl_name is None or is_others(job, homes):
+            return None
+        return of_workers.get(job) or versions.get(crawl_name)
 
     return version_of
 
 
 class Context:
-    """The project of the current folder, or of the given one; a command gets it by a parameter of this type."""
+    """The project of the current folder, or of the given one.
+
+    A command gets it by a parameter of this type.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._nodes_are_named = bool(os.environ.get(NODES))
         self._store: Store | None = None
-        self._knows_key = (
-            True  #: the store was opened with the project's key, not with one that only looks
-        )
+        #: the store was opened with the project's key, not with one that only looks
+        self._knows_key = True
         self._opened: list[Store] = []
         self.told = set[str]()  #: what was said once, and need not be said again
 
     def close(self) -> None:
+        """Close the stores that were opened."""
         for store in self._opened:
             store.close()
 
     @cached_property
     def project(self) -> ProjectConfig:
-        """The project's configuration; ConfigError if there is no project here, or its scrapy.cfg is wrong.
+        """The project's configuration; ConfigError if there is none here, or scrapy.cfg is wrong.
 
-        Where all nodes are named by their addresses, there need not be a project, and what it would say is empty.
+        Where all nodes are named by their addresses, there need not be a project, and what it would
+        say is empty.
         """
         if self._nodes_are_named and find_root(self._folder) is None:
             return ProjectConfig(
@@ -310,6 +392,7 @@ class Context:
 
     @property
     def root(self) -> Path:
+        """The folder of the project."""
         return self.project.root
 
     @property
@@ -322,7 +405,7 @@ class Context:
 
     @property
     def store(self) -> Store:
-        """The project's store, for a command that reads; NothingMatched if no crawl was ever started here."""
+        """The project's store, for a command that reads; NothingMatched if there is none."""
         store = self.store_if_any
         if store is None:
             raise NothingMatched(
@@ -332,7 +415,7 @@ class Context:
 
     @property
     def new_store(self) -> Store:
-        """The project's store, for a command that writes: made, with the state folder, where there is none."""
+        """The project's store, for a command that writes: made where there is none."""
         if self._store is None or not self._knows_key:
             # What is signed with a key that is thrown away would be believed by nobody.
             self._knows_key = True
@@ -347,10 +430,11 @@ class Context:
 
     @cached_property
     def sender(self) -> Sender:
+        """What sends calls to nodes."""
         return self.sender_within(CONNECT_TIMEOUT)
 
     def sender_within(self, connect_timeout: float) -> Sender:
-        """A sender that gives up where no connection comes about within these seconds."""
+        """Return a sender that gives up if no connection comes about within these seconds."""
         from scrapyd_dist.transports.requests import RequestsTransport
 
         return RequestsTransport(connect_timeout=connect_timeout)
@@ -358,10 +442,21 @@ class Context:
     @property
     def added(self) -> tuple[Node, ...]:
         """The nodes that `sdist nodes add` put into the store."""
+        return self._read_added()
+
+    def _read_added(self) -> tuple[Node, ...]:
         store = self.store_if_any
-        known = store.nodes() if store is not None else ()
-        records = up_to_date(known, where(self.root), state_folder(self.root)) if known else ()
-        return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url)
+        if store is None:
+            return ()
+        known = store.nodes()
+        if not known:
+            return ()
+        nodes = []
+        for record in up_to_date(known, where(self.root), state_folder(self.root)):
+            if record.url:
+                node = Node.parse(record.url, name=record.name)
+                nodes.append(with_netrc(node))
+        return tuple(nodes)
 
     @property
     def local_nodes(self) -> tuple[Node, ...]:
@@ -384,17 +479,15 @@ class Context:
         A name that is to be looked up and has no address is a ConfigError.
         """
         nodes = distinct(self._all)
-        return (
-            nodes
-            if os.environ.get(NODES)
-            else tuple(self._own.get(node.url, node) for node in nodes)
-        )
+        if os.environ.get(NODES):
+            return nodes
+        return tuple(self._own.get(node.url, node) for node in nodes)
 
     @cached_property
     def _all(self) -> tuple[Node, ...]:
         """The node of each target, which may be several for different projects."""
         chosen = os.environ.get(NODES, "").split()
-        return self._of(chosen) if chosen else self._listed
+        return self._matching(chosen) if chosen else self._listed
 
     @cached_property
     def _listed(self) -> tuple[Node, ...]:
@@ -403,26 +496,34 @@ class Context:
     @cached_property
     def _own(self) -> dict[str, Node]:
         """The targets of the project itself, by url."""
-        return {node.url: node for node in self._looked_up(self.project.own_targets)}
+        return nodes_by_url(self._looked_up(self.project.own_targets))
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
-        return tuple(
-            one for node in nodes for one in (addresses_of(node) if node.lookup else (node,))
-        )
+        """Return the nodes, with all its addresses in the place of one that is to be looked up."""
+        found: list[Node] = []
+        for node in nodes:
+            if node.lookup:
+                found += addresses_of(node)
+            else:
+                found.append(node)
+        return tuple(found)
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """The nodes that these names, globs and addresses mean, each once; without patterns all of them.
+        """Return the nodes that these names, globs and addresses mean, each once; or all nodes.
 
-        ConfigError where there is no node at all, NothingMatched where a pattern means none.
+        Raises:
+            ConfigError: there is no node at all.
+            NothingMatched: a pattern means none.
         """
         found = self.targets(patterns)
         return distinct(found) if patterns else self.all_nodes
 
     def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """`nodes`, for a command that starts the project's code: without patterns, those of the project's own targets.
+        """Return `nodes`, for a command that starts the project's code.
 
-        ConfigError where scrapy.cfg has targets, and all of them are for projects with other settings modules.
+        Without patterns these are the nodes of the project's own targets; ConfigError where
+        scrapy.cfg has targets, and all of them are for projects with other settings modules.
         """
         nodes = self.nodes(patterns)
         targets = self.project.targets
@@ -430,50 +531,63 @@ class Context:
             return nodes
         if not self._own:
             self.project.check_own(targets)
-        others = {node.url for node in self._looked_up(targets)} - self._own.keys()
+        others = nodes_by_url(self._looked_up(targets)).keys() - self._own.keys()
         return tuple(node for node in nodes if node.url not in others)
 
     def targets(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """What these names, globs and addresses mean, without patterns everything that is listed; errors as of `nodes`.
+        """Return what these names, globs and addresses mean, without patterns all that is listed.
 
-        A node comes once for each of its targets: they may be for different projects.
+        A node comes once for each of its targets: they may be for different projects. Errors are
+        those of `nodes`.
         """
-        addresses = bool(patterns) and all(map(is_address, patterns or ()))
-        self._nodes_are_named |= addresses
-        if not addresses and not self.all_nodes:
+        are_addresses = bool(patterns) and all(map(is_address, patterns or ()))
+        self._nodes_are_named |= are_addresses
+        if not are_addresses and not self.all_nodes:
             raise ConfigError(
-                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1]"
-                " with url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
+                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section"
+                " such as [deploy:node1] with url = http://web1:6800/, or start nodes on this"
+                " machine: sdist nodes up 3."
             )
-        return self._of(patterns) if patterns else self._all
+        return self._matching(patterns) if patterns else self._all
 
-    def _of(self, patterns: Sequence[str]) -> tuple[Node, ...]:
+    def _matching(self, patterns: Sequence[str]) -> tuple[Node, ...]:
+        """Return the nodes with names that fit, and those that stand for the other patterns."""
+        named = self._named_nodes()
+        found = []
+        known = set[str]()  # patterns that fit the name of a node
+        for node in named:
+            fitting = [text for text in patterns if fnmatchcase(node.name, text)]
+            known.update(fitting)
+            if fitting:
+                found.append(node)
+        for text in patterns:
+            if text in known:
+                continue
+            found.append(node_named(text, named))
+        return tuple(found)
+
+    def _named_nodes(self) -> list[Node]:
+        # Two targets may have one url: each of their names will do.
         targets = self.project.targets
-        # two targets may have one url: each of their names will do
-        named = (
-            *(node for node in targets if not node.lookup),
-            *(node for node in self._listed if node not in targets),
-        )
-        unknown = [
-            text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)
-        ]
-        there = [node_named(text, named) for text in unknown]
-        return (
-            *(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)),
-            *there,
-        )
+        named = [node for node in targets if not node.lookup]
+        named += [node for node in self._listed if node not in targets]
+        return named
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """`nodes`, for a command that also tells what the store remembers: with a word, none where there is none."""
+        """Return `nodes`, for a command that also shows what the store remembers.
+
+        Where no node is listed, that is said, and there is none.
+        """
         if patterns or self.all_nodes or self.store_if_any is None:
             return self.nodes(patterns)
         say(
-            f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the store remembers."
+            f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the"
+            " store remembers."
         )
         return ()
 
     def nodes_now(self) -> tuple[Node, ...]:
-        """`nodes`, for a command that stays: scrapy.cfg, and which local nodes run, are read again."""
+        """Return `nodes`, for a command that stays: all that lists nodes is read again."""
         fresh = Context(self._folder)
         fresh._store = self.store_if_any
         return fresh.nodes()
@@ -481,15 +595,21 @@ class Context:
     def project_nodes(
         self, patterns: Sequence[str] | None, name: str | None
     ) -> tuple[str, tuple[Node, ...], dict[str, float]]:
-        """The project's name on the nodes, the nodes, and `known_times`; a name that was asked for goes first."""
+        """Return the project's name on the nodes, the nodes, and `known_times`.
+
+        name: the name that was asked for, or a pattern; it goes before all others.
+        """
         nodes = self.nodes(patterns) if name else self.own_nodes(patterns)
         name = self.one_project(name, nodes)
         found = project_name(self.project, nodes, name)
-        nodes = tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
+        if name is not None:
+            nodes = tuple(replace(node, project=name) for node in nodes)
         return found, nodes, self.known_times(nodes, found)
 
     def one_project(self, pattern: str | None, nodes: Sequence[Node]) -> str | None:
-        """Return the one project of the nodes that a pattern as in 'shop*' means; a plain name is returned as it is.
+        """Return the one project of the nodes that a pattern as in 'shop*' means.
+
+        A plain name is returned as it is.
 
         Raises:
             NothingMatched: no node that answers has such a project.
@@ -497,27 +617,32 @@ class Context:
         """
         if pattern is None or not GLOB & {*pattern}:
             return pattern
-        answers = sweep(
-            nodes, lambda node: self.sender.send(node, api.listprojects(), timeout=api.TIMEOUT)
-        )
-        names = {
-            name for answer in answers for name in answer.value or () if fnmatchcase(name, pattern)
-        }
+        names = set[str]()
+        for answer in sweep(nodes, self._list_projects):
+            for name in answer.value or ():
+                if fnmatchcase(name, pattern):
+                    names.add(name)
         if not names:
             raise NothingMatched(
                 f"No node that answers has a project {pattern}. `sdist code projects` lists them."
             )
         if len(names) > 1:
             raise ConfigError(
-                f"-p {pattern} means several projects: {', '.join(sorted(names))}. A command is for one project: type"
-                " it once for each."
+                f"-p {pattern} means several projects: {', '.join(sorted(names))}. A command is for"
+                " one project: type it once for each."
             )
         return names.pop()
+
+    def _list_projects(self, node: Node) -> Sequence[str]:
+        return self.sender.send(node, api.listprojects(), timeout=api.TIMEOUT)
 
     def nodes_or_all(
         self, patterns: Sequence[str] | None, *, everyone: bool, verb: str
     ) -> tuple[Node, ...]:
-        """The nodes that these names and globs mean, or all of them; refused without one of the two, or with both."""
+        """Return the nodes that these names and globs mean, or all of them.
+
+        ConfigError without one of the two, or with both. verb: what is done to them.
+        """
         if everyone and patterns:
             raise ConfigError(f"--all, and names of nodes to {verb}: one of the two has to go.")
         if not everyone and not patterns:
@@ -530,30 +655,36 @@ class Context:
         """Say which local nodes run and get no work, since others are named."""
         from scrapyd_dist.deploy.local_nodes import list_path
 
-        urls = {node.url for node in (*self.project.targets, *self.added)}
+        added = self.added
+        urls = nodes_by_url((*self.project.targets, *added))
         idle = [node for node in self.local_nodes if urls and node.url not in urls]
-        if idle:
-            these = (
-                f" To use these again: sdist nodes remove {names_of(self.added, ' ')}."
-                if self.added
-                else ""
-            )
-            say(
-                f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where scrapy.cfg and"
-                " `sdist nodes add` name no other. To use both, give each a section in scrapy.cfg, such as"
-                f" [deploy:{idle[0].name}] with url = {idle[0].url}, username = {idle[0].username} and its password,"
-                f" which is in {list_path(self.root / STATE_FOLDER)}; or stop them: sdist nodes down."
-                f"{'' if self.project.targets else these}"
-            )
+        if not idle:
+            return
+        to_use_again = ""
+        if added and not self.project.targets:
+            to_use_again = f" To use these again: sdist nodes remove {names_of(added, ' ')}."
+        first = idle[0]
+        say(
+            f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where"
+            " scrapy.cfg and `sdist nodes add` name no other. To use both, give each a section in"
+            f" scrapy.cfg, such as [deploy:{first.name}] with url = {first.url}, username ="
+            f" {first.username} and its password, which is in"
+            f" {list_path(self.root / STATE_FOLDER)}; or stop them: sdist nodes down.{to_use_again}"
+        )
 
     def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:
-        """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
-        names = {name for name in (project, *(node.project for node in nodes)) if name}
-        return {
-            egg.version: egg.at
-            for name in names
-            for egg in kept_eggs(state_folder(self.root), name)
-        }
+        """Return when versions were sent from here, by their names, in seconds since the epoch.
+
+        These are versions of this project and of those of the nodes.
+        """
+        names = {project}
+        for node in nodes:
+            names.add(node.project)
+        times = {}
+        for name in filter(None, names):
+            for egg in kept_eggs(state_folder(self.root), name):
+                times[egg.version] = egg.at
+        return times
 
     @property
     def keep_days(self) -> float:
@@ -561,55 +692,69 @@ class Context:
         return self.written_number("DISTRIBUTED_KEEP_DAYS")
 
     def written_number(self, name: str) -> float:
-        """A setting, where settings.py says it as a plain number; else its default."""
+        """Return a setting, if settings.py gives it as a plain number; else its default."""
         row = SETTINGS[name]
         found = written_setting(self.root, self.project.settings_module, row.name)
-        value = found.value if isinstance(found, ast.Constant) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not isinstance(found, ast.Constant) or isinstance(found.value, bool):
             return float(row.default)
-        return float(value)
+        if not isinstance(found.value, int | float) or found.value < 0:
+            return float(row.default)
+        return float(found.value)
 
     def version_lookup(self) -> Callable[[str], str | None]:
-        """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
+        """Return what gives the version of a job of the project's crawls by its id.
+
+        For every other job it gives None.
+        """
         store = self.store_if_any
         if store is None:
             return lambda _: None
         crawls = store.crawls()
-        return versions_by_job(
-            crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)[0]]
-        )
+        workers: list[WorkerEntry] = []
+        for crawl in crawls:
+            workers += store.workers(crawl.id)[0]
+        return versions_by_job(crawls, workers)
 
     def node_records(self, nodes: Iterable[Node]) -> dict[str, NodeRecord]:
-        """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""
+        """Return what the store remembers of these nodes, by the node's name.
+
+        Of a node that it does not have, the record has nothing but the name.
+        """
         store = self.store_if_any
-        known = {record.name: record for record in store.nodes()} if store is not None else {}
-        first = self._first_names
-        return {
-            node.name: known.get(first.get(node.name, node.name)) or NodeRecord(name=node.name)
-            for node in nodes
-        }
+        known: dict[str, NodeRecord] = {}
+        for record in store.nodes() if store is not None else ():
+            known[record.name] = record
+        records = {}
+        for node in nodes:
+            first = self._first_names.get(node.name, node.name)
+            records[node.name] = known.get(first) or NodeRecord(name=node.name)
+        return records
 
     @cached_property
     def _first_names(self) -> dict[str, str]:
-        """The name of each target -> that of the first one at the same url, by which its node is remembered."""
-        names: dict[str, str] = {}
+        """The name of each target -> that of the first one at the same url.
+
+        A node is remembered by that name.
+        """
+        by_url: dict[str, str] = {}
+        names = {}
         for node in self.project.targets:
-            names.setdefault(node.url, node.name)
-        return {node.name: names[node.url] for node in self.project.targets}
+            names[node.name] = by_url.setdefault(node.url, node.name)
+        return names
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep these fields of these nodes in the store; without any, no store is made."""
+        """Keep these fields of these nodes, by name, in the store; without any, none is made."""
         if not changes:
             return
         store = self.new_store
-        before = {record.name: record.changed for record in store.nodes()}
+        before = {}
+        for record in store.nodes():
+            before[record.name] = record.changed
         for name, fields in changes.items():
-            # Also where a clock was put back, what was said last is the newest.
             first = self._first_names.get(name, name)
-            now = (
-                {"changed": max(time.time(), before.get(first, 0.0) + 0.001)}
-                if "url" in fields
-                else {}
-            )
-            store.update_node(first, **now, **fields)
-        self.added
+            values: dict[str, Any] = {}
+            if "url" in fields:
+                # Also where a clock was put back, what was said last is the newest.
+                values["changed"] = max(time.time(), before.get(first, 0.0) + 0.001)
+            store.update_node(first, **values, **fields)
+        self._read_added()  # which keeps a copy in the state folder

@@ -1,4 +1,4 @@
-"""The command `sdist`: its own options, `version`, `completion`, and the exit code and words of every error."""
+"""The command `sdist`: its own options, `completion`, `help`, and the words of every error."""
 
 import os
 import re
@@ -100,7 +100,7 @@ def top(
 
 
 def program() -> Any:
-    """The command line as Typer's object for it; `commands.load` gives a command with all that it takes."""
+    """Return the command line as Typer's object for it; it loads a command when that is called."""
     app = typer.Typer(
         name="sdist",
         cls=LazyGroup,
@@ -116,13 +116,13 @@ def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     _open_streams()
     arguments = [text for text in sys.argv[1:] if text != DEBUG]
-    if isinstance(
-        sys.stdout, TextIOWrapper
-    ):  # a name that the terminal's encoding lacks must not end the command
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A name that the terminal's encoding lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
-        # The command has its result: a Ctrl-C from here on must not turn it into a death by signal.
+        # The command has its result: a Ctrl-C from here on must not turn it into a death by
+        # signal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -142,66 +142,89 @@ def main() -> NoReturn:
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
-    if unreadable := next((text for text in arguments if _NO_TEXT.search(text)), ""):
-        return _report(
-            ConfigError(
-                f"{unreadable!r} is no text in the encoding of this terminal, {sys.getfilesystemencoding()}. Use"
-                " another one, such as by LANG=C.UTF-8 in the environment."
+    """Run a command, and return its exit code; debug: errors show where they came from."""
+    for text in arguments:
+        if _NO_TEXT.search(text):
+            return _report(
+                ConfigError(
+                    f"{text!r} is no text in the encoding of this terminal,"
+                    f" {sys.getfilesystemencoding()}. Use another one, such as by LANG=C.UTF-8 in"
+                    " the environment."
+                )
             )
-        )
     try:
-        # Without the library's own error boxes: an error is one paragraph, which can be searched for.
+        # Without the library's own error boxes: an error is one paragraph, to be searched for.
         code = program()(args=arguments, prog_name="sdist", standalone_mode=False)
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        return _exit_code_of(leaving)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         _close_pipe()
         return 1
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever it is becomes one paragraph
         if debug:
             traceback.print_exc()
         return _report(error)
     return code if isinstance(code, int) else 0
 
 
+def _exit_code_of(leaving: SystemExit) -> int:
+    if isinstance(leaving.code, int):
+        return leaving.code
+    return 0 if leaving.code is None else 1
+
+
 def _report(error: Exception) -> int:
-    """Say what went wrong in a paragraph; gives the exit code."""
+    """Say what went wrong in a paragraph, and return the exit code."""
     if isinstance(error, DistError):
         complain(str(error))
         return error.exit_code
-    if hasattr(
-        error, "format_message"
-    ):  # a wrong option; its class has another home in each version of typer
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context else "sdist"
-        if context and str(error.format_message()).startswith("Missing"):
-            with redirect_stdout(sys.stderr):  # the library's own printer has no other way
-                context.get_help()
-        text = (
-            str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")
-        )  # words of typer's own checks
-        hint = option_answer(str(getattr(error, "option_name", "")))
-        complain(f"{text}{'' if text.endswith('?') else '.'}{hint} Try: {path} --help")
-        return int(getattr(error, "exit_code", 2))
-    if isinstance(error, OSError) and (full := _why_full()) is not None:
-        return _report_full(full)
-    if isinstance(error, OSError) and error.filename:
-        complain(f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror}.")
-        return ConfigError.exit_code
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    # A wrong option: its class has another home in each version of typer.
+    if hasattr(error, "format_message"):
+        return _report_usage(error)
+    if isinstance(error, OSError):
+        full = _why_full()
+        if full is not None:
+            return _report_full(full)
+        if error.filename:
+            complain(f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror}.")
+            return ConfigError.exit_code
+    text = type(error).__name__
+    if str(error):
+        text += f": {error}"
     complain(
-        f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {DEBUG} to see where, "
-        "and please report it."
+        f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with"
+        f" {DEBUG} to see where, and please report it."
     )
     return 1
 
 
-class _Deaf(TextIOWrapper):
-    """Standard error that may be full: what cannot be said there ends nothing. A reader who is gone is told of."""
+def _report_usage(error: Any) -> int:
+    """Say what is wrong about the words of a command line, and return the exit code."""
+    message = str(error.format_message())
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "sdist"
+    if context and message.startswith("Missing"):
+        with redirect_stdout(sys.stderr):  # the library's own printer has no other way
+            context.get_help()
+    # In the words of typer's own checks.
+    text = message.rstrip(".").replace(": Value error, ", ": ")
+    if not text.endswith("?"):
+        text += "."
+    hint = option_answer(str(getattr(error, "option_name", "")))
+    complain(f"{text}{hint} Try: {path} --help")
+    return int(getattr(error, "exit_code", 2))
+
+
+class _LenientStream(TextIOWrapper):
+    """Standard error that may be full: what cannot be said there ends nothing.
+
+    That its reader is gone is an error nevertheless.
+    """
 
     def write(self, text: str) -> int:
+        """Write a text as far as that can be done."""
         try:
             return super().write(text)
         except BrokenPipeError:
@@ -210,6 +233,7 @@ class _Deaf(TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
+        """Flush what was written, as far as that can be done."""
         try:
             super().flush()
         except BrokenPipeError:
@@ -219,22 +243,28 @@ class _Deaf(TextIOWrapper):
 
 
 def _open_streams() -> None:
-    """Let the three streams lead nowhere that are closed: else the next file would get their number, and their text."""
+    """Let those of the three streams lead nowhere that are closed.
+
+    Else the next file that is opened would get their number, and their text.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    # Streams stay open until the process ends.
+    if not sys.stdin:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if not sys.stdout:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     encoding = sys.stderr.encoding if sys.stderr else "utf-8"
-    whole = open(2, "wb", closefd=False)
-    if not isinstance(sys.stderr, _Deaf):
-        sys.stderr = _Deaf(whole, encoding, "backslashreplace", line_buffering=True)
+    whole = open(2, "wb", closefd=False)  # noqa: SIM115
+    if not isinstance(sys.stderr, _LenientStream):
+        sys.stderr = _LenientStream(whole, encoding, "backslashreplace", line_buffering=True)
 
 
 def _why_full() -> OSError | None:
-    """Why standard output takes no more; None if it does."""
+    """Return why standard output takes no more; None if it does."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -245,13 +275,14 @@ def _why_full() -> OSError | None:
 def _report_full(error: OSError) -> int:
     _close_pipe()
     complain(
-        f"Standard output takes no more: {error.strerror}. What was to be written there is not all there."
+        f"Standard output takes no more: {error.strerror}. What was to be written there is not all"
+        " there."
     )
     return 1
 
 
 def _close_pipe() -> None:
-    # The reader of our output has closed the pipe; Python's own last flush must not complain about that.
+    # The reader of our output has closed the pipe; Python's own last flush must not complain.
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

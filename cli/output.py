@@ -1,7 +1,8 @@
-r"""What goes where: data to standard output, all else to standard error; rule: nothing else in this wing prints.
+r"""Prints for all commands: data to standard output, all else to standard error.
 
-Names, messages and log lines come from nodes and sites: what could steer a terminal, or show a text in another order
-than it has, is printed as its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
+The rule it keeps: nothing else in this wing prints. Names, messages and log lines come from nodes
+and sites: what could steer a terminal, or show a text in another order than it has, is printed as
+its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
 """
 
 import json
@@ -21,6 +22,10 @@ from scrapyd_dist.escapes import HAZARDS, harmless
 
 #: nodes with the same error that are named, each with its own
 MOST_ERRORS = 5
+#: seconds between two lines about what goes on, where there is no terminal
+LINE_EVERY = 30.0
+#: seconds before a line that is for terminals only
+NEVER = float("inf")
 _NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
@@ -44,38 +49,45 @@ COLOURS = {
 
 
 def colour_of(state: str) -> str:
-    """The colour of a state; of one that is finished with something missing another than of one that is whole."""
-    return "yellow" if state.startswith("finished, ") else COLOURS.get(state, "")
+    """Return the colour of a state; yellow for one that is finished with something missing."""
+    if state.startswith("finished, "):
+        return "yellow"
+    return COLOURS.get(state, "")
 
 
 def one_line(text: str) -> str:
-    """A foreign name or message as a part of a line."""
+    """Return a foreign name or message as a part of a line."""
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def some_of(names: Sequence[str], most: int = 10) -> str:
-    """`a, b and 3 more`; empty for none."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    """Return names as in `a, b and 3 more`; empty for none."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most:,} more"
+    return text
 
 
 def colourless(text: str) -> str:
-    """A line of a log as it may be shown: its colours are left out."""
+    """Return a line of a log as it may be shown: its colours are left out."""
     return harmless(_ESCAPES.sub("", text))
 
 
 def say(text: str = "") -> None:
-    """A line for people, beside the data."""
+    """Print a line for people, beside the data."""
     print(harmless(text), file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> None:
-    """What went wrong: one paragraph on standard error."""
+    """Print what went wrong: one paragraph on standard error."""
     say(f"sdist: {text}")
 
 
 def complain_each(errors: Iterable[object]) -> None:
-    """Each of these texts or errors once; a None is none. Of many nodes with one error a few are named."""
+    """Complain of each of these texts or errors once; a None is none.
+
+    Of many nodes with one error a few are named.
+    """
     texts: dict[str, None] = {}
     by_kind: dict[type[NodeError], dict[str, None]] = {}
     for error in errors:
@@ -95,32 +107,36 @@ def complain_each(errors: Iterable[object]) -> None:
 
 
 def put(text: str) -> None:
-    """A line of what was asked for."""
+    """Print a line of what was asked for."""
     print(harmless(text), flush=True)
 
 
 def put_raw(head: str, data: bytes) -> None:
-    """A line that ends in foreign bytes, printed as they are (`--raw`)."""
+    """Print a line that ends in foreign bytes, as they are (`--raw`)."""
     sys.stdout.flush()
     sys.stdout.buffer.write(harmless(head).encode() + data + b"\n")
     sys.stdout.buffer.flush()
 
 
 def put_values(text: str) -> None:
-    """JSON, or lines of it: what people should not be shown has JSON's own escapes, so that every value is exact."""
-    foreign = HAZARDS if (sys.stdout.encoding or "").lower().startswith("utf") else _NO_ASCII
-    print(
-        foreign.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text),
-        flush=True,
-    )
+    """Print JSON, or lines of it.
+
+    What people should not be shown has JSON's own escapes, so that every value is exact.
+    """
+    encoding = (sys.stdout.encoding or "").lower()
+    foreign = HAZARDS if encoding.startswith("utf") else _NO_ASCII
+    print(foreign.sub(_json_escape, text), flush=True)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows, in colours on a terminal."""
-    cells = [[_text(cell) for cell in row] for row in rows]
-    if os.environ.get("TERM") == "dumb" or not (
-        sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
-    ):
+    cells = [list(map(_text, row)) for row in rows]
+    is_plain = not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR")
+    if is_plain or os.environ.get("TERM") == "dumb":
         for line in plain_lines(headings, cells):
             put(line)
         return
@@ -137,13 +153,16 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The table as lines, in columns that are as wide as their widest cell."""
+    """Return the table as lines, in columns that are as wide as their widest cell."""
     everything = [[heading.upper() for heading in headings], *rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(len(headings))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in everything
-    ]
+    widths = [0] * len(headings)
+    for row in everything:
+        widths = list(map(max, widths, map(len, row)))
+    lines = []
+    for row in everything:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _text(cell: object) -> str:
@@ -154,7 +173,10 @@ def _text(cell: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The result of a command: one JSON document, or a table or lines for people. As a parameter it is `--json`."""
+    """The result of a command: one JSON document, or a table or lines for people.
+
+    As a parameter of a command it is the option `--json`.
+    """
 
     as_json: Annotated[
         bool,
@@ -164,7 +186,7 @@ class Output:
     ] = False
 
     def document(self, document: Mapping[str, Any]) -> bool:
-        """Print the document if it was asked for; False tells the command to print its lines instead."""
+        """Print the document if it was asked for; False if the command is to print its lines."""
         if self.as_json:
             put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
         return self.as_json
@@ -178,12 +200,19 @@ class Output:
 
     def columns(self, document: Mapping[str, Any], rows: str, names: Sequence[str]) -> None:
         """Print the document, or of its rows with this key the named columns."""
-        self.table(document, names, [[row[name] for name in names] for row in document[rows]])
+        cells = []
+        for row in document[rows]:
+            values = [row[name] for name in names]
+            cells.append(values)
+        self.table(document, names, cells)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(Output):
-    """The rows of a list, for people or for scripts. As a parameter it is `--json`, `--lines` and `--names`."""
+    """The rows of a list, for people or for scripts.
+
+    As a parameter of a command it is the options `--json`, `--lines` and `--names`.
+    """
 
     names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False
     lines: Annotated[
@@ -191,22 +220,27 @@ class Listing(Output):
     ] = False
 
     def rows(self, document: Mapping[str, Any], rows: str, name: str) -> bool:
-        """Print the rows of this key for a script, or the document; False where people are to read them."""
-        for row in document[rows] if self.names or self.lines else ():
+        """Print the rows of this key for a script, or the document; False if it is for people.
+
+        name: the key in a row that `--names` shows.
+        """
+        if not self.names and not self.lines:
+            return self.document(document)
+        for row in document[rows]:
             if self.names:
                 put(one_line(str(row[name])))
             else:
                 put_values(json.dumps(row, ensure_ascii=False))
-        return self.names or self.lines or self.document(document)
+        return True
 
 
 def on_terminal() -> bool:
-    """Whether standard error is a terminal that can be drawn on."""
+    """Tell whether standard error is a terminal that can be drawn on."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def can_ask() -> bool:
-    """Whether there is a terminal to ask a question on."""
+    """Tell whether there is a terminal to ask a question on."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -215,8 +249,8 @@ def confirm(
 ) -> None:
     """Show what is about to be done, and ask for a yes; without one the command ends with 130.
 
-    most: of more lines, only so many are shown; refusal: begins the error where there is no terminal, as in `3 crawls
-    would be removed`.
+    most: of more lines, only so many are shown; refusal: begins the error where there is no
+    terminal, as in `3 crawls would be removed`.
     """
     if not can_ask():
         raise ConfigError(f"{refusal}, and there is no terminal to ask on. Add --yes to do it.")
@@ -230,32 +264,27 @@ def confirm(
 
 
 def ask(question: str) -> bool:
-    """A yes-or-no question on standard error; anything but yes is no."""
+    """Ask a yes-or-no question on standard error; anything but yes is no."""
     print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def poll_until(done: Callable[[], bool], every: float, deadline: float) -> bool:
-    """Ask until the answer is yes; gives whether it was before the deadline. It is asked once in any case.
+    """Ask until the answer is yes, and return whether it was before the deadline.
 
-    every: seconds between two questions; deadline: by the monotonic clock.
+    It is asked once in any case. every: seconds between two questions; deadline: by the monotonic
+    clock.
     """
     while not (answer := done()) and time.monotonic() < deadline:
         time.sleep(every)
     return answer
 
 
-#: seconds between two lines about what goes on, where there is no terminal
-LINE_EVERY = 30.0
-#: seconds before a line that is for terminals only
-NEVER = float("inf")
-
-
 @contextmanager
 def waiting(every: float = LINE_EVERY, *, first: float = 0.0) -> Iterator[Callable[[str], None]]:
-    """Gives a function that says how it stands, on standard error.
+    """Give a function that says how it stands, on standard error.
 
-    every: seconds between two lines where there is no terminal; first: seconds before the first one.
+    every: seconds between two lines where there is no terminal; first: seconds before the first.
     """
     if on_terminal():
         from rich.console import Console

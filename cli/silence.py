@@ -1,4 +1,4 @@
-"""Nodes that are drained and do not answer: they count for nothing until they are back, and are named in one line."""
+"""Leaves out of the answers what counts for nothing: drained nodes that do not answer."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -13,20 +13,31 @@ E = TypeVar("E", bound=DistError)
 
 
 def heard(context: Context, answers: Mapping[Node, E | None]) -> dict[Node, E | None]:
-    """What counts of the nodes' errors, or None for each that answered.
+    """Return what counts of the nodes' errors, or None for each that answered.
 
-    A drained node that does not answer is left out, and named; where no other one was asked, all count.
+    A drained node that does not answer is left out, and named; where no other one was asked, all
+    count.
     """
     silent = [node for node, error in answers.items() if error is not None]
+    if not silent:
+        return dict(answers)
     try:
-        records = context.node_records(silent) if silent else {}
+        records = context.node_records(silent)
     except StoreError:  # so it is not known which nodes are drained
         return dict(answers)
-    muted = [node for node in silent if records[node.name].draining is not None]
-    if not muted or len(muted) == len(answers):
+    counting = dict(answers)
+    muted = []
+    for node in silent:
+        if records[node.name].draining is not None:
+            muted.append(node)
+            del counting[node]
+    if not muted or not counting:
         return dict(answers)
-    line = f"Passed over, since drained and without an answer: {names_of(muted)}. What is there is not known."
+    line = (
+        f"Passed over, since drained and without an answer: {names_of(muted)}. What is there is not"
+        " known."
+    )
     if line not in context.told:  # some commands ask again and again
         context.told.add(line)
         say(line)
-    return {node: error for node, error in answers.items() if node not in muted}
+    return counting

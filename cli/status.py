@@ -1,11 +1,12 @@
-"""`sdist watch`, `status` and `report`: how a crawl stands, or the whole fleet."""
+"""`sdist watch`, `status` and `report`: show how a crawl stands, or the whole fleet."""
 
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
@@ -24,16 +25,17 @@ from .nodes import fleet_view
 from .options import option
 from .output import Output, put
 
+if TYPE_CHECKING:
+    from scrapyd_dist.report.facts import NodeNow
+
 Fleet = Annotated[
     bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")
 ]
-
-
 OnTrouble = Annotated[
     str | None,
     option(
-        "With --fleet: run this command, or post to this http(s) address, when something goes wrong, and when it is"
-        " well again. SDIST_ON_TROUBLE in the environment says the same.",
+        "With --fleet: run this command, or post to this http(s) address, when something goes"
+        " wrong, and when it is well again. SDIST_ON_TROUBLE in the environment says the same.",
         metavar="CMD|URL",
         envvar="SDIST_ON_TROUBLE",
         show_envvar=False,
@@ -67,7 +69,8 @@ def watch(
         return fleet_view.watch(context, watched, on_trouble)
     if on_trouble and on_trouble != os.environ.get("SDIST_ON_TROUBLE"):
         raise ConfigError(
-            "--on-trouble tells of the fleet: add --fleet. The end of a crawl is told by its --on-finish."
+            "--on-trouble tells of the fleet: add --fleet. The end of a crawl is told by its"
+            " --on-finish."
         )
     name = crawl_or_latest(context.store, crawl).id
     return watcher.watch(context.root, context.store, name, watched)
@@ -87,14 +90,16 @@ def status(
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
     elif not output.document({**told(row), "state": watcher.alive_state(row)}):
-        for line in _ended(context, row) if row.state.ended else wording.standing(row):
+        for line in _lines(context, row):
             put(line)
         if watcher.alive_state(row) == "died":
             put(watcher.died(context.root, row))
     return 0
 
 
-def _ended(context: Context, row: Crawl) -> list[str]:
+def _lines(context: Context, row: Crawl) -> Iterable[str]:
+    if not row.state.ended:
+        return wording.standing(row)
     return wording.closing(row, missing_rows(context.store, context.root, row))
 
 
@@ -123,9 +128,7 @@ def report(
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """
-    from scrapyd_dist.deploy.node_versions import look
-
-    from scrapyd_dist.report.facts import NodeNow, gather
+    from scrapyd_dist.report.facts import gather
     from scrapyd_dist.report.page import page
     from scrapyd_dist.report.series import document
 
@@ -136,12 +139,7 @@ def report(
     row = crawl_or_latest(context.store, crawl)
     facts = gather(context.store, row.id, now=time.time(), lives=runs(row))
     if ask_nodes:
-        seen = look(context.nodes(), row.project, timeout=5.0)
-        now = [
-            NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or ""))
-            for one in seen
-        ]
-        facts = replace(facts, nodes_now=tuple(now))
+        facts = replace(facts, nodes_now=_versions_now(context, row))
     if result.as_json:
         result.document(document(facts))
     if str(output) == STDOUT:
@@ -153,6 +151,19 @@ def report(
             put(str(place))
 
 
+def _versions_now(context: Context, row: Crawl) -> tuple["NodeNow", ...]:
+    """Return which versions of the crawl's project the nodes have now."""
+    from scrapyd_dist.deploy.node_versions import look
+
+    from scrapyd_dist.report.facts import NodeNow
+
+    found = []
+    for seen in look(context.nodes(), row.project, timeout=5.0):
+        reason = str(seen.error or "")
+        found.append(NodeNow(name=seen.node.name, versions=seen.versions, reason=reason))
+    return tuple(found)
+
+
 def _write(place: Path, text: str) -> None:
     """Write the page beside its place, and put it there when it is whole."""
     if place.is_dir():
@@ -162,5 +173,6 @@ def _write(place: Path, text: str) -> None:
             file.write(text.encode("utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"The report cannot be written to {place}: {error.strerror or error}. Name another file by -o."
+            f"The report cannot be written to {place}: {error.strerror or error}. Name another file"
+            " by -o."
         ) from error

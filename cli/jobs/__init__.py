@@ -1,1 +1,1 @@
-"""Commands about single jobs and items: start them, list them, read their logs and items, stop them."""
+"""The commands about single jobs and items: they start, list, read, search and stop them."""

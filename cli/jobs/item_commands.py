@@ -1,7 +1,8 @@
-"""`sdist items merge` and `items tail`, and the group of the commands about items."""
+"""`sdist items merge` and `sdist items tail`: one file of a crawl's items, and its newest ones."""
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.config import PARTS
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import PARTIAL, ConfigError, NothingMatched
 from scrapyd_dist.items.delivery import fields_of, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.kept_parts import is_whole
@@ -20,7 +21,7 @@ from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
-from ..context import Context
+from ..context import Context, nodes_by_url
 from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of, stdout_for
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
@@ -34,6 +35,11 @@ from .job_list import TIMEOUT
 _LINES = {".jl", ".jsonl", ".jsonlines", ".part"}
 #: complaints of a kind that are shown
 _SHOWN = 10
+#: seconds for which a node that could not be read is left alone
+PAUSE = 10.0
+#: seconds between two looks at files that grow
+LOOK = 1.0
+T = TypeVar("T")
 
 
 def merge(
@@ -87,61 +93,102 @@ def _merge(
     key: Sequence[str] | None,
     report: Output,
 ) -> int:
-    if away := [one["path"] for one in asked if is_elsewhere(one["path"])]:
-        raise ConfigError(
-            f"Items are merged into files of this machine, and {', '.join(away)} is none; name a file."
-        )
-    outputs = [
-        ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"])
-        for one in asked
-    ]
-    crawls, files, problems = _asked(context, name)
-    # The parts of a crawl have a hash that is right; what comes from elsewhere is looked into, line by line.
-    skip = {file.path: file.skip for file in files if file.skip}
-    unverified = [file.path for file in files if file.foreign]
-    items = Items([file.path for file in files], key=key or (), unverified=unverified, skip=skip)
-    count = write(
-        items, outputs, fields_of(attempt for crawl in crawls for attempt in crawl.accepted)
-    )
-    problems = _compared(crawls, files, items.found, problems)
+    outputs = _outputs_at(asked)
+    crawls, files, problems = _find_files(context, name)
+    items = _items_of(files, key or ())
+    accepted: list[Attempt] = []
+    for crawl in crawls:
+        accepted += crawl.accepted
+    count = write(items, outputs, fields_of(accepted))
+    problems += _compare_files(files, items.found)
+    if not problems:
+        problems = _compare_crawls(crawls, files, items.found)
     _show(count, outputs, items.found, problems, report)
-    return 3 if problems else 0
+    return PARTIAL if problems else 0
+
+
+def _outputs_at(asked: Sequence[Mapping[str, Any]]) -> list[ItemOutput]:
+    """Return the files that are written; ConfigError if one would not be on this machine."""
+    away = [target["path"] for target in asked if is_elsewhere(target["path"])]
+    if away:
+        raise ConfigError(
+            f"Items are merged into files of this machine, and {', '.join(away)} is none; name a"
+            " file."
+        )
+    outputs = []
+    for target in asked:
+        output = ItemOutput.named(
+            target["path"], overwrite=target["overwrite"], format=target["format"]
+        )
+        outputs.append(output)
+    return outputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
+    """A file of JSON lines that is merged."""
+
     path: Path
-    label: str
+    label: str  #: what it is called in complaints
     crawl: str = ""  #: where it is one of a crawl
-    said: int | None = None  #: items, by the worker's report
+    reported: int | None = None  #: items, by the worker's report
     skip: Runs = field(default_factory=list)  #: items of it that count no more
     foreign: bool = False  #: whether it is not checked yet
 
 
-def _asked(context: Context, names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
-    """The crawls and the files behind the names, in their order, and what is wrong with some."""
+def _items_of(files: Sequence[_File], key: Sequence[str]) -> Items:
+    """Return the items of the files, each once by its key.
+
+    The parts of a crawl have a hash that is right; what comes from elsewhere is looked into, line
+    by line.
+    """
+    paths = []
+    unverified = []
+    skip = {}
+    for file in files:
+        paths.append(file.path)
+        if file.foreign:
+            unverified.append(file.path)
+        if file.skip:
+            skip[file.path] = file.skip
+    return Items(paths, key=key, unverified=unverified, skip=skip)
+
+
+def _find_files(
+    context: Context, names: Sequence[str]
+) -> tuple[list[Stored], list[_File], list[str]]:
+    """Return the crawls and the files behind the names, in their order, and what is wrong."""
     wanted = [name for name in names if not Path(name).is_file()]
     crawls = stored(context, wanted) if wanted else {}
     files: list[_File] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
         if name in crawls:
-            crawl = crawls[name].crawl
-            if not crawl.state.ended:
-                home = f"these are the items of {counted(len(crawls[name].accepted), 'batch', 'batches')} so far"
-                say(f"{crawl.id} is not finished ({crawl.state.value}): {home}.")
-            elif crawl.exit_code:
-                say(
-                    f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks."
-                )
-            _of_crawl(crawls[name], files, problems)
+            _remark_unfinished(crawls[name])
+            _add_files(crawls[name], files, problems)
         else:
             files.append(_given(name))
     if not files and not problems:
         raise NothingMatched(
-            f"{', '.join(names)}: no items have come home yet. `sdist status` says how the crawl stands."
+            f"{', '.join(names)}: no items have come home yet. `sdist status` says how the crawl"
+            " stands."
         )
     return list(crawls.values()), files, problems
+
+
+def _remark_unfinished(found: Stored) -> None:
+    crawl = found.crawl
+    if not crawl.state.ended:
+        batches = counted(len(found.accepted), "batch", "batches")
+        say(
+            f"{crawl.id} is not finished ({crawl.state.value}): these are the items of {batches} so"
+            " far."
+        )
+    elif crawl.exit_code:
+        say(
+            f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says"
+            " what it lacks."
+        )
 
 
 def _given(name: str) -> _File:
@@ -150,7 +197,8 @@ def _given(name: str) -> _File:
         raise ConfigError(f"{name} is a folder; name the files in it, as in {path / '*.jl'}.")
     if not path.is_file():
         raise NothingMatched(
-            f"There is neither a file {name!r} nor a crawl of that name. `sdist crawls` lists the project's crawls."
+            f"There is neither a file {name!r} nor a crawl of that name. `sdist crawls` lists the"
+            " project's crawls."
         )
     if path.suffix.lower() not in _LINES:
         raise ConfigError(
@@ -159,71 +207,68 @@ def _given(name: str) -> _File:
     return _File(path=path, label=name, foreign=True)
 
 
-def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
-    """The files of a crawl's items; one that is not there any more is a problem."""
-    crawl = one.crawl.id
-    files += [
-        _File(path=path, label=f"{crawl}, {path.name}", crawl=crawl, foreign=True)
-        for path in one.own
-    ]
-    out = one.left_out
-    for attempt in one.accepted:
-        said, part = int(attempt.report.get("items") or 0), one.folder / PARTS / attempt.part
+def _add_files(found: Stored, files: list[_File], problems: list[str]) -> None:
+    """Add the files of a crawl's items; one that is not there any more is a problem."""
+    crawl = found.crawl.id
+    for path in found.own:
+        label = f"{crawl}, {path.name}"
+        files.append(_File(path=path, label=label, crawl=crawl, foreign=True))
+    skip = found.left_out
+    for attempt in found.accepted:
+        reported = int(attempt.report.get("items") or 0)
+        part = found.folder / PARTS / attempt.part
         if is_whole(part, attempt.report):
-            files.append(
-                _File(
-                    path=part,
-                    label=attempt.job,
-                    crawl=crawl,
-                    said=said,
-                    skip=out.get(attempt.batch, []),
-                )
+            file = _File(
+                path=part,
+                label=attempt.job,
+                crawl=crawl,
+                reported=reported,
+                skip=skip.get(attempt.batch, []),
             )
+            files.append(file)
         elif attempt.part:  # else its items went to a feed URL
-            why = (
-                "is not what its worker wrote, and was left out"
-                if part.exists()
-                else "is not there any more"
-            )
-            problems.append(f"{attempt.job}: its part {part} {why} ({counted(said, 'item')})")
-    copies, warnings = one.feeds()
-    files += [
-        _File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip)
-        for path, skip in copies
-    ]
+            why = "is not there any more"
+            if part.exists():
+                why = "is not what its worker wrote, and was left out"
+            problems.append(f"{attempt.job}: its part {part} {why} ({counted(reported, 'item')})")
+    copies, warnings = found.feeds()
+    for path, runs in copies:
+        files.append(_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=runs))
     problems += warnings
 
 
-def _compared(
-    crawls: Sequence[Stored],
-    files: Sequence[_File],
-    found: Sequence[FoundItem],
-    problems: list[str],
+def _compare_files(files: Sequence[_File], found: Sequence[FoundItem]) -> list[str]:
+    """Return where a file lacks what it should have."""
+    problems = []
+    for file, read in zip(files, found, strict=True):
+        if file.reported is not None and read.whole != file.reported:
+            problems.append(
+                f"{file.label}: its worker reported {counted(file.reported, 'item')}, and its part"
+                f" has {read.whole:,}"
+            )
+        if read.bad:
+            bad = counted(
+                read.bad, "line is no item and was left out", "lines are no items and were left out"
+            )
+            problems.append(f"{file.label}: {bad}, the first is line {read.first_bad:,}")
+    return problems
+
+
+def _compare_crawls(
+    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem]
 ) -> list[str]:
-    """Add where a file lacks what it should have; else where a finished crawl's files do, together."""
-    for file, one in zip(files, found, strict=True):
-        if file.said is not None and one.whole != file.said:
+    """Return where all files of a finished crawl lack together what it should have."""
+    items = Counter[str]()
+    for file, read in zip(files, found, strict=True):
+        items[file.crawl] += read.whole - read.replaced
+    problems = []
+    for entry in crawls:
+        crawl = entry.crawl
+        expected = int(crawl.summary.get("items") or 0)
+        if crawl.state is CrawlState.FINISHED and items[crawl.id] != expected:
             problems.append(
-                f"{file.label}: its worker reported {counted(file.said, 'item')}, and its part has {one.whole:,}"
-            )
-        if one.bad:
-            what = (
-                f"{counted(one.bad, 'line is no item and was left out', 'lines are no items and were left out')},"
-                f" the first is line {one.first_bad:,}"
-            )
-            problems.append(f"{file.label}: {what}")
-    if problems:
-        return problems
-    for crawl in (one.crawl for one in crawls if one.crawl.state is CrawlState.FINISHED):
-        said = int(crawl.summary.get("items") or 0)
-        have = sum(
-            its.whole - its.replaced
-            for file, its in zip(files, found, strict=True)
-            if file.crawl == crawl.id
-        )
-        if said != have:
-            problems.append(
-                f"{crawl.id}: it ended with {counted(said, 'item')}, and its files have {have:,}"
+                f"{crawl.id}: it ended with {counted(expected, 'item')}, and its files have"
+                f" {items[crawl.id]:,}"
             )
     return problems
 
@@ -235,53 +280,58 @@ def _show(
     problems: Sequence[str],
     report: Output,
 ) -> None:
-    duplicates, torn = sum(one.duplicates for one in found), [one for one in found if one.torn]
-    for one in torn[:_SHOWN]:
-        say(f"{one.path}: a torn last line of {one.torn:,} bytes was left out")
+    duplicates = 0
+    torn = []
+    for read in found:
+        duplicates += read.duplicates
+        if read.torn:
+            torn.append(str(read.path))
+            if len(torn) <= _SHOWN:
+                say(f"{read.path}: a torn last line of {read.torn:,} bytes was left out")
     if len(torn) > _SHOWN:
         say(f"and {len(torn) - _SHOWN:,} more torn files")
     for text in problems[:_SHOWN]:
         complain(text)
     if len(problems) > _SHOWN:
         complain(f"and {len(problems) - _SHOWN:,} more like these; --json lists all.")
+    paths = [str(output.path) for output in outputs]
     document = {
         "items": count,
         "duplicates": duplicates,
         "files": len(found),
-        "torn": [str(one.path) for one in torn],
+        "torn": torn,
         "problems": list(problems),
-        "output": [str(one.path) for one in outputs],
+        "output": paths,
     }
     if report.document(document):
         return
     aside = f", {duplicates:,} duplicates left out" if duplicates else ""
-    say(
-        f"{counted(count, 'item')} of {counted(len(found), 'file')} in"
-        f" {', '.join(str(one.path) for one in outputs)}{aside}."
-    )
-
-
-T = TypeVar("T")
-#: seconds for which a node that could not be read is left alone
-PAUSE = 10.0
+    merged = f"{counted(count, 'item')} of {counted(len(found), 'file')}"
+    say(f"{merged} in {', '.join(paths)}{aside}.")
 
 
 @dataclass(kw_only=True, eq=False)
 class ItemStream:
     """The items of one job, or one file of the producer."""
 
-    node: str
-    job: str
+    node: str  #: its name; `producer` for the producer
+    job: str  #: its id; for the producer the name of the file without its ending
     tap: TailSource
     grows: bool = True  #: whether it may still grow
 
 
 class ItemStreams:
-    """All files of one crawl's items; timeout: seconds that a node gets for each block."""
+    """Reads all files of one crawl's items, wherever they are.
+
+    timeout: seconds that a node gets for each block.
+    """
 
     def __init__(self, context: Context, crawl: Crawl, timeout: float) -> None:
-        self._store, self._crawl, self._timeout = context.store, crawl, timeout
-        self._sender, self._nodes = context.sender, {node.url: node for node in context.all_nodes}
+        self._store = context.store
+        self._crawl = crawl
+        self._timeout = timeout
+        self._sender = context.sender
+        self._nodes = nodes_by_url(context.all_nodes)
         self._parts = crawl_folder(context.root, crawl.id) / PARTS
         self._home = home_of(crawl.id, crawl.created)
         self._streams: dict[str, ItemStream] = {}  #: those that are read on, by job
@@ -291,35 +341,40 @@ class ItemStreams:
         self.broken: dict[str, str] = {}  #: the nodes that cannot be read now, and why
 
     def last(self, count: int) -> Iterator[tuple[ItemStream, list[bytes]]]:
-        """The last items: of those that grow as evenly as it goes, and where these are few, of the newest before."""
+        """Generate the last items, of those files that grow as evenly as it goes.
+
+        Where these have few, the rest is of the newest files before.
+        """
         accepted = self._accepted()
-        self._known |= {attempt.job for attempt in accepted}
+        for attempt in accepted:
+            self._known.add(attempt.job)
         self._find(self._store.crawl(self._crawl.id))
         growing = list(self._streams.values())
-        home = list(self._before(accepted, count - self._share(growing, count)))
+        home = list(self._find_newest(accepted, count - self._share(growing, count)))
         for stream in [*reversed(home), *growing]:
-            while (
-                lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)
-            ) is not None:
+            while (lines := self._read_more([stream]).get(stream.job)) is not None:
                 yield stream, lines
 
     def news(self, row: Crawl) -> Iterator[tuple[ItemStream, list[bytes]]]:
-        """All whole lines that came since the last time."""
+        """Generate all whole lines that came since the last time; row: the crawl as it is now."""
         self._find(row)
-        streams = [
-            stream
-            for stream in self._streams.values()
-            if self._paused.get(stream.node, 0) < time.monotonic()
-        ]
+        streams = []
+        for stream in self._streams.values():
+            is_paused = self._paused.get(stream.node, 0) >= time.monotonic()
+            if not is_paused:
+                streams.append(stream)
         while streams:
-            found = self._ask(streams, lambda stream: stream.tap.more())
+            found = self._read_more(streams)
+            going_on = []
             for stream in streams:
                 lines = found.get(stream.job)
                 if lines:
                     yield stream, lines
                 elif lines is None and stream.job in found and not stream.grows:
                     del self._streams[stream.job]
-            streams = [stream for stream in streams if found.get(stream.job) is not None]
+                if lines is not None:
+                    going_on.append(stream)
+            streams = going_on
 
     def _find(self, row: Crawl) -> None:
         """Note what is new, what has come home, and what is over."""
@@ -327,26 +382,41 @@ class ItemStreams:
             if path.stem not in self._known:
                 self._begin("producer", path.stem, LocalFile(path=path))
         out = self._store.attempts(self._crawl.id, {AttemptState.SENT, AttemptState.RUNNING})
+        still_out = set[str]()
         for attempt in out:
-            node = self._nodes.get(attempt.url)
-            if attempt.job not in self._known and node is not None:
-                remote = part_path(self._home, attempt.job)
-                part = RemotePart(
-                    sender=self._sender, node=node, path=remote, timeout=self._timeout
-                )
-                self._begin(attempt.node, attempt.job, part)
+            still_out.add(attempt.job)
+            self._find_remote(attempt)
+        self._find_accepted(row)
+        for job, stream in self._streams.items():
+            is_fed = stream.node == "producer" and not row.state.ended
+            stream.grows = job in still_out or is_fed
+
+    def _find_remote(self, attempt: Attempt) -> None:
+        """Begin to read the part of an attempt that its node still writes."""
+        node = self._nodes.get(attempt.url)
+        if attempt.job in self._known or node is None:
+            return
+        remote = part_path(self._home, attempt.job)
+        part = RemotePart(sender=self._sender, node=node, path=remote, timeout=self._timeout)
+        self._begin(attempt.node, attempt.job, part)
+
+    def _find_accepted(self, row: Crawl) -> None:
+        """Read from home what has come home, if any batch was done since the last look."""
         batches = row.summary.get("batches") or {}
         if batches.get("done") != self._done or row.state.ended:
             self._done = batches.get("done") or 0
-            for attempt in [one for one in self._accepted() if one.part]:
-                home = LocalFile(path=self._parts / attempt.part)
-                if attempt.job in self._streams:
-                    self._streams[attempt.job].tap.reader = home
-                elif attempt.job not in self._known:  # it was sent and came home between two looks
-                    self._begin(attempt.node, attempt.job, home)
-        still = {attempt.job for attempt in out}
-        for job, stream in self._streams.items():
-            stream.grows = job in still or (stream.node == "producer" and not row.state.ended)
+            for attempt in self._accepted():
+                self._find_home(attempt)
+
+    def _find_home(self, attempt: Attempt) -> None:
+        """Read the part of an accepted attempt from the file that has come home."""
+        if not attempt.part:
+            return
+        home = LocalFile(path=self._parts / attempt.part)
+        if attempt.job in self._streams:
+            self._streams[attempt.job].tap.reader = home
+        elif attempt.job not in self._known:  # it was sent and came home between two looks
+            self._begin(attempt.node, attempt.job, home)
 
     def _begin(self, node: str, job: str, reader: LocalFile | RemotePart) -> None:
         self._known.add(job)
@@ -356,16 +426,17 @@ class ItemStreams:
         return self._store.attempts(self._crawl.id, {AttemptState.ACCEPTED})
 
     def _share(self, growing: Sequence[ItemStream], count: int) -> int:
-        """Set those that grow to their share of the last items; gives how many that is."""
-        have = self._ask(growing, lambda stream: stream.tap.seek_last(count))
+        """Set those that grow to their share of the last items; returns how many that is."""
+        have = self._sweep(growing, lambda stream: stream.tap.seek_last(count))
         given = dict(zip(have, shares(list(have.values()), count), strict=True))
         less = [stream for stream in growing if given.get(stream.job, 0) < have.get(stream.job, 0)]
-        self._ask(less, lambda stream: stream.tap.seek_last(given[stream.job]))
+        self._sweep(less, lambda stream: stream.tap.seek_last(given[stream.job]))
         return sum(given.values())
 
-    def _before(self, accepted: Sequence[Attempt], count: int) -> Iterator[ItemStream]:
-        """The parts at home that have the last items, newest first."""
-        for attempt in sorted(accepted, key=lambda one: one.ended_at or 0.0, reverse=True):
+    def _find_newest(self, accepted: Sequence[Attempt], count: int) -> Iterator[ItemStream]:
+        """Generate the parts at home that have the last items, newest first."""
+        by_end = sorted(accepted, key=lambda attempt: attempt.ended_at or 0.0, reverse=True)
+        for attempt in by_end:
             if count <= 0:
                 return
             if attempt.part:
@@ -373,26 +444,34 @@ class ItemStreams:
                 count -= tap.seek_last(count)
                 yield ItemStream(node=attempt.node, job=attempt.job, tap=tap, grows=False)
 
-    def _ask(
+    def _read_more(self, streams: Sequence[ItemStream]) -> dict[str, list[bytes] | None]:
+        """Return the next lines of each stream, by job; None at its end."""
+        return self._sweep(streams, lambda stream: stream.tap.more())
+
+    def _sweep(
         self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]
     ) -> dict[str, T]:
-        """What the streams answer, by job, in their order; a node that cannot be read is told once."""
+        """Return what the streams answer, by job, in their order.
+
+        A node that cannot be read is complained of once, and left alone for a while.
+        """
         found: dict[str, T] = {}
         for answer in sweep(streams, question, threads=32):
             stream = answer.asked
             if answer.error is None:
                 self.broken.pop(stream.node, None)
-                found[stream.job] = answer.value  # type: ignore[assignment]  # an answer without an error has a value
+                # An answer without an error has a value.
+                found[stream.job] = answer.value  # type: ignore[assignment]
                 continue
             self._paused[stream.node] = time.monotonic() + PAUSE
             if self.broken.get(stream.node) != answer.error.short:
                 self.broken[stream.node] = answer.error.short
                 complain(str(answer.error))
-        return {stream.job: found[stream.job] for stream in streams if stream.job in found}
-
-
-#: seconds between two looks at files that grow
-LOOK = 1.0
+        in_order = {}
+        for stream in streams:
+            if stream.job in found:
+                in_order[stream.job] = found[stream.job]
+        return in_order
 
 
 def tail(
@@ -428,36 +507,39 @@ def tail(
             time.sleep(LOOK)
     elif not show.count and items:
         say(f"{row.id} has no items yet that could be read here.")
-    return 3 if streams.broken else 0
+    return PARTIAL if streams.broken else 0
 
 
 class Show:
-    """Prints items, and whose they are where that changes."""
+    """Prints items, and whose they are where that changes; with_node: in each item instead."""
 
     def __init__(self, *, with_node: bool) -> None:
         self._with_node = with_node
         self._last: tuple[str, str] | None = None
-        self.count = 0
+        self.count = 0  #: of the items that were printed
 
     def lines(self, stream: ItemStream, lines: Sequence[bytes]) -> None:
+        """Print lines of a stream, each of which is an item."""
         if not lines:
             return
         self.count += len(lines)
         if self._with_node:
-            marks, items = (
-                {"_node": stream.node, "_job": stream.job},
-                [(item_in(line), line) for line in lines],
-            )
-            put_values(
-                "\n".join(
-                    line.decode("utf-8", "replace")
-                    if item is None
-                    else json.dumps({**marks, **item}, ensure_ascii=False)
-                    for item, line in items
-                )
-            )
+            marks = {"_node": stream.node, "_job": stream.job}
+            put_values("\n".join(_marked(line, marks) for line in lines))
             return
         if self._last != (stream.node, stream.job):
-            self._last = stream.node, stream.job
+            self._last = (stream.node, stream.job)
             say(f"==> {stream.node} {stream.job} <==")
-        put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
+        put_values("\n".join(_text(line).rstrip("\r") for line in lines))
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")
+
+
+def _marked(line: bytes, marks: Mapping[str, str]) -> str:
+    """Return the line with these fields before its own; as it is if it is no item."""
+    item = item_in(line)
+    if item is None:
+        return _text(line)
+    return json.dumps({**marks, **item}, ensure_ascii=False)

@@ -1,18 +1,18 @@
-"""`sdist crawls wait`, `cancel` and `stop`: how crawls and jobs end, by themselves or since they are told to.
+"""`sdist crawls wait`, `cancel` and `stop`: how crawls and jobs end, by themselves or by a command.
 
-The rules it keeps: waiting changes nothing, and a node that does not answer decides nothing; without a selector nothing
-is cancelled.
+The rules it keeps: waiting changes nothing, and a node that does not answer decides nothing;
+without a selector nothing is cancelled.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NothingMatched
+from scrapyd_dist.errors import PARTIAL, ApiRefused, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
@@ -21,6 +21,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import told
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
@@ -29,13 +30,20 @@ from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
-from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
+from .job_list import TIMEOUT, JobList, JobQuery, Listed, ask_jobs, by_key, place_row, remembered
 from .job_memory import JobMemory, Judged, is_quiet
 from .jobs_table import Judge, verdict_row
 from .signals import SentSignals, note
 
 #: seconds between two questions to the nodes
 ASK = 2.0
+#: seconds between two looks at whether the jobs are gone
+GONE_LOOK = 0.5
+#: seconds that a job gets to stop in good order before --force sends the second signal
+PATIENCE = 3.0
+#: jobs that are named in the question
+SHOWN = 10
+#: what is said of a job by how it ended
 _HOW_ENDED = {
     Outcome.FAILED: "failed",
     Outcome.CANCELLED: "was cancelled",
@@ -75,136 +83,200 @@ def wait(
         code, document = wait_for_jobs(context, job, context.nodes(node), deadline)
         output.document(document)
         return code
-    return _for_crawls(context, crawl or [None], deadline, output)
+    return _wait_for_crawls(context, crawl or [None], deadline, output)
 
 
 def combined(codes: Iterable[int]) -> int:
-    """One exit code for several: 0 when all are, 3 when only some are, else the first."""
+    """Return one exit code for several: 0 when all are, 3 when only some are, else the first."""
     every = list(codes)
     if not any(every):
         return 0
-    return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
+    if len(every) > 1 and (0 in every or PARTIAL in every):
+        return PARTIAL
+    return every[0]
 
 
 def _wait_for(
-    left: Callable[[], list[str]], every: float, deadline: float, kind: str, see: str
+    find_left: Callable[[], list[str]], every: float, deadline: float, kind: str, see: str
 ) -> None:
-    """Look every so many seconds until nothing is left, or raise StillRuns; see: the command that shows more of one."""
+    """Ask every so many seconds what is left, until nothing is; StillRuns at the deadline.
+
+    kind: what is waited for; see: the command that shows more of one.
+    """
     with looked_out_for() as pause:
-        while names := left():
+        while names := find_left():
             if time.monotonic() >= deadline:
-                what = f"The {kind} {names[0]} still runs (--timeout), and goes on without this command."
-                raise StillRuns(f"{what} Go on with: {see} {names[0]}")
+                raise StillRuns(
+                    f"The {kind} {names[0]} still runs (--timeout), and goes on without this"
+                    f" command. Go on with: {see} {names[0]}"
+                )
             pause(every)
 
 
-def _for_crawls(
+def _wait_for_crawls(
     context: Context, names: Sequence[str | None], deadline: float, output: Output
 ) -> int:
     store = context.store
-    ids = [crawl_or_latest(store, name).id for name in dict.fromkeys(names)]
-    waited = {name: looks(context.root, store, name) for name in ids}
-    codes, died = dict[str, int](), set[str]()
+    ids = []
+    for name in dict.fromkeys(names):
+        crawl = crawl_or_latest(store, name)
+        ids.append(crawl.id)
+    waited = _WaitedCrawls(context, ids)
+    _wait_for(waited.find_left, LOOK, deadline, "crawl", "sdist watch")
+    rows = []
+    codes = []
+    complaints = []
+    for crawl_id in ids:
+        crawl = store.crawl(crawl_id)
+        code = waited.codes[crawl_id]
+        rows.append({**told(crawl), "exit_code": code})
+        codes.append(code)
+        if code and crawl_id not in waited.died:
+            ended = f"The crawl {crawl_id} {crawl.state.value} with exit code {code}."
+            complaints.append(crawl.message or ended)
+    output.document({"crawls": rows})
+    for text in complaints:
+        complain(text)
+    return combined(codes)
 
-    def left() -> list[str]:
-        for name in [name for name in ids if name not in codes]:
+
+class _WaitedCrawls:
+    """The crawls that are waited for, and the exit codes of those that are at their end."""
+
+    def __init__(self, context: Context, names: Sequence[str]) -> None:
+        self.codes: dict[str, int] = {}
+        self.died = set[str]()  #: the crawls whose producers died, which has been said
+        self._states: dict[str, Iterator[Crawl]] = {}
+        for name in names:
+            self._states[name] = looks(context.root, context.store, name)
+
+    def find_left(self) -> list[str]:
+        """Look at each crawl once, and return those that are not at their end."""
+        left = []
+        for name, states in self._states.items():
+            if name in self.codes:
+                continue
             try:
-                row = next(waited[name])
-                if row.state.ended:
-                    codes[name] = row.exit_code if row.exit_code is not None else 1
+                crawl = next(states)
             except ProducerDied as error:
                 complain(str(error))
-                died.add(name)
-                codes[name] = 1
-        return [name for name in ids if name not in codes]
-
-    _wait_for(left, LOOK, deadline, "crawl", "sdist watch")
-    rows = [store.crawl(name) for name in ids]
-    output.document({"crawls": [{**told(row), "exit_code": codes[row.id]} for row in rows]})
-    for row in rows:
-        if codes[row.id] and row.id not in died:
-            complain(
-                row.message
-                or f"The crawl {row.id} {row.state.value} with exit code {codes[row.id]}."
-            )
-    return combined(codes[name] for name in ids)
+                self.died.add(name)
+                self.codes[name] = 1
+                continue
+            if crawl.state.ended:
+                self.codes[name] = 1
+                if crawl.exit_code is not None:
+                    self.codes[name] = crawl.exit_code
+            else:
+                left.append(name)
+        return left
 
 
 def wait_for_jobs(
     context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float = float("inf")
 ) -> tuple[int, dict[str, Any]]:
-    """Wait until these jobs are over, with their later attempts, and say how those ended that were not good.
+    """Wait until these jobs are over, with their later attempts, and say which ended badly.
 
-    Gives the exit code, and what the last attempt of each did.
+    deadline: by `time.monotonic`; StillRuns when it has come.
+    Returns the exit code, and what the last attempt of each did, as a document for `--json`.
     """
-    for record in _waiting_in(context, names):
+    _check_posted(context, names)
+    last = _last_attempts(context, names, deadline)
+    ended = _wait_and_judge(context, last, nodes, deadline)
+    # The judgement of a job may make it wait for one more attempt.
+    while (following := _last_attempts(context, last, deadline)) != last:
+        last = following
+        ended = _wait_and_judge(context, last, nodes, deadline)
+    rows = []
+    codes = []
+    for job in ended:
+        verdict = job.verdict
+        rows.append({**place_row(job.row), **verdict_row(verdict), "reason": verdict.reason})
+        codes.append(int(verdict.outcome is not Outcome.FINISHED))
+        if verdict.outcome is not Outcome.FINISHED:
+            complain(_bad_end(job))
+    return combined(codes), {"jobs": rows}
+
+
+def _bad_end(job: Judged) -> str:
+    how = _HOW_ENDED.get(job.verdict.outcome, "left nothing that tells how it ended")
+    reason = ""
+    if job.verdict.reason:
+        reason = f": {job.verdict.reason}".rstrip(".")
+    return f"The job {job.row.job} on {job.row.node.name} {how}{reason}."
+
+
+def _check_posted(context: Context, names: Collection[str]) -> None:
+    """Raise ConfigError for a job that has not been given to a node yet."""
+    for record in _waiting_in_store(context, names):
         if record.attempt == 1:
             raise ConfigError(
                 f"The job {record.id} waits in the store ({record.waits_for}), and is on no node."
                 " `sdist jobs schedule --resume` starts what may start, and waits until it is over."
             )
-    last = _last_attempts(context, names, deadline)
-    ended = _judged(context, last, nodes, deadline)
-    while (
-        following := _last_attempts(context, last, deadline)
-    ) != last:  # which the judgement may have brought about
-        last = following
-        ended = _judged(context, last, nodes, deadline)
-    told = [
-        {**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason}
-        for one in ended
-    ]
-    bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
-    for one in bad:
-        how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
-        reason = f": {one.verdict.reason}" if one.verdict.reason else ""
-        complain(f"The job {one.row.job} on {one.row.node.name} {how}{reason.rstrip('.')}.")
-    return combined(int(one in bad) for one in ended), {"jobs": told}
 
 
-def _waiting_in(context: Context, names: Collection[str]) -> list[JobRecord]:
-    """Those of these jobs that wait in the store."""
+def _waiting_in_store(context: Context, names: Collection[str]) -> list[JobRecord]:
+    """Return those of these jobs, or of their attempts, that wait in the store."""
     store = context.store_if_any
-    records = store.jobs(OPEN_ONLY) if store is not None else []
-    return [
-        one for one in records if one.state is Outcome.WAITING and {one.id, one.first} & {*names}
-    ]
+    if store is None:
+        return []
+    wanted = set(names)
+    waiting = []
+    for record in store.jobs(OPEN_ONLY):
+        is_wanted = record.id in wanted or record.first in wanted
+        if is_wanted and record.state is Outcome.WAITING:
+            waiting.append(record)
+    return waiting
 
 
 def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> tuple[str, ...]:
-    """The ids of the last attempts of these jobs, once none of those waits in the store."""
-    told = set[str]()
-
-    def left() -> list[str]:
-        waits = [one.id for one in _waiting_in(context, names)]
-        for name in (name for name in waits if name not in told):
-            say(
-                f"{name}, the next attempt, waits in the store. If no such command runs: sdist jobs schedule --resume"
-            )
-        told.update(waits)
-        return waits
-
+    """Return the ids of the last attempts of these jobs, once none of those waits in the store."""
     store = context.store_if_any
     if store is None:
         return tuple(dict.fromkeys(names))
-    records = store.jobs()
-    firsts = {one.id: one.first or one.id for one in records}
-    names = [firsts.get(name, name) for name in names]
-    _wait_for(left, ASK, deadline, "job", "sdist jobs; sdist crawls wait --job")
-    last = chains(attempts_of(store.jobs(), names))
-    return tuple(dict.fromkeys(last[name].id if name in last else name for name in names))
+    first_ids = {}
+    for record in store.jobs():
+        first_ids[record.id] = record.first or record.id
+    firsts = [first_ids.get(name, name) for name in names]
+    find_left = partial(_announce_waiting, context, firsts, set())
+    _wait_for(find_left, ASK, deadline, "job", "sdist jobs; sdist crawls wait --job")
+    last = chains(attempts_of(store.jobs(), firsts))
+    ids: dict[str, None] = {}
+    for first in firsts:
+        if first in last:
+            ids[last[first].id] = None
+        else:
+            ids[first] = None
+    return tuple(ids)
 
 
-def _judged(
+def _announce_waiting(context: Context, names: Sequence[str], announced: set[str]) -> list[str]:
+    """Return those of these jobs that wait in the store; each is announced once."""
+    waiting = []
+    for record in _waiting_in_store(context, names):
+        waiting.append(record.id)
+        if record.id in announced:
+            continue
+        announced.add(record.id)
+        say(
+            f"{record.id}, the next attempt, waits in the store. If no such command runs:"
+            " sdist jobs schedule --resume"
+        )
+    return waiting
+
+
+def _wait_and_judge(
     context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float
 ) -> list[Judged]:
-    """How these jobs ended, once all are over."""
-    known, store = remembered(context, names, nodes), context.store_if_any
-    over = (
-        {one.id for one in store.jobs() if one.id in names and one.state.over}
-        if store is not None
-        else set()
-    )
+    """Return how these jobs ended, once all are over."""
+    known = remembered(context, names, nodes)
+    over = set[str]()
+    store = context.store_if_any
+    if store is not None:
+        for record in store.jobs():
+            if record.state.over and record.id in names:
+                over.add(record.id)
     waited = Waited(
         sender=context.sender, nodes=nodes, names=tuple(names), remembered=known, over=over
     )
@@ -219,43 +291,59 @@ class Waited:
 
     sender: Sender
     nodes: Sequence[Node]
-    names: tuple[str, ...]
-    remembered: Mapping[str, Sequence[Listed]] = field(
-        default_factory=dict
-    )  #: by name, what the store knows
+    names: tuple[str, ...]  #: ids of jobs
+    #: by name, what the store knows
+    remembered: Mapping[str, Sequence[Listed]] = field(default_factory=dict)
     over: Collection[str] = ()  #: the jobs of which the store knows that they are over
-    jobs: dict[tuple[str, str], Listed] = field(
-        default_factory=dict
-    )  #: by base address of the node, and id
-    _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
+    #: by the base address of the node and the id; empty until the nodes have been asked
+    jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)
+    _complaints: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
     def left(self) -> list[str]:
-        """Ask the nodes once; gives the ids of the jobs that are not over."""
-        if all(name in self.over and name in self.remembered for name in self.names):
-            self.jobs = {row.key: row for name in self.names for row in self.remembered[name]}
+        """Ask the nodes once, and return the ids of the jobs that are not over."""
+        if self._all_are_remembered():
+            self.jobs = {}
+            for name in self.names:
+                self.jobs |= by_key(self.remembered[name])
             return []
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         if not self.jobs:
             found.must_answer()
-        texts = {str(error) for error in found.about(self.names).errors}
-        complain_each(texts - self._told)  # once: it is waited for these nodes
-        self._told = texts
-        listed = {row.key: row for row in found.jobs}
+        self._complain_once(found)
         if not self.jobs:
-            self.jobs = {row.key: row for row in found.named(self.names, self.remembered)}
+            self.jobs = by_key(found.named(self.names, self.remembered))
+        listed = by_key(found.jobs)
         left = []
         for key, row in self.jobs.items():
-            self.jobs[key] = now = listed.get(key, row)
-            if now.job in self.over:
-                continue
-            if not (
-                now.over if key in listed else key[0] not in found.silent and self._is_silent(now)
-            ):
+            now = listed.get(key, row)
+            self.jobs[key] = now
+            if not self._is_over(now, found, is_listed=key in listed):
                 left.append(now.job)
         return left
 
-    def _is_silent(self, row: Listed) -> bool:
-        """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
+    def _all_are_remembered(self) -> bool:
+        """Tell whether the store knows of each job that it is over, so that no node is asked."""
+        over = self.remembered.keys() & self.over
+        return over.issuperset(self.names)
+
+    def _complain_once(self, found: JobList) -> None:
+        """Name the nodes that do not answer, but not again while they are waited for."""
+        texts = set(map(str, found.about(self.names).errors))
+        complain_each(texts - self._complaints)
+        self._complaints = texts
+
+    def _is_over(self, row: Listed, found: JobList, *, is_listed: bool) -> bool:
+        if row.job in self.over:
+            return True
+        if is_listed:
+            return row.over
+        return row.node.url not in found.silent and self._has_gone_silent(row)
+
+    def _has_gone_silent(self, row: Listed) -> bool:
+        """Tell whether the log of a job that its node has forgotten says that it is over.
+
+        The job may live on as an orphan.
+        """
         if row.over and not row.remembered:
             return True
         try:
@@ -263,14 +351,6 @@ class Waited:
         except NodeError:
             return False
         return seen is None or is_quiet(seen)
-
-
-#: seconds between two looks at whether the jobs are gone
-GONE_LOOK = 0.5
-#: seconds that a job gets to stop in good order before --force sends the second signal
-PATIENCE = 3.0
-#: jobs that are named in the question
-SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +399,10 @@ def cancel(
         raise ConfigError(
             "Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three."
         )
-    return _Cancellation(context, query, how, [crawl] if crawl else job or []).run(output)
+    names = job or []
+    if crawl:
+        names = [crawl]
+    return _Cancellation(context, query, how, names).run(output)
 
 
 def stop(
@@ -342,20 +425,6 @@ def stop(
     return _Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output)
 
 
-def _cancelled_waiting(record: JobRecord) -> JobRecord:
-    return (
-        _cancelled(record) if record.state is Outcome.WAITING else record
-    )  # it may have been started meanwhile
-
-
-def _sent(record: JobRecord, signal: str) -> JobRecord:
-    return replace(record, signals=(*record.signals, signal))
-
-
-def _unsent(record: JobRecord) -> JobRecord:
-    return replace(record, signals=record.signals[:-1])
-
-
 def _cancelled(record: JobRecord) -> JobRecord:
     return replace(
         record,
@@ -365,41 +434,65 @@ def _cancelled(record: JobRecord) -> JobRecord:
     )
 
 
+def _cancelled_if_waiting(record: JobRecord) -> JobRecord:
+    # It may have been started meanwhile.
+    return _cancelled(record) if record.state is Outcome.WAITING else record
+
+
+def _with_signal(record: JobRecord, signal: str) -> JobRecord:
+    return replace(record, signals=(*record.signals, signal))
+
+
+def _without_last_signal(record: JobRecord) -> JobRecord:
+    return replace(record, signals=record.signals[:-1])
+
+
 def _open_attempts(records: Sequence[JobRecord], names: Sequence[str]) -> list[str]:
-    """The same names, but of a job that has an attempt which is not over the id of that one."""
+    """Return the names, with the id of its open attempt in place of a job that has one."""
     found = list[str]()
     for name in names:
-        attempts = [one.id for one in attempts_of(records, [name]) if not one.state.over]
-        found += attempts or [name]
+        attempts = attempts_of(records, [name])
+        still_open = [attempt.id for attempt in attempts if not attempt.state.over]
+        found += still_open or [name]
     return found
 
 
-def _again(rows: Sequence[Listed]) -> str:
-    names = some_of([f"{row.job} ({row.node.name})" for row in rows], SHOWN)
-    return f"Told to end before, so no second INT is sent, which would end it at once (--force does that): {names}."
+def _shown(rows: Sequence[Listed]) -> str:
+    return some_of([f"{row.job} ({row.node.name})" for row in rows], SHOWN)
 
 
-def _not_listed(orphans: Sequence[Judged]) -> str:
-    names = some_of(
-        [f"{one.row.job} ({one.row.node.name}, {one.verdict.outcome.value})" for one in orphans],
-        SHOWN,
-    )
+def _no_second_signal(rows: Sequence[Listed]) -> str:
     return (
-        f"Not listed by the node, as after a restart of its Scrapyd, and so not to be cancelled there: {names}. Scrapyd"
-        f" leaves jobs running when it ends. On that machine: kill -INT $(pgrep -f {orphans[0].row.job})"
+        "Told to end before, so no second INT is sent, which would end it at once (--force does"
+        f" that): {_shown(rows)}."
+    )
+
+
+def _not_listed(orphans: Sequence[Judged]) -> StillRuns:
+    labels = []
+    for orphan in orphans:
+        row = orphan.row
+        labels.append(f"{row.job} ({row.node.name}, {orphan.verdict.outcome.value})")
+    return StillRuns(
+        "Not listed by the node, as after a restart of its Scrapyd, and so not to be cancelled"
+        f" there: {some_of(labels, SHOWN)}. Scrapyd leaves jobs running when it ends. On that"
+        f" machine: kill -INT $(pgrep -f {orphans[0].row.job})"
     )
 
 
 def _with_remedy(row: Listed, error: NodeError) -> NodeError:
-    """The error; where its node has the project no more, it says what to do: Scrapyd cancels nothing of it then."""
+    """Return the error; where the node does not have the project, one that says what to do.
+
+    Scrapyd cancels nothing of a project that it does not have.
+    """
     if not isinstance(error, ApiRefused) or "not found" not in error.said:
         return error
-    text = (
-        f"{row.node.name} has the project {row.project} no more, and its Scrapyd cancels no job of a project that it"
-        f" does not have: {row.job} runs on. Give it the code again, then cancel: sdist deploy {row.node.name}. Or end"
-        f" the process on that machine: kill -INT $(pgrep -f {row.job})"
+    return ApiRefused(
+        f"{row.node.name} has the project {row.project} no more, and its Scrapyd cancels no job of"
+        f" a project that it does not have: {row.job} runs on. Give it the code again, then cancel:"
+        f" sdist deploy {row.node.name}. Or end the process on that machine: kill -INT $(pgrep -f"
+        f" {row.job})"
     )
-    return ApiRefused(text)
 
 
 class _Cancellation:
@@ -408,144 +501,147 @@ class _Cancellation:
     def __init__(
         self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]
     ) -> None:
-        self._context, self._query, self._how, self._names = context, query, how, names
+        self._context = context
+        self._query = query
+        self._how = how
+        self._names = names
+        self._crawls = set[str]()  #: those of the names that are of crawls
+        #: crawls whose producers run: they would send the batches of what is cancelled elsewhere
+        self._producers: list[Crawl] = []
         store = context.store_if_any if names else None
         if store is not None:
             self._names = _open_attempts(store.jobs(), names)
-        crawls = (
-            [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
-        )
-        self._crawls = {crawl.id for crawl in crawls}
-        # Producers that run: they would send the batches of what is cancelled to other nodes.
-        self._producers = [crawl for crawl in crawls if runs(crawl)]
+            self._find_crawls(store, names)
         self._listed = query.ask(context).about(self._names)
         self._memory = JobMemory(context.store_if_any, None if names else OPEN_ONLY)
 
+    def _find_crawls(self, store: Store, names: Sequence[str]) -> None:
+        for crawl in store.crawls():
+            if crawl.id not in names:
+                continue
+            self._crawls.add(crawl.id)
+            if runs(crawl):
+                self._producers.append(crawl)
+
     def run(self, output: Output) -> int:
-        """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""
-        rows = self._named()
-        waits = self._waiting()
-        if self._orphans and not (rows or waits or self._producers):
-            raise StillRuns(_not_listed(self._orphans))
+        """Cancel the jobs after a question, and return the exit code; StillRuns after the wait."""
+        rows = self._find_listed()
+        waiting = self._find_waiting()
+        if self._orphans and not (rows or waiting or self._producers):
+            raise _not_listed(self._orphans)
         if not self._how.yes:
-            lines = [f"-  {one.spider}  {one.id}  {one.state.value}" for one in waits]
-            lines += [
-                f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows
-            ]
-            many = len(self._producers)
-            running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
-            count = f"{counted(len(rows) + len(waits), 'job')}{running}"
-            confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
-        self._memory.change(
-            {one.id: _cancelled_waiting for one in waits}
-        )  # before any room is made for them
+            self._confirm(rows, waiting)
+        # Before any room is made for them.
+        self._memory.change(dict.fromkeys(waiting, _cancelled_if_waiting))
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
             self._listed = self._query.ask(self._context).about(self._names)
-            rows = self._alive()
-        told_before = [] if self._how.kill else self._told_before(rows)
-        if told_before:
-            say(_again(told_before))
-        to_tell = [row for row in rows if row not in told_before]
-        errors = self._signal(to_tell, "KILL" if self._how.kill else "INT")
-        self._wait([row for row in rows if row not in errors])
-        gone = [
-            row for row in rows if row not in errors and row.state is JobState.PENDING
-        ]  # which leave no log
-        self._memory.change(
-            {row.job: _cancelled for row in gone if self._memory.of(row) is not None}
-        )
-        told: list[dict[str, Any]] = [
-            {
-                "node": None,
-                "project": one.project,
-                "spider": one.spider,
-                "job": one.id,
-                "was": one.state.value,
-                "state": "gone",
-            }
-            for one in waits
-        ]
-        told += [
-            {
-                **place_row(row),
-                "was": row.state.value,
-                "state": "failed" if row in errors else "gone",
-            }
-            for row in rows
-        ]
-        output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
+            rows = self._find_open()
+        errors = self._end(rows)
+        self._show(waiting.values(), rows, errors, output)
         complain_each(errors.values())
         complain_each(self._listed.errors)
         if self._orphans:
-            raise StillRuns(_not_listed(self._orphans))
+            raise _not_listed(self._orphans)
         return exit_code(len(rows), errors.values()) or self._listed.exit_code
+
+    def _find_listed(self) -> list[Listed]:
+        """Return the open jobs that nodes list; NothingMatched if there is nothing to cancel."""
+        waiting = self._find_waiting()
+        self._check_names(waiting)
+        rows = self._find_open()
+        if rows or waiting or self._producers or self._orphans:
+            return rows
+        self._listed.must_answer()
+        complain_each(self._listed.errors)
+        what = "no job is pending or running"
+        if self._names:
+            what = f"{', '.join(self._names)}: over already"
+        raise NothingMatched(
+            f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended."
+        )
+
+    def _check_names(self, waiting: Collection[str]) -> None:
+        """Raise NothingMatched for a name that means nothing in the store or on the nodes."""
+        known = set(waiting)
+        for producer in self._producers:
+            known.add(producer.id)
+        for job in self._unlisted:
+            known.add(job.row.job)
+        listed = [name for name in self._names if name not in known]
+        if listed:
+            self._listed.named(listed, {})
+
+    def _find_open(self) -> list[Listed]:
+        """Return the listed jobs that are meant and not over.
+
+        A name that is a crawl's means the crawl, not a job that is called so as well.
+        """
+        jobs = set(self._names) - self._crawls
+        found = []
+        for row in self._listed.jobs:
+            is_meant = not self._names or row.job in jobs or row.crawl in self._names
+            if is_meant and not row.over:
+                found.append(row)
+        return found
+
+    def _find_waiting(self) -> dict[str, JobRecord]:
+        """Return the jobs that wait in the store and are meant, by id."""
+        waiting = {}
+        for record in self._memory.records.values():
+            if record.state is Outcome.WAITING and self._is_meant(record):
+                waiting[record.id] = record
+        return waiting
+
+    def _is_meant(self, waiting: JobRecord) -> bool:
+        if self._names:
+            return waiting.id in self._names
+        query = self._query
+        if query.node or query.project not in (None, waiting.project):
+            return False
+        return fnmatchcase(waiting.spider, query.spider or "*")
 
     @cached_property
     def _unlisted(self) -> list[Judged]:
-        """The jobs that are remembered, that were posted, and that no node lists, of those that are meant."""
+        """The jobs that are meant, are remembered as posted, and are listed by no node."""
         nodes = self._context.nodes(self._query.node)
-        rows = self._memory.unlisted(self._listed, nodes, self._query)
-        meant = [row for row in rows if not self._names or row.job in self._names]
-        posted = [
-            row for row in meant if self._memory.records[row.job].state is not Outcome.WAITING
-        ]
+        posted = []
+        for row in self._memory.unlisted(self._listed, nodes, self._query):
+            is_meant = not self._names or row.job in self._names
+            if is_meant and self._memory.records[row.job].state is not Outcome.WAITING:
+                posted.append(row)
         return Judge(self._context, posted, self._memory, timeout=self._query.timeout).all(posted)
 
     @property
     def _orphans(self) -> list[Judged]:
-        """Those of them that go on."""
-        return [one for one in self._unlisted if one.sure and not one.verdict.outcome.over]
+        """Those of the unlisted jobs that go on."""
+        orphans = []
+        for job in self._unlisted:
+            goes_on = job.sure and not job.verdict.outcome.over
+            if goes_on:
+                orphans.append(job)
+        return orphans
 
-    def _waiting(self) -> list[JobRecord]:
-        """The jobs that wait in the store, of those that are to be cancelled."""
-        query, records = (
-            self._query,
-            [one for one in self._memory.records.values() if one.state is Outcome.WAITING],
-        )
-        if self._names:
-            return [one for one in records if one.id in self._names]
-        spider, project = query.spider or "*", query.project
-        meant = (
-            one
-            for one in records
-            if fnmatchcase(one.spider, spider) and project in (None, one.project)
-        )
-        return [] if query.node else list(meant)
-
-    def _named(self) -> list[Listed]:
-        stopped = {producer.id for producer in self._producers}
-        stopped |= {one.id for one in self._waiting()}
-        known = stopped | {one.row.job for one in self._unlisted}
-        if left := [name for name in self._names if name not in known]:
-            self._listed.named(left, {})  # says which one there is not
-        rows = self._alive()
-        if not rows and not stopped and not self._orphans:
-            self._listed.must_answer()
-            complain_each(self._listed.errors)
-            what = (
-                f"{', '.join(self._names)}: over already"
-                if self._names
-                else "no job is pending or running"
-            )
-            raise NothingMatched(
-                f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended."
-            )
-        return rows
-
-    def _alive(self) -> list[Listed]:
-        """The jobs that are not over. A name that is a crawl's means the crawl, not a job that is called so as well."""
-        jobs = set(self._names) - self._crawls
-        return [
-            row
-            for row in self._listed.jobs
-            if not row.over and (not self._names or row.job in jobs or row.crawl in self._names)
-        ]
+    def _confirm(self, rows: Sequence[Listed], waiting: Mapping[str, JobRecord]) -> None:
+        lines = []
+        for record in waiting.values():
+            line = f"-  {record.spider}  {record.id}  {record.state.value}"
+            lines.append(line)
+        for row in rows:
+            line = f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}"
+            lines.append(line)
+        count = counted(len(rows) + len(waiting), "job")
+        if len(self._producers) > 1:
+            count += f" and {len(self._producers)} producers"
+        elif self._producers:
+            count += " and the producer"
+        confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
 
     def _stop_producer(self, producer: Crawl) -> None:
         say(
-            f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later."
+            f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the"
+            " crawl later."
         )
         deadline = time.monotonic() + self._how.wait
         interrupt(self._context.root, producer)
@@ -553,79 +649,144 @@ class _Cancellation:
         store.want(producer.id, "cancel")  # it may be on another machine
         if not poll_until(lambda: not lives(store.crawl(producer.id)), GONE_LOOK, deadline):
             raise StillRuns(
-                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._how.wait:g} "
-                "seconds, so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within"
+                f" {self._how.wait:g} seconds, so no job was cancelled: it would send their batches"
+                " to other nodes. Wait longer with --wait."
             )
 
+    def _end(self, rows: Sequence[Listed]) -> dict[Listed, NodeError]:
+        """Signal the jobs and wait until they are gone; returns those that took no signal."""
+        if self._how.kill:
+            errors = self._signal(rows, "KILL")
+        else:
+            errors = self._signal(self._without_signalled(rows), "INT")
+        signalled = [row for row in rows if row not in errors]
+        self._wait(signalled)
+        # A pending job leaves no log that would tell how it ended.
+        pending = [row for row in signalled if row.state is JobState.PENDING]
+        self._change_remembered(pending, _cancelled)
+        return errors
+
+    def _without_signalled(self, rows: Sequence[Listed]) -> list[Listed]:
+        """Leave out, and name, the running jobs that were told to end before, by whomever.
+
+        A second INT is an unclean end. Of a node that does not answer, only what was sent from
+        here is known.
+        """
+        running = [row for row in rows if row.state is JobState.RUNNING]
+        check = partial(self._was_signalled, SentSignals(self._context.root))
+        found = set[Listed]()
+        for answer in sweep(running, check):
+            if answer.value:
+                found.add(answer.asked)
+        signalled = []
+        rest = []
+        for row in rows:
+            if row in found:
+                signalled.append(row)
+            else:
+                rest.append(row)
+        if signalled:
+            say(_no_second_signal(signalled))
+        return rest
+
+    def _was_signalled(self, signals: SentSignals, row: Listed) -> bool:
+        record = self._memory.of(row)
+        if signals.told(row) or (record is not None and record.signals):
+            return True
+        seen = look(self._context.sender, row.node, row.log, timeout=self._query.timeout)
+        return seen is not None and seen.facts.told
+
     def _signal(self, rows: Sequence[Listed], signal: str) -> dict[Listed, NodeError]:
-        """Send the jobs a signal; gives those whose node did not take it."""
-
-        def send(row: Listed) -> None:
-            call = api.cancel(row.project, row.job, signal)
-            self._context.sender.send(row.node, call, timeout=self._query.timeout)
-
+        """Send the jobs a signal; returns those whose node did not take it."""
         # Before it is sent: what a command sees end then is not tried again.
-        self._memory.change(
-            {row.job: partial(_sent, signal=signal) for row in rows if self._memory.of(row)}
-        )
+        self._change_remembered(rows, partial(_with_signal, signal=signal))
+        self._note_signal(rows, signal, taken=True)
+        errors = {}
+        untaken = []
+        for answer in sweep(rows, partial(self._send, signal=signal)):
+            if answer.error is None:
+                continue
+            errors[answer.asked] = _with_remedy(answer.asked, answer.error)
+            if not answer.error.maybe_accepted:
+                untaken.append(answer.asked)
+        self._change_remembered(untaken, _without_last_signal)
+        self._note_signal(untaken, signal, taken=False)
+        return errors
+
+    def _change_remembered(
+        self, rows: Sequence[Listed], change: Callable[[JobRecord], JobRecord]
+    ) -> None:
+        changes = {}
+        for row in rows:
+            if self._memory.of(row) is not None:
+                changes[row.job] = change
+        self._memory.change(changes)
+
+    def _note_signal(self, rows: Sequence[Listed], signal: str, *, taken: bool) -> None:
         for row in rows:
             if row.state is JobState.RUNNING:
-                note(self._context.root, row, signal)
-        errors = {
-            answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None
-        }
-        untaken = [row for row, error in errors.items() if not error.maybe_accepted]
-        self._memory.change({row.job: _unsent for row in untaken if self._memory.of(row)})
-        for row in untaken:
-            if row.state is JobState.RUNNING:
-                note(self._context.root, row, signal, taken=False)
-        return {row: _with_remedy(row, error) for row, error in errors.items()}
+                note(self._context.root, row, signal, taken=taken)
 
-    def _told_before(self, rows: Sequence[Listed]) -> list[Listed]:
-        """Those of the running jobs that were told to end, from here or elsewhere: a second INT is an unclean end."""
-        signals = SentSignals(self._context.root)
+    def _send(self, row: Listed, signal: str) -> None:
+        call = api.cancel(row.project, row.job, signal)
+        self._context.sender.send(row.node, call, timeout=self._query.timeout)
 
-        def was_told(row: Listed) -> bool:
-            record = self._memory.of(row)
-            if signals.told(row) or (record is not None and record.signals):
-                return True
-            seen = look(self._context.sender, row.node, row.log, timeout=self._query.timeout)
-            return seen is not None and seen.facts.told
-
-        running = [row for row in rows if row.state is JobState.RUNNING]
-        # Of a node that does not tell, only what was sent from here is known.
-        told = {answer.asked for answer in sweep(running, was_told) if answer.value}
-        return [row for row in running if row in told]
-
-    def _wait(self, left: list[Listed]) -> None:
-        begun, again = time.monotonic(), self._how.force and not self._how.kill
-        while left := self._left(left):
+    def _wait(self, rows: Sequence[Listed]) -> None:
+        """Wait until the jobs are gone; StillRuns after the time of --wait."""
+        left = rows
+        begun = time.monotonic()
+        sends_again = self._how.force and not self._how.kill
+        while left := self._find_left(left):
             waited = time.monotonic() - begun
-            if again and waited >= min(PATIENCE, self._how.wait / 2):
-                again = False
+            if sends_again and waited >= min(PATIENCE, self._how.wait / 2):
+                sends_again = False
                 self._signal(left, "INT")
             elif waited >= self._how.wait:
-                names = some_of([f"{row.job} ({row.node.name})" for row in left], SHOWN)
-                sent, hint = "INT was sent", "Go on with: sdist jobs cancel --force."
-                if self._how.kill:
-                    sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
-                elif self._how.force:
-                    sent, hint = "INT was sent twice", "Go on with: sdist jobs cancel --kill."
-                raise StillRuns(
-                    f"Still there after {self._how.wait:g} seconds: {names}. {sent}. {hint}"
-                )
+                raise self._still_there(left)
             time.sleep(GONE_LOOK)
 
-    def _left(self, rows: Sequence[Listed]) -> list[Listed]:
-        """Those that are not gone, as far as their nodes tell."""
+    def _find_left(self, rows: Sequence[Listed]) -> list[Listed]:
+        """Return those that are not gone, as far as their nodes tell."""
+        left = set[Listed]()
+        for answer in sweep(rows, self._is_there):
+            if answer.error is not None or answer.value:
+                left.add(answer.asked)
+        return [row for row in rows if row in left]
 
-        def is_there(row: Listed) -> bool:
-            call = api.status(row.job, row.project)
-            state = self._context.sender.send(row.node, call, timeout=self._query.timeout)
-            return state in {JobState.PENDING, JobState.RUNNING}
+    def _is_there(self, row: Listed) -> bool:
+        call = api.status(row.job, row.project)
+        state = self._context.sender.send(row.node, call, timeout=self._query.timeout)
+        return state in {JobState.PENDING, JobState.RUNNING}
 
-        there = {
-            answer.asked: answer.error is not None or answer.value
-            for answer in sweep(rows, is_there)
-        }
-        return [row for row in rows if there[row]]
+    def _still_there(self, left: Sequence[Listed]) -> StillRuns:
+        if self._how.kill:
+            advice = "KILL was sent. Look at the nodes: sdist nodes."
+        elif self._how.force:
+            advice = "INT was sent twice. Go on with: sdist jobs cancel --kill."
+        else:
+            advice = "INT was sent. Go on with: sdist jobs cancel --force."
+        return StillRuns(f"Still there after {self._how.wait:g} seconds: {_shown(left)}. {advice}")
+
+    def _show(
+        self,
+        waiting: Iterable[JobRecord],
+        rows: Sequence[Listed],
+        errors: Mapping[Listed, NodeError],
+        output: Output,
+    ) -> None:
+        jobs: list[dict[str, Any]] = []
+        for record in waiting:
+            shown = {
+                "node": None,
+                "project": record.project,
+                "spider": record.spider,
+                "job": record.id,
+                "was": record.state.value,
+                "state": "gone",
+            }
+            jobs.append(shown)
+        for row in rows:
+            state = "failed" if row in errors else "gone"
+            jobs.append({**place_row(row), "was": row.state.value, "state": state})
+        output.columns({"jobs": jobs}, "jobs", ("node", "spider", "job", "was", "state"))

@@ -1,7 +1,7 @@
-"""The nodes that plain jobs are given to: asked for their load and their versions before anything is sent."""
+"""Finds nodes for plain jobs: asks all for their load and versions before anything is sent."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -27,151 +27,176 @@ class JobFleet:
 
     sender: Sender
     nodes: Sequence[Node]
-    timeout: float
+    timeout: float  #: seconds that a node gets for each answer
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
-    known: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: when versions were sent whose names do not tell it
-    version: str = ""  #: what every job is pinned to
+    #: name of a version -> when it was sent, in seconds since the epoch, if its name does not tell
+    known: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""  #: what every job is pinned to; set by `ask`
     why: str = ""  #: why that one, where it was not named
     errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
-    _seen: dict[Node, NodeStatus] = field(default_factory=dict)
-    _given: Counter[str] = field(default_factory=Counter)
-    _spiders: tuple[str, ...] | None = None
+    _seen: dict[Node, NodeStatus] = field(default_factory=dict)  #: of those that answered
+    _given: Counter[str] = field(default_factory=Counter)  #: jobs placed so far, by base address
+    _spiders: tuple[str, ...] | None = None  #: of the version; None until a node has been asked
 
     def ask(self, version: str | None) -> None:
-        """Ask all nodes for their load and versions, and settle on a version; an error if none of them answers."""
+        """Ask all nodes for their load and versions, and settle on a version.
+
+        Raises what kept the nodes away if none of them answered; ConfigError or NothingMatched if
+        there is no version that all have.
+        """
         self.look()
         must_answer(len(self.nodes), self.errors.values())
         self.version = self._common(version)
 
     def look(self) -> None:
         """Ask all nodes for their load and versions."""
-        seen = [NodeStatus(node=node, known=self.known) for node in self.nodes]
+        statuses = [NodeStatus(node=node, known=self.known) for node in self.nodes]
+        for answer in sweep(statuses, self._read):
+            if answer.error is not None:
+                self.errors[answer.asked.node] = answer.error
+        self._seen = {}
+        for status in statuses:
+            if status.versions is not None:
+                self._seen[status.node] = status
 
-        def look(one: NodeStatus) -> None:
-            one.ask_load(self.sender, self.timeout)
-            one.ask_versions(self.sender, "", self.timeout)
-
-        self.errors |= {
-            answer.asked.node: answer.error
-            for answer in sweep(seen, look)
-            if answer.error is not None
-        }
-        self._seen = {one.node: one for one in seen if one.versions is not None}
+    def _read(self, status: NodeStatus) -> None:
+        status.ask_load(self.sender, self.timeout)
+        status.ask_versions(self.sender, "", self.timeout)
 
     def _common(self, wanted: str | None) -> str:
-        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it.
+        """Return the newest deployment that all nodes have, or the version that was named.
 
-        Raises ConfigError if they have none in common, NothingMatched if they do not all have the one that was named,
-        or none has the project.
+        It is named as Scrapyd has it.
+
+        Raises:
+            ConfigError: the nodes have no version in common.
+            NothingMatched: not all have the one that was named, or none has the project.
         """
-        versions = {node: seen.versions or () for node, seen in self._seen.items()}
-        first, *others = versions.values()
-        common = [name for name in first if all(name in other for other in others)]
+        versions: dict[Node, Sequence[str]] = {}
+        for node in self._seen:
+            versions[node] = self._seen[node].versions or ()
+        common = _in_all(list(versions.values()))
         if wanted is not None:
-            kept = sanitised(wanted)
-            if kept not in common:
-                lack = names_of(node for node, names in versions.items() if kept not in names)
-                raise NothingMatched(
-                    f"The version {wanted!r} is not on {lack}. `sdist deploy --all` brings code there."
-                )
-            return kept
+            return _named_version(wanted, common, versions)
         chosen = current(common, self.known)
         if chosen is None:
-            project = next(iter(self._seen)).project
-            shown = names_of(self._seen)
-            if not any(versions.values()):
-                raise NothingMatched(
-                    f"The project {project!r} is not on {shown}. `sdist code projects` lists what is there; `sdist"
-                    " deploy --all` brings code there."
-                )
-            raise ConfigError(
-                f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
-                "code to all of them with `sdist deploy --all`, or choose nodes with --node."
-            )
-        if is_crawls(chosen):
-            self.why = (
-                "which a crawl brought, since nothing was deployed that all of these nodes have"
-            )
-        elif newest(common, self.known) is None:
-            self.why = "the one that Scrapyd sorts last: when it was deployed is not known"
-        else:
-            self.why = "the newest deployment that all of these nodes have"
-            unknown = [name for name in common if time_of(name, self.known) is None]
-            self.why += f" (when {', '.join(unknown)} came is not known)" if unknown else ""
+            raise self._nothing_common(is_missing=not any(versions.values()))
+        self.why = self._explain(chosen, common)
         return chosen
 
+    def _nothing_common(self, *, is_missing: bool) -> ConfigError | NothingMatched:
+        """Return the error for no common version; is_missing: whether no node has the project."""
+        project = next(iter(self._seen)).project
+        shown = names_of(self._seen)
+        if is_missing:
+            return NothingMatched(
+                f"The project {project!r} is not on {shown}. `sdist code projects` lists what is"
+                " there; `sdist deploy --all` brings code there."
+            )
+        return ConfigError(
+            f"There is no version of the project {project!r} that all of these nodes have: {shown}."
+            " Bring the code to all of them with `sdist deploy --all`, or choose nodes with --node."
+        )
+
+    def _explain(self, chosen: str, common: Sequence[str]) -> str:
+        """Return why this version is chosen of those that all nodes have."""
+        if is_crawls(chosen):
+            return "which a crawl brought, since nothing was deployed that all of these nodes have"
+        if newest(common, self.known) is None:
+            return "the one that Scrapyd sorts last: when it was deployed is not known"
+        why = "the newest deployment that all of these nodes have"
+        undated = [name for name in common if time_of(name, self.known) is None]
+        if undated:
+            why += f" (when {', '.join(undated)} came is not known)"
+        return why
+
     def spiders(self, pattern: str) -> list[str]:
-        """The spiders that fit, of the version that will run; NothingMatched if none does."""
+        """Return the spiders that fit, of the version that will run; NothingMatched for none."""
         if self._spiders is None:
             node = next(iter(self._seen))
             call = api.listspiders(node.project or "", self.version)
             self._spiders = self.sender.send(node, call, timeout=self.timeout)
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
-        if not found:
-            hint = (
-                nearest(pattern, self._spiders, 0.6)
-                or f" There are: {', '.join(self._spiders) or 'none'}."
-            )
-            raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
-        return found
+        if found:
+            return found
+        hint = nearest(pattern, self._spiders, 0.6)
+        if not hint:
+            hint = f" There are: {', '.join(self._spiders) or 'none'}."
+        raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
 
     def busy_spiders(self) -> dict[str, Node]:
-        """The spiders of the project that wait or run, and where.
+        """Return the spiders of the project that wait or run, and where.
 
-        Raises NodeError if a node does not tell: a second job beside the first would be worse than none. A drained node
-        counts for nothing then.
+        Raises NodeError if a node does not answer: a second job beside the first would be worse
+        than none. A drained node counts for nothing then.
         """
         found: dict[str, Node] = {}
-
-        def ask(node: Node) -> list[Listed]:
-            return jobs_of(self.sender, node, node.project, timeout=self.timeout)
-
-        errors, muted = dict(self.errors), list[Node]()
-        for answer in sweep([*self._seen, *self.draining], ask):
-            if answer.error is not None and answer.asked in self.draining:
+        errors = dict(self.errors)
+        muted: list[Node] = []
+        for answer in sweep([*self._seen, *self.draining], self._list_jobs):
+            if answer.error is None:
+                for row in answer.value or ():
+                    if not row.over:
+                        found[row.spider] = row.node
+            elif answer.asked in self.draining:
                 muted.append(answer.asked)
-            elif answer.error is not None:
+            else:
                 errors[answer.asked] = answer.error
-            found |= {row.spider: row.node for row in answer.value or () if not row.over}
         if errors:
             raise _is_not_known(errors)
         if muted:
             say(f"What runs on {names_of(muted)} is not known: drained, and without an answer.")
         return found
 
-    def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
-        """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.
+    def _list_jobs(self, node: Node) -> list[Listed]:
+        return jobs_of(self.sender, node, node.project, timeout=self.timeout)
 
-        Raises ConfigError if there is none of that name or it is draining, NodeError if it did not answer.
+    def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
+        """Return the nodes that the next job goes to.
+
+        These are all, or the named one, or the one with the least to do per process slot.
+
+        Raises:
+            ConfigError: the named node is draining.
+            NodeError: the named node did not answer.
+            NothingMatched: there is no node of that name.
         """
         if all_nodes:
             return list(self._seen)
-        nodes = [node for node in self._seen if name is None or node.name == name]
-        if name is not None and not nodes:
-            if aside := [node for node in self.draining if node.name == name]:
-                raise is_draining(aside)
-            for node, error in self.errors.items():
-                if node.name == name:
-                    raise error
-            raise NothingMatched(
-                f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}."
-            )
-        return [self._taken(nodes)]
+        nodes = list(self._seen)
+        if name is not None:
+            nodes = _of_name(self._seen, name)
+            if not nodes:
+                raise self._no_place(name)
+        return [self._choose(nodes)]
+
+    def _no_place(self, name: str) -> ConfigError | NodeError | NothingMatched:
+        if aside := _of_name(self.draining, name):
+            return is_draining(aside)
+        for node in _of_name(self.errors, name):
+            return self.errors[node]
+        names = [node.name for node in self.nodes]
+        return NothingMatched(f"There is no node {name!r}. There are: {', '.join(names)}.")
 
     def place_of(self, record: JobRecord) -> Node | None:
-        """The node for a job that waits: it has the job's version and, where there is one, no earlier attempt."""
-        nodes = [
-            node
-            for node, seen in self._seen.items()
-            if (record.on in ("", node.name) and (not record.among or node.name in record.among))
-            and (record.wanted_project or record.version in (seen.versions or ()))
-        ]
-        fresh = [node for node in nodes if node.url not in record.tried]
-        return self._taken(fresh or nodes) if nodes else None
+        """Return the node for a job that waits, if there is one.
 
-    def _taken(self, nodes: Sequence[Node]) -> Node:
+        It has the job's version and, where such a node is there, has had no earlier attempt.
+        """
+        nodes = []
+        fresh = []
+        for node, status in self._seen.items():
+            if not _may_run(record, node, status):
+                continue
+            nodes.append(node)
+            if node.url not in record.tried:
+                fresh.append(node)
+        if not nodes:
+            return None
+        return self._choose(fresh or nodes)
+
+    def _choose(self, nodes: Sequence[Node]) -> Node:
+        """Return the node with the least to do, and count a job more for it."""
         chosen = min(nodes, key=self._load)
         self._given[chosen.url] += 1
         return chosen
@@ -182,21 +207,64 @@ class JobFleet:
         return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
 
 
+def _in_all(versions: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names that are in each of the lists, in the order of the first."""
+    common = list(versions[0])
+    for names in versions[1:]:
+        common = [name for name in common if name in names]
+    return common
+
+
+def _named_version(
+    wanted: str, common: Sequence[str], versions: Mapping[Node, Sequence[str]]
+) -> str:
+    """Return Scrapyd's own name for the version; NothingMatched if not all nodes have it."""
+    kept = sanitised(wanted)
+    if kept in common:
+        return kept
+    lacking = [node for node, names in versions.items() if kept not in names]
+    raise NothingMatched(
+        f"The version {wanted!r} is not on {names_of(lacking)}. `sdist deploy --all` brings code"
+        " there."
+    )
+
+
+def _of_name(nodes: Iterable[Node], name: str) -> list[Node]:
+    return [node for node in nodes if node.name == name]
+
+
+def _may_run(record: JobRecord, node: Node, status: NodeStatus) -> bool:
+    """Tell whether a job that waits may go to this node, as far as its options and code go."""
+    if record.on not in ("", node.name):
+        return False
+    if record.among and node.name not in record.among:
+        return False
+    if record.wanted_project:
+        return True
+    return record.version in (status.versions or ())
+
+
 def _is_not_known(errors: Mapping[Node, NodeError]) -> NodeError:
-    """What to do about nodes that do not tell what runs there."""
+    """Return what to do about nodes that do not tell what runs there."""
     first = next(iter(errors.values()))
     names = names_of(errors, " ")
     return type(first)(
-        f"{first} So whether a spider runs there is not known, and none is started (--unless-running). If it stays"
-        f" away: sdist nodes drain {names} --no-wait; then it counts for nothing until `sdist nodes resume {names}`."
+        f"{first} So whether a spider runs there is not known, and none is started"
+        f" (--unless-running). If it stays away: sdist nodes drain {names} --no-wait; then it"
+        f" counts for nothing until `sdist nodes resume {names}`."
     )
 
 
 def is_draining(nodes: Sequence[Node]) -> ConfigError:
-    """What to do about nodes that were asked for and get no new work."""
-    are, them = ("are", "them") if len(nodes) > 1 else ("is", "it")
+    """Return the error for nodes that were asked for and get no new work."""
+    if len(nodes) > 1:
+        state = "are draining"
+        them = "them"
+    else:
+        state = "is draining"
+        them = "it"
     return ConfigError(
-        f"{names_of(nodes)} {are} draining: no new work goes there. Give {them} work again with"
+        f"{names_of(nodes)} {state}: no new work goes there. Give {them} work again with"
         f" `sdist nodes resume {names_of(nodes, ' ')}`, or choose another node."
     )
 
@@ -204,14 +272,23 @@ def is_draining(nodes: Sequence[Node]) -> ConfigError:
 def fleet_of(
     context: Context, nodes: Sequence[Node], timeout: float, *, quiet: bool = False
 ) -> JobFleet:
-    """The nodes that may get jobs; those that are draining are passed over, and named unless `quiet`."""
+    """Return the nodes that may get jobs.
+
+    Those that are draining are passed over, and named unless `quiet`; ConfigError if all are.
+    timeout: seconds that a node gets for each answer.
+    """
     records = context.node_records(nodes)
-    aside = [node for node in nodes if records[node.name].draining is not None]
+    aside = []
+    rest = []
+    for node in nodes:
+        if records[node.name].draining is not None:
+            aside.append(node)
+        else:
+            rest.append(node)
     if aside and not quiet:
         if len(aside) == len(nodes):
             raise is_draining(aside)
         say(f"Passed over, since draining: {names_of(aside)}.")
-    rest = [node for node in nodes if node not in aside]
     known = context.known_times(rest, None)
     return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
 
@@ -219,15 +296,18 @@ def fleet_of(
 def post(
     sender: Sender, node: Node, call: Call[str], job: str, timeout: float
 ) -> tuple[NodeError | None, bool]:
-    """Post a job; gives the error if its node did not take it, and whether it may have it all the same."""
+    """Post a job.
+
+    Returns the error if its node did not take it, and whether it may have it all the same.
+    """
     try:
         sender.send(node, call, timeout=timeout)
     except NodeError as error:
         if not error.maybe_accepted:
             return error, False
         try:  # the answer was lost, and perhaps not the job: only the node knows
-            there = sender.send(node, api.status(job, node.project), timeout=timeout)
+            state = sender.send(node, api.status(job, node.project), timeout=timeout)
         except NodeError as silence:
             return silence, True
-        return (None if there is not None else error), False
+        return (error if state is None else None), False
     return None, False

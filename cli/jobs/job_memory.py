@@ -1,7 +1,7 @@
-"""What the store remembers of plain jobs: how they ended, also when their nodes have forgotten them.
+"""Keeps what the store remembers of plain jobs: how they ended, also when their nodes forgot them.
 
-The rule it keeps: an outcome is written once, when a command has seen that the job is over; a node that does not answer
-decides nothing.
+The rule it keeps: an outcome is written once, when a command has seen that the job is over; a node
+that does not answer decides nothing.
 """
 
 import time
@@ -20,12 +20,14 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
+from ..context import nodes_by_url
 from ..output import complain
 from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 
 #: seconds for which a job that was written down may still be on its way to its node
 ON_ITS_WAY = 300.0
-#: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
+#: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one
+#: each minute
 SILENCE = 180.0
 #: settings that change what a log tells
 _LOGGING = frozenset(
@@ -39,6 +41,8 @@ TRIES = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
+    """What a job really did, as far as that is known."""
+
     row: Listed
     verdict: Verdict
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
@@ -48,18 +52,27 @@ class Judged:
     silent: float | None = None  #: seconds since its log was last written
 
     def times(self, offset: timedelta) -> tuple[datetime | None, datetime | None]:
-        """Start and end in UTC; offset: its node's local time minus UTC."""
-        if self.record is not None and self.record.ended is not None:
-            begun, ended = self.record.started, self.record.ended
-            return (_at(begun) if begun is not None else None), _at(ended)
+        """Return start and end in UTC; offset: its node's local time minus UTC."""
+        record = self.record
+        if record is not None and record.ended is not None:
+            begun = None
+            if record.started is not None:
+                begun = _at(record.started)
+            return begun, _at(record.ended)
         row = self.row
-        ended_at = utc(row.ended, offset) if row.ended else None
+        started = None
+        ended = None
+        if row.started is not None:
+            started = utc(row.started, offset)
+        if row.ended is not None:
+            ended = utc(row.ended, offset)
         if row.remembered and self.verdict.outcome.over:
-            ended_at = _at(time.time() - (self.silent or 0.0))
-        return (utc(row.started, offset) if row.started else None), ended_at
+            ended = _at(time.time() - (self.silent or 0.0))
+        return started, ended
 
 
 def busy() -> StoreError:
+    """Return the error for a step that others undid as often as it was tried."""
     return StoreError("what is remembered of jobs is changed by others all the time; try again.")
 
 
@@ -68,144 +81,213 @@ def _at(seconds: float) -> datetime:
 
 
 def offsets_of(judged: Iterable[Judged]) -> Callable[[Judged], timedelta]:
-    """Gives the node's local time minus UTC: what a log of it tells, else that of this machine."""
-    known = {one.row.node.url: one.offset for one in judged if one.offset is not None}
+    """Return what gives the local time of a job's node minus UTC.
+
+    That is what a log of the node tells, else the offset of this machine.
+    """
+    known = {}
+    for job in judged:
+        if job.offset is not None:
+            known[job.row.node.url] = job.offset
     here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
-    return lambda one: known.get(one.row.node.url, here)
+    return lambda job: known.get(job.row.node.url, here)
 
 
 class JobMemory:
-    """The records of one store; without a store there are none."""
+    """The records of one store; without a store there are none.
+
+    since: records of jobs that ended before are left out; seconds since the epoch.
+    """
 
     def __init__(self, store: Store | None, since: float | None = None) -> None:
         self._store = store
-        self.silent = frozenset[
-            str
-        ]()  #: base addresses of the nodes that did not answer in `look_back`
-        self.records = {one.id: one for one in store.jobs(since)} if store is not None else {}
+        #: base addresses of the nodes that did not answer in `look_back`
+        self.silent: frozenset[str] = frozenset()
+        self.records: dict[str, JobRecord] = {}
+        if store is not None:
+            for record in store.jobs(since):
+                self.records[record.id] = record
 
     def of(self, place: Place) -> JobRecord | None:
+        """Return what is remembered of a job that is on the node which it was posted to."""
         record = self.records.get(place.job)
-        return record if record is not None and record.url == place.node.url else None
+        if record is None or record.url != place.node.url:
+            return None
+        return record
 
     def unlisted(self, listed: JobList, nodes: Sequence[Node], query: JobQuery) -> list[Listed]:
-        """The remembered jobs that the nodes do not list; those of other nodes as well if the query names no node."""
-        there, by_url = {row.key for row in listed.jobs}, {node.url: node for node in nodes}
-        rows = list[Listed]()
+        """Return the remembered jobs that the nodes do not list and that the query means.
+
+        If the query names no node, those of other nodes are returned as well.
+        """
+        listed_keys = {row.key for row in listed.jobs}
+        by_url = nodes_by_url(nodes)
+        rows = []
         for record in self.records.values():
             node = by_url.get(record.url)
-            if (record.url, record.id) in there or (node is None and query.node):
-                continue
-            if query.project not in (None, record.project) or not fnmatchcase(
-                record.spider, query.spider or "*"
+            is_elsewhere = node is None and bool(query.node)
+            if (
+                (record.url, record.id) in listed_keys
+                or is_elsewhere
+                or not _is_meant(record, query)
             ):
                 continue
-            silent = "its node does not answer" if record.url in listed.silent else ""
-            silent = silent or ("its node is no target any more" if node is None else "")
-            rows.append(
-                listed_again(
-                    record, node or Node(name=record.node or NOWHERE, url=record.url), silent
-                )
-            )
+            rows.append(_listed_again(record, node, listed))
         return rows
 
     def learn(self, judged: Iterable[Judged]) -> None:
-        """Write down how jobs ended that were remembered as open; that it cannot be written is told, and no error."""
+        """Write down how jobs ended that were remembered as open.
+
+        A store that cannot be written is complained of, and is no error.
+        """
         judged = [*judged]
         offset_of = offsets_of(judged)
-        over = {
-            one.record.id: one
-            for one in judged
-            if one.record and one.sure and one.verdict.outcome.over
-        }
+        ended: dict[str, Judged] = {}
+        for job in judged:
+            if job.record is not None and job.sure and job.verdict.outcome.over:
+                ended[job.record.id] = job
         try:
-            silent = [one for one in over.values() if _tells_nothing(one)]
-            others = self._store.jobs() if self._store is not None and silent else []
-            killed = {one.row.job for one in silent if _was_killed_at_start(one, others)}
-            self.change(
-                {
-                    name: partial(_ended, one=one, offset=offset_of(one), at_start=name in killed)
-                    for name, one in over.items()
-                }
-            )
+            killed = self._find_killed_at_start(ended.values())
+            changes = {}
+            for name, job in ended.items():
+                is_killed = job.row.job in killed
+                changes[name] = partial(_ended, job=job, offset=offset_of(job), at_start=is_killed)
+            self.change(changes)
         except StoreError as error:
             complain(f"How jobs ended is not remembered: {error}")
 
+    def _find_killed_at_start(self, ended: Iterable[Judged]) -> set[str]:
+        silent = [job for job in ended if _leaves_no_trace(job)]
+        if self._store is None or not silent:
+            return set()
+        others = self._store.jobs()
+        killed = set()
+        for job in silent:
+            if _was_killed_at_start(job, others):
+                killed.add(job.row.job)
+        return killed
+
     def change(self, changes: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
-        """Change open jobs, by their ids; in the same step one that ends and has attempts left waits for its next."""
-        known = (self.records.get(name) for name in changes)
-        if self._store is None or not any(one is not None and not one.state.over for one in known):
+        """Change open jobs, by their ids.
+
+        In the same step a job that ends and has attempts left gets its next attempt, which waits.
+        Raises StoreError if others change the records all the time.
+        """
+        if self._store is None or not self._any_is_open(changes):
             return
         for _ in range(TRIES):
             revision = self._store.job_revision()
             changed: list[JobRecord] = []
-            for record in (one for one in self._store.jobs(OPEN_ONLY) if one.id in changes):
-                new, now = changes[record.id](record), datetime.now(timezone.utc)
-                if new.state.over:
-                    following = again(
-                        new, job_id(record.spider, record.version, now), now.timestamp()
-                    )
-                    changed += [replace(new, sealed=""), *([following] if following else ())]
-                elif new != record:
-                    changed.append(new)
+            for record in self._store.jobs(OPEN_ONLY):
+                if record.id in changes:
+                    changed += _changed(record, changes[record.id](record))
             if not changed or self._store.keep_jobs(changed, revision):
-                self.records.update((one.id, one) for one in changed)
+                for record in changed:
+                    self.records[record.id] = record
                 return
         raise busy()
 
-
-def _tells_nothing(one: Judged) -> bool:
-    """Whether no log tells how a job ended that may be tried again, and that was not seen to run for long."""
-    row, record, verdict = one.row, one.record, one.verdict
-    if record is None or record.attempt > record.retries or _LOGGING & set(record.settings):
+    def _any_is_open(self, names: Iterable[str]) -> bool:
+        for name in names:
+            record = self.records.get(name)
+            if record is not None and not record.state.over:
+                return True
         return False
-    if (
-        row.started is None or row.ended is None
-    ):  # its node has forgotten it, and only a log can tell
+
+
+def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> Listed:
+    silent = ""
+    if record.url in listed.silent:
+        silent = "its node does not answer"
+    elif node is None:
+        silent = "its node is no target any more"
+    place = node or Node(name=record.node or NOWHERE, url=record.url)
+    return listed_again(record, place, silent)
+
+
+def _is_meant(record: JobRecord, query: JobQuery) -> bool:
+    if query.project not in (None, record.project):
+        return False
+    return fnmatchcase(record.spider, query.spider or "*")
+
+
+def _changed(old: JobRecord, new: JobRecord) -> list[JobRecord]:
+    """Return what is to be written: nothing, or the new record, and the next attempt if it has."""
+    now = datetime.now(timezone.utc)
+    if not new.state.over:
+        return [new] if new != old else []
+    # The settings are of no use any more.
+    records = [replace(new, sealed="")]
+    next_id = job_id(old.spider, old.version, now)
+    following = again(new, next_id, now.timestamp())
+    if following is not None:
+        records.append(following)
+    return records
+
+
+def _leaves_no_trace(job: Judged) -> bool:
+    """Tell whether no log says how a job ended that may be tried again and did not run for long."""
+    row = job.row
+    record = job.record
+    verdict = job.verdict
+    if record is None or record.attempt > record.retries:
+        return False
+    if not _LOGGING.isdisjoint(record.settings):
+        return False
+    if row.started is None or row.ended is None:
+        # Its node has forgotten it, and only a log can tell.
         return verdict.hidden
-    return row.ended - row.started < SHORT and (
-        verdict.hidden or verdict.outcome is Outcome.UNKNOWN
-    )
+    if row.ended - row.started >= SHORT:
+        return False
+    return verdict.hidden or verdict.outcome is Outcome.UNKNOWN
 
 
-def _was_killed_at_start(one: Judged, others: Iterable[JobRecord]) -> bool:
-    """Whether logs of other jobs like this one tell of their pages, so that it has not come to write one."""
-    record, is_told = one.record, False
+def _was_killed_at_start(job: Judged, others: Iterable[JobRecord]) -> bool:
+    """Tell whether the job has not come to write a log: logs of others like it tell of pages."""
+    record = job.record
+    if record is None:
+        return False
+    tells_pages = False
     for other in others:
-        if record is None or (other.project, other.spider) != (record.project, record.spider):
+        if (other.project, other.spider) != (record.project, record.spider):
             continue
-        if (
-            not one.verdict.hidden
-            and other.url == record.url
-            and (other.posted or 0.0) > (record.posted or 0.0)
-        ):
+        if not job.verdict.hidden and _is_later_there(other, record):
             return False  # jobs_to_keep may have removed its log since
-        is_told |= bool(other.pages) and (other.version, other.settings) == (
-            record.version,
-            record.settings,
-        )
-    return is_told
+        is_alike = (other.version, other.settings) == (record.version, record.settings)
+        if other.pages and is_alike:
+            tells_pages = True
+    return tells_pages
 
 
-def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:
-    verdict = one.verdict
+def _is_later_there(other: JobRecord, record: JobRecord) -> bool:
+    """Tell whether the other job was posted to the same node after this one."""
+    return other.url == record.url and (other.posted or 0.0) > (record.posted or 0.0)
+
+
+def _ended(record: JobRecord, job: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:
+    """Return the record of a job that is over; at_start: it was killed before it wrote a log."""
+    verdict = job.verdict
     if at_start and verdict.outcome is Outcome.UNKNOWN:
         verdict = replace(
             verdict, outcome=Outcome.DIED, reason="its process ended before it wrote anything"
         )
-    started, ended = one.times(offset)
+    state = verdict.outcome
+    if state is Outcome.DIED and record.had_no_time:
+        state = Outcome.KILLED
+    retries = record.retries
+    if verdict.hidden and not at_start:
+        retries = 0  # it may have done all its work
+    started, ended = job.times(offset)
+    if ended is None:
+        ended = datetime.now(timezone.utc)
     return replace(
         record,
-        state=Outcome.KILLED
-        if verdict.outcome is Outcome.DIED and record.had_no_time
-        else verdict.outcome,
+        state=state,
         started=started.timestamp() if started else None,
-        ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
+        ended=max(record.created, ended.timestamp()),
         reason=verdict.reason,
-        lost=one.lost,
-        retries=0
-        if verdict.hidden and not at_start
-        else record.retries,  # it may have done all its work
+        lost=job.lost,
+        retries=retries,
         pages=verdict.pages,
         items=verdict.items,
         errors=verdict.errors,
@@ -214,7 +296,10 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool)
 
 
 def verdict_of(record: JobRecord) -> Verdict:
-    reason = record.waits_for if record.state is Outcome.WAITING else record.reason
+    """Return the verdict that is remembered; a job that waits has what it waits for as reason."""
+    reason = record.reason
+    if record.state is Outcome.WAITING:
+        reason = record.waits_for
     return Verdict(
         outcome=record.state,
         reason=reason,
@@ -226,24 +311,25 @@ def verdict_of(record: JobRecord) -> Verdict:
 
 
 def is_quiet(seen: LogExcerpt) -> bool:
-    """Whether the log of a job that its node does not list says that it is over."""
+    """Tell whether the log of a job that its node does not list says that it is over."""
     return bool(seen.facts.closed) or seen.silent is None or seen.silent >= SILENCE
 
 
 def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:
-    """What is said of a job that its node does not list and that may not be over; None when it is.
+    """Return what is said of a job that its node does not list; None if it is over.
 
-    A node that was killed leaves its jobs running.
+    A node that was killed leaves its jobs running. seen: its log, if there is one.
     """
     if seen is None:
-        return (
-            Verdict(outcome=Outcome.PENDING)
-            if now - (record.posted or record.created) < ON_ITS_WAY
-            else None
-        )
+        posted = record.posted or record.created
+        if now - posted >= ON_ITS_WAY:
+            return None
+        return Verdict(outcome=Outcome.PENDING)
     if is_quiet(seen):
         return None
-    pages, items = seen.facts.pages, seen.facts.items
     return Verdict(
-        outcome=Outcome.RUNNING, reason="its node does not list it", pages=pages, items=items
+        outcome=Outcome.RUNNING,
+        reason="its node does not list it",
+        pages=seen.facts.pages,
+        items=seen.facts.items,
     )

@@ -1,4 +1,4 @@
-"""`sdist jobs stats`: the sums of what Scrapy counted, over named jobs and crawls, or over a window of time."""
+"""`sdist jobs stats`: adds up what Scrapy counted, over named jobs and crawls, or over a time."""
 
 import time
 from collections import Counter
@@ -7,29 +7,28 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import Outcome
-from scrapyd_dist.joblogs.joblog import StatTotal, add_up
+from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
 
-from ..context import Context
+from ..context import Context, nodes_by_url
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, has_labels, span
 from ..output import Output, complain_each, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed
 from .jobs_table import Judge, look_back
 
+#: how an attempt is counted that is over
+_ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED.value, AttemptState.FAILED: Outcome.FAILED.value}
+
 
 class PartialStats(dict[str, Any]):
     """What a log without a dump of stats tells, under the names that Scrapy has for it."""
-
-
-#: how an attempt is counted that is over
-_ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED.value, AttemptState.FAILED: Outcome.FAILED.value}
 
 
 def stats(
@@ -58,151 +57,210 @@ def stats(
 
     Example: sdist jobs stats --since 24h --label night=1
     """
-    if bool(name) == (since is not None) or (name and (label or spider)):
+    names = name or ()
+    if bool(names) == (since is not None) or (names and (label or spider)):
         raise ConfigError(
-            "Name crawls and jobs; or say --since TIME, which --label and --spider narrow down. One of the two."
+            "Name crawls and jobs; or say --since TIME, which --label and --spider narrow down. One"
+            " of the two."
         )
+    query = JobQuery(node=node, timeout=timeout)
     if since is not None:
-        return _window(
-            context,
-            time.time() - since,
-            label,
-            spider,
-            JobQuery(node=node, timeout=timeout),
-            output,
-        )
-    listed, rows = JobQuery(node=node, timeout=timeout).named(context, name or ())
-    judge = Judge(context, rows, timeout=timeout)
-    told: list[Mapping[str, Any]] = []
-    silent, partial = list[str](), list[str]()
+        window = _Window(context, time.time() - since, label, spider, query)
+        window.add_jobs()
+        window.add_attempts()
+        window.show(output)
+        return 0
+    return _of_jobs(context, query, names, output)
+
+
+def _of_jobs(context: Context, query: JobQuery, names: Sequence[str], output: Output) -> int:
+    """Add up the stats of these jobs and crawls."""
+    listed, rows = query.named(context, names)
+    judge = Judge(context, rows, timeout=query.timeout)
+    found: list[Mapping[str, Any]] = []
+    silent: list[str] = []
+    partial: list[str] = []
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
         if answer.value:
-            told.append(answer.value)
+            found.append(answer.value)
             if isinstance(answer.value, PartialStats):
                 partial.append(answer.asked.job)
         elif answer.value is not None or answer.error is not None:
             silent.append(answer.asked.job)
     complain_each(listed.errors)
-    if not told:
+    if not found:
         raise NothingMatched(
-            f"None of {counted(len(rows), 'job')} of {', '.join(name or ())} left stats, nor a log."
+            f"None of {counted(len(rows), 'job')} of {', '.join(names)} left stats, nor a log."
         )
-    home = _items_home(context, name or ())
-    _show_sums(add_up(told), len(told), sorted(silent), output, partial=sorted(partial), home=home)
+    home = _items_home(context, names)
+    silent.sort()
+    partial.sort()
+    sums = add_up(found)
+    _show_sums(sums, len(found), silent, output, partial=partial, home=home)
+    if not output.as_json:
+        _remark(sums, silent, partial, home)
     return listed.exit_code
 
 
 def _items_home(context: Context, names: Sequence[str]) -> dict[str, int]:
-    """The items of those that are crawls, as all commands count them: each once, and none of attempts in vain."""
+    """Return the items of those that are crawls, as all commands count them.
+
+    Each is counted once, and none of attempts in vain.
+    """
     store = context.store_if_any
-    crawls_here = store.crawls() if store is not None else ()
-    return {crawl.id: number(crawl.summary, "items") for crawl in crawls_here if crawl.id in names}
+    if store is None:
+        return {}
+    items = {}
+    for crawl in store.crawls():
+        if crawl.id in names:
+            items[crawl.id] = number(crawl.summary, "items")
+    return items
 
 
-def _window(
-    context: Context,
-    since: float,
-    labels: Sequence[str] | None,
-    spider: str | None,
-    query: JobQuery,
-    output: Output,
-) -> int:
-    """The stats of all jobs that have ended since this moment."""
-    nodes, store = context.nodes_if_any(query.node), context.store_if_any
-    states, told = Counter[str](), list[Mapping[str, Any]]()
+class _Window:
+    """The stats of all jobs that have ended since a moment, in seconds since the epoch."""
 
-    def is_meant(labels_there: Sequence[str], name: str) -> bool:
-        return has_labels(labels_there, labels) and fnmatchcase(name, spider or "*")
+    def __init__(
+        self,
+        context: Context,
+        since: float,
+        labels: Sequence[str] | None,
+        spider: str | None,
+        query: JobQuery,
+    ) -> None:
+        self._context = context
+        self._since = since
+        self._labels = labels
+        self._spider = spider or "*"
+        self._query = query
+        self._nodes = context.nodes_if_any(query.node)
+        self._store = context.store_if_any
+        self._urls = nodes_by_url(self._nodes).keys()
+        self._states = Counter[str]()  #: how many ended how
+        self._stats: list[Mapping[str, Any]] = []
 
-    def is_there(url: str) -> bool:
-        return not query.node or url in {node.url for node in nodes}
+    def add_jobs(self) -> None:
+        """Add the plain jobs, after a look at how those ended that are open."""
+        memory = look_back(
+            self._context, self._nodes, timeout=self._query.timeout, since=self._since
+        )
+        for record in ended_since(memory.records.values(), self._since):
+            if self._means(record.labels, record.spider) and self._is_there(record.url):
+                self._states[record.state.value] += 1
+                self._stats.append(stats_of_record(record))
 
-    for record in ended_since(
-        look_back(context, nodes, timeout=query.timeout, since=since).records.values(), since
-    ):
-        if is_meant(record.labels, record.spider) and is_there(record.url):
-            states[record.state.value] += 1
-            told.append(stats_of_record(record))
-    crawls_then = (
-        [row for row in store.crawls() if (row.ended or since) >= since]
-        if store is not None
-        else []
-    )
-    for attempt in (
-        attempt
-        for crawl in crawls_then
-        if store is not None and is_meant(labels_of(crawl), crawl.spider)
-        for attempt in store.attempts(crawl.id, _ENDED.keys())
-    ):
-        if (attempt.ended_at or 0.0) >= since and is_there(attempt.url):
-            states[_ENDED[attempt.state]] += 1
-            told += [stats_of_attempt(attempt)] if attempt.state is AttemptState.ACCEPTED else []
-    moment = datetime.fromtimestamp(since, timezone.utc).isoformat(timespec="seconds")
-    _show_sums(
-        add_up(told),
-        sum(states.values()),
-        [],
-        output,
-        since=moment,
-        states=dict(sorted(states.items())),
-    )
-    return 0
+    def add_attempts(self) -> None:
+        """Add the attempts of crawls; of a batch that failed nothing but the number."""
+        if self._store is None:
+            return
+        for crawl in self._store.crawls():
+            is_of_then = (crawl.ended or self._since) >= self._since
+            if not is_of_then or not self._means(labels_of(crawl), crawl.spider):
+                continue
+            for attempt in self._store.attempts(crawl.id, _ENDED.keys()):
+                self._add(attempt)
+
+    def _add(self, attempt: Attempt) -> None:
+        if (attempt.ended_at or 0.0) < self._since or not self._is_there(attempt.url):
+            return
+        self._states[_ENDED[attempt.state]] += 1
+        if attempt.state is AttemptState.ACCEPTED:
+            self._stats.append(stats_of_attempt(attempt))
+
+    def _means(self, labels: Sequence[str], spider: str) -> bool:
+        return has_labels(labels, self._labels) and fnmatchcase(spider, self._spider)
+
+    def _is_there(self, url: str) -> bool:
+        return not self._query.node or url in self._urls
+
+    def show(self, output: Output) -> None:
+        """Show the sums, and how many jobs ended how."""
+        moment = datetime.fromtimestamp(self._since, timezone.utc).isoformat(timespec="seconds")
+        states = dict(sorted(self._states.items()))
+        count = sum(states.values())
+        _show_sums(add_up(self._stats), count, [], output, since=moment, states=states)
+        if states:
+            parts = [f"{count:,} {state}" for state, count in states.items()]
+            say(f"Jobs: {', '.join(parts)}.")
 
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
-    """The stats of one job; empty where there are none, None where the job does not count."""
+    """Return the stats of one job; empty where there are none, None where it does not count."""
     kept = judge.of_store(row)
-    attempt = kept.attempt if kept is not None else None
-    if attempt is not None and attempt.state is AttemptState.FAILED:
-        return None  # its batch has another attempt, or is dead
-    if attempt is not None and attempt.report.get("stats"):
-        found: Mapping[str, Any] = attempt.report["stats"]
-        return found
+    if kept is not None and kept.attempt is not None:
+        attempt = kept.attempt
+        if attempt.state is AttemptState.FAILED:
+            return None  # its batch has another attempt, or is dead
+        if attempt.report.get("stats"):
+            found: Mapping[str, Any] = attempt.report["stats"]
+            return found
     report = judge.report(row)
     if report is not None and report.stats:
         return report.stats
-    return {} if judge.came_again(row) else _stats_in_log(judge, row)
+    if judge.came_again(row):
+        return {}
+    return _stats_in_log(judge, row)
 
 
 def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
+    """Return the stats by the job's log; without a log, by what is remembered of the job."""
     seen = look(judge.sender, row.node, row.log, timeout=judge.timeout)
-    facts = seen.facts if seen is not None else None
-    if seen is not None and seen.facts.stats is None:
+    if seen is None:
+        return _remembered_stats(judge, row)
+    facts: LogFacts | None = seen.facts
+    if seen.facts.stats is None:
         facts = survey(judge.sender, row.node, row.log, seen.total)
     if facts is None:
-        record = judge.memory.of(row)
-        return stats_of_record(record) if record is not None and record.state.over else {}
+        return _remembered_stats(judge, row)
     if facts.stats is not None:
         return facts.stats
-    counts = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
-    others = {"response_received_count": facts.pages, "item_scraped_count": facts.items}
-    return PartialStats(
-        counts | {name: count for name, count in others.items() if count is not None}
-    )
+    counts = PartialStats()
+    for level, count in sorted(facts.levels.items()):
+        counts[f"log_count/{level}"] = count
+    if facts.pages is not None:
+        counts["response_received_count"] = facts.pages
+    if facts.items is not None:
+        counts["item_scraped_count"] = facts.items
+    return counts
+
+
+def _remembered_stats(judge: Judge, row: Listed) -> Mapping[str, Any]:
+    record = judge.memory.of(row)
+    if record is None or not record.state.over:
+        return {}
+    return stats_of_record(record)
 
 
 def _show_sums(
     sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output, **more: Any
 ) -> None:
+    """Show the sums; silent: jobs without stats; more: what the document has beside them."""
     rows = []
-    for name, one in sums.items():
-        told = ", ".join(
-            f"{value} ({count})" if count > 1 else value for value, count in one.values.items()
-        )
-        numbers = (None, None, None) if one.min is None else (one.sum, one.min, one.max)
-        rounded = [round(number, 3) if isinstance(number, float) else number for number in numbers]
-        rows.append((name, *rounded, one.jobs, told))
-    document = {
-        "jobs": jobs,
-        **more,
-        "silent": silent,
-        "stats": {name: one.document() for name, one in sums.items()},
-    }
+    documents = {}
+    for name, total in sums.items():
+        rows.append((name, *_numbers(total), total.jobs, _values(total)))
+        documents[name] = total.document()
+    document = {"jobs": jobs, **more, "silent": silent, "stats": documents}
     output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
-    if states := more.get("states"):
-        say(f"Jobs: {', '.join(f'{count:,} {state}' for state, count in states.items())}.")
-    if not output.as_json:
-        _remark(sums, silent, more.get("partial") or (), more.get("home") or {})
+
+
+def _numbers(total: StatTotal) -> list[float | None]:
+    """Return sum, least and most, rounded for the table; None for a stat that is no number."""
+    if total.min is None:
+        return [None, None, None]
+    numbers: list[float | None] = []
+    for value in (total.sum, total.min, total.max):
+        rounded = round(value, 3) if isinstance(value, float) else value
+        numbers.append(rounded)
+    return numbers
+
+
+def _values(total: StatTotal) -> str:
+    """Return the values that are no numbers, with how many jobs have each."""
+    values = []
+    for value, count in total.values.items():
+        values.append(f"{value} ({count})" if count > 1 else value)
+    return ", ".join(values)
 
 
 def _remark(
@@ -215,11 +273,13 @@ def _remark(
         say(f"Without stats and log: {some_of(silent)}.")
     if partial:
         say(
-            f"Without a dump of stats, so that the sums have their pages, items and levels only: {some_of(partial)}."
+            "Without a dump of stats, so that the sums have their pages, items and levels only:"
+            f" {some_of(partial)}."
         )
-    scraped = sums["item_scraped_count"].sum if "item_scraped_count" in sums else 0
+    scraped = sums.get("item_scraped_count", StatTotal()).sum
     if home and scraped != sum(home.values()):
-        told = ", ".join(f"{count:,} of {crawl}" for crawl, count in home.items())
+        counts = [f"{count:,} of {crawl}" for crawl, count in home.items()]
         say(
-            f"Items that are home: {told}. Jobs count also what attempts scraped that were given up, and are not home."
+            f"Items that are home: {', '.join(counts)}. Jobs count also what attempts scraped that"
+            " were given up, and are not home."
         )

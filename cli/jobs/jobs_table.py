@@ -1,19 +1,20 @@
-"""`sdist jobs`: all jobs of all nodes, with a verdict on each.
+"""`sdist jobs`: lists all jobs of all nodes, with a verdict on each.
 
 A verdict is by the store, a worker's report, or the job's log.
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from math import inf
+from operator import itemgetter
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
-from scrapyd_dist.joblogs.log_reads import look
+from scrapyd_dist.joblogs.log_reads import LogExcerpt, look
 from scrapyd_dist.joblogs.verdict import (
     STALL,
     Place,
@@ -45,6 +46,7 @@ FORGOTTEN = "its node forgot it before a command looked, and has no log of it"
 CAME_AGAIN = "a later job has its id, and the log is that one's"
 #: more than a node's local time is behind UTC
 ANY_ZONE = timedelta(hours=15)
+_COLUMNS = ("node", "project", "spider", "job", "state", "pages", "items", "errors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,8 @@ class Kept:
     """What the store knows about one job of a crawl."""
 
     crawl: Crawl
-    attempt: Attempt | None = (
-        None  #: None: a worker, whose word is in the crawl's folder on its node only
-    )
+    #: None of a worker, whose report is in the crawl's folder on its node only
+    attempt: Attempt | None = None
 
     @property
     def home(self) -> str:
@@ -70,7 +71,9 @@ class Kept:
 class Judge:
     """Judges jobs, by what the store knows of them too; may be used by many threads at once.
 
-    stall: seconds without progress after which a job is stalled; timeout: seconds that a node gets for each answer.
+    places: all jobs that are listed; memory: what is remembered of plain jobs, read if left out;
+    stall: seconds without progress after which a job is stalled; timeout: seconds that a node gets
+    for each answer.
     """
 
     def __init__(
@@ -82,18 +85,21 @@ class Judge:
         stall: float = STALL,
         timeout: float = TIMEOUT,
     ) -> None:
-        self.sender, self.timeout, self._stall = context.sender, timeout, stall
+        self.sender = context.sender
+        self.timeout = timeout
+        self._stall = stall
         self._signals = SentSignals(context.root)
         self._latest = _latest_starts(places)
         self._kept = _kept_of(context, places)
         self.memory = memory or JobMemory(context.store_if_any)
-        listed = (place for place in places if isinstance(place, Listed))
-        self._verdicts = VerdictMemory(
-            context.store_if_any, (key for row in listed for key in self._keys(row))
-        )
+        keys: list[str] = []
+        for place in places:
+            if isinstance(place, Listed):
+                keys += self._keys(place)
+        self._verdicts = VerdictMemory(context.store_if_any, keys)
 
     def judge(self, row: Listed) -> Judged:
-        """The judgement; a job that its node does not tell about is unknown, with the reason."""
+        """Return the judgement; a job whose node does not answer is unknown, with the reason."""
         record = self.memory.of(row)
         if record is not None and (record.state.over or record.state is Outcome.WAITING):
             return Judged(row=row, verdict=verdict_of(record), record=record)
@@ -103,111 +109,128 @@ class Judge:
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None), record=record)
         try:
-            return self._known(row) or self._asked(row, record)
+            return self._read_known(row) or self._judge_by_node(row, record)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
-            return Judged(
-                row=row,
-                verdict=Verdict(outcome=outcome, reason=error.short),
-                record=record,
-                sure=False,
-            )
+            unknown = Verdict(outcome=outcome, reason=error.short)
+            return Judged(row=row, verdict=unknown, record=record, sure=False)
 
-    def _known(self, row: Listed) -> Judged | None:
-        """The judgement that was written down when the job had ended."""
-        verdict = self._verdicts.of(self._keys(row))
-        if verdict is None:
+    def _read_known(self, row: Listed) -> Judged | None:
+        """Return the judgement that was written down when the job had ended."""
+        known = self._verdicts.of(self._keys(row))
+        if known is None:
             return None
-        told = by_kept(verdict, signalled=self._signals.had_no_time(row))
-        return Judged(row=row, verdict=told, offset=offset_of(verdict))
+        verdict = by_kept(known, signalled=self._signals.had_no_time(row))
+        return Judged(row=row, verdict=verdict, offset=offset_of(known))
 
-    def _asked(self, row: Listed, record: JobRecord | None) -> Judged:
-        """The judgement by what its node has of it; `NodeError` when it does not tell."""
+    def _judge_by_node(self, row: Listed, record: JobRecord | None) -> Judged:
+        """Return the judgement by what its node has of the job; NodeError without an answer."""
         if self.came_again(row):
-            return Judged(
-                row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN), record=record
-            )
-        signalled = self._signals.had_no_time(row) or (record is not None and record.had_no_time)
+            unknown = Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN)
+            return Judged(row=row, verdict=unknown, record=record)
+        signalled = self._signals.had_no_time(row)
+        if record is not None and record.had_no_time:
+            signalled = True
         kept = self.of_store(row)
-        verdict = self._of_ours(row, kept, signalled=signalled) if kept is not None else None
-        is_sure = (
-            kept is None or kept.crawl.state.ended
-        )  # what a crawl had no need of is known at its end
-        if verdict is not None:
-            return Judged(row=row, verdict=verdict, sure=is_sure)
+        if kept is None:
+            return self._judge_by_log(row, record, None, signalled=signalled)
+        verdict = self._judge_ours(row, kept, signalled=signalled)
+        if verdict is None:
+            return self._judge_by_log(row, record, kept, signalled=signalled)
+        # What a crawl had no need of is known at its end.
+        return Judged(row=row, verdict=verdict, sure=kept.crawl.state.ended)
+
+    def _judge_by_log(
+        self, row: Listed, record: JobRecord | None, kept: Kept | None, *, signalled: bool
+    ) -> Judged:
         seen = look(self.sender, row.node, row.log, timeout=self.timeout)
-        needless, of_crawl = kept is not None and kept.needless, row.crawl is not None
         verdict = by_log(
             row.state,
             seen,
             stall=self._stall,
             signalled=signalled,
-            needless=needless,
-            of_crawl=of_crawl,
+            needless=kept is not None and kept.needless,
+            of_crawl=row.crawl is not None,
         )
         if row.remembered and record is not None:
-            verdict = still_there(record, seen, time.time()) or verdict
-            if seen is None and verdict.outcome is Outcome.UNKNOWN:
-                verdict = replace(verdict, reason=FORGOTTEN)
-        offset, silent = (seen.offset, seen.silent) if seen else (None, None)
-        lost = row.remembered and seen is None and verdict.outcome is Outcome.UNKNOWN
+            verdict = _of_forgotten(record, verdict, seen)
+        is_unknown = verdict.outcome is Outcome.UNKNOWN
+        offset = None
+        silent = None
+        if seen is not None:
+            offset = seen.offset
+            silent = seen.silent
         return Judged(
             row=row,
             verdict=verdict,
             offset=offset,
             record=record,
-            sure=is_sure,
+            sure=kept is None or kept.crawl.state.ended,
             silent=silent,
-            lost=lost,
+            lost=row.remembered and seen is None and is_unknown,
         )
 
     def came_again(self, place: Place) -> bool:
-        """Whether a later job of this id is listed, so that its log and report are not this one's."""
-        started = place.started if isinstance(place, Listed) else None
+        """Tell whether a later job of this id is listed, which has this one's log and report."""
+        started = _start_of(place)
         return started is not None and started < self._latest.get(_id_of(place), started)
 
     def _keys(self, row: Listed) -> list[str]:
-        """The keys of what may be written down of a job that has ended, the surest first."""
+        """Return the keys of what may be written down of a job that has ended, the surest first."""
         key = listed_key(row)
-        kept = self.of_store(row) if key else None
-        ours = key_of_attempt(row.node.url, kept.home, row.job) if kept is not None else ""
-        return list(filter(None, (key, ours)))
+        if not key:
+            return []
+        kept = self.of_store(row)
+        if kept is None:
+            return [key]
+        return [key, key_of_attempt(row.node.url, kept.home, row.job)]
 
     def labels(self, place: Place) -> tuple[str, ...]:
-        """The labels that the job was given, or its crawl."""
-        record, kept = self.memory.of(place), self.of_store(place)
-        return (
-            record.labels
-            if record is not None
-            else labels_of(kept.crawl)
-            if kept is not None
-            else ()
-        )
+        """Return the labels that the job was given, or its crawl."""
+        record = self.memory.of(place)
+        if record is not None:
+            return record.labels
+        kept = self.of_store(place)
+        if kept is not None:
+            return labels_of(kept.crawl)
+        return ()
 
     def all(self, rows: Sequence[Listed]) -> list[Judged]:
-        """The judgement of each, in this order; how those ended that are remembered is written down."""
-        answers = {answer.asked: answer.value for answer in sweep(rows, self.judge)}
-        judged = [one for row in rows if (one := answers[row]) is not None]
+        """Return the judgement of each, in this order, and write down how those ended."""
+        answers = {}
+        for answer in sweep(rows, self.judge):
+            answers[answer.asked] = answer.value
+        judged = []
+        for row in rows:
+            job = answers[row]
+            if job is not None:
+                judged.append(job)
         self.memory.learn(judged)
         self._verdicts.learn(judged)
         return judged
 
     def report(self, place: Place) -> WorkerReport | None:
-        """The report that our worker left on the node, if it did and can be found."""
+        """Return the report that our worker left on the node, if it did and can be found."""
         kept = self.of_store(place)
         if kept is None:
             return None
         return fetch_report(self.sender, place, kept.home, most=REPORT_BYTES, timeout=self.timeout)
 
     def of_store(self, place: Place) -> Kept | None:
-        """What the store knows of this very job; None for one of another crawl that had the same name."""
+        """Return what the store knows of this very job.
+
+        None also for a job of another crawl that had the same name.
+        """
         kept = self._kept.get(place.job)
         if kept is None or self.came_again(place) or _is_before(place, kept.crawl):
             return None
         is_elsewhere = kept.attempt is not None and kept.attempt.url != place.node.url
-        return None if is_elsewhere else kept
+        if is_elsewhere:
+            return None
+        return kept
 
-    def _of_ours(self, row: Listed, kept: Kept, *, signalled: bool) -> Verdict | None:
+    def _judge_ours(self, row: Listed, kept: Kept, *, signalled: bool) -> Verdict | None:
+        """Return the verdict by the store or the worker's report; None if neither says a thing."""
         attempt = kept.attempt
         if attempt is not None and attempt.state is AttemptState.ACCEPTED:
             return by_kept_report(attempt.report)
@@ -217,71 +240,101 @@ class Judge:
             if verdict.outcome is not Outcome.DIED:
                 return verdict
             seen = look(self.sender, row.node, row.log, timeout=self.timeout)
-            words = seen.facts.last_error if seen is not None else ""
-            return replace(verdict, reason=f"{verdict.reason}; last: {words}") if words else verdict
+            if seen is None or not seen.facts.last_error:
+                return verdict
+            return replace(verdict, reason=f"{verdict.reason}; last: {seen.facts.last_error}")
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None
 
 
 def _id_of(place: Place) -> tuple[str, str, str, str]:
-    """What names a job on its node, and its log."""
+    """Return what names a job on its node, and its log."""
     return place.node.url, place.project, place.spider, place.job
 
 
+def _start_of(place: Place) -> datetime | None:
+    return place.started if isinstance(place, Listed) else None
+
+
 def _latest_starts(places: Iterable[Place]) -> dict[tuple[str, str, str, str], datetime]:
-    """Of each id that is listed, when the last job of it began, by its node's clock."""
+    """Return when the last job of each listed id began, by its node's clock."""
     latest: dict[tuple[str, str, str, str], datetime] = {}
     for place in places:
-        started = place.started if isinstance(place, Listed) else None
+        started = _start_of(place)
         if started is not None:
             latest[_id_of(place)] = max(started, latest.get(_id_of(place), started))
     return latest
 
 
 def _is_before(place: Place, crawl: Crawl) -> bool:
-    """Whether a job began before there was this crawl, in whatever time zone its node is."""
-    started = place.started if isinstance(place, Listed) else None
+    """Tell whether a job began before there was this crawl, in whatever time zone its node is."""
+    started = _start_of(place)
     begun = datetime.fromtimestamp(crawl.created, timezone.utc).replace(tzinfo=None)
     return started is not None and started + ANY_ZONE < begun
 
 
+def _of_forgotten(record: JobRecord, verdict: Verdict, seen: LogExcerpt | None) -> Verdict:
+    """Return the verdict on a job that its node does not list; verdict: that by its log."""
+    open_still = still_there(record, seen, time.time())
+    if open_still is not None:
+        return open_still
+    if seen is None and verdict.outcome is Outcome.UNKNOWN:
+        return replace(verdict, reason=FORGOTTEN)
+    return verdict
+
+
 def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
-    """What the project's store knows about those of the jobs that belong to its crawls, by job id."""
-    wanted = {place.crawl for place in places} - {None}
-    store = context.store_if_any if wanted else None
+    """Return what the project's store knows of those jobs that are of its crawls, by their ids."""
+    named: dict[str, list[str]] = {}  # the listed jobs of each crawl
+    for place in places:
+        if place.crawl is not None:
+            named.setdefault(place.crawl, []).append(place.job)
+    store = context.store_if_any if named else None
     if store is None:
         return {}
-    crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
-    known = {crawl.id: Kept(crawl=crawl) for crawl in crawls}
-    workers = {place.job: known[crawl] for place in places if (crawl := place.crawl) in known}
-    return workers | {
-        attempt.job: Kept(crawl=crawl, attempt=attempt)
-        for crawl in crawls
-        for attempt in store.attempts(crawl.id)
-    }
+    workers: dict[str, Kept] = {}
+    attempts: dict[str, Kept] = {}
+    for crawl in store.crawls():
+        if crawl.id not in named:
+            continue
+        workers |= dict.fromkeys(named[crawl.id], Kept(crawl=crawl))
+        for attempt in store.attempts(crawl.id):
+            attempts[attempt.job] = Kept(crawl=crawl, attempt=attempt)
+    return workers | attempts
 
 
 def look_back(
     context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT, since: float | None = None
 ) -> JobMemory:
-    """What is remembered of plain jobs, after the nodes have been asked how those ended that were open.
+    """Return what is remembered of plain jobs, after asking the nodes how the open ones ended.
 
-    since: without those that ended before.
+    since: without those that ended before, in seconds since the epoch; timeout: seconds.
     """
     memory = JobMemory(context.store_if_any, since)
-    left = {record.url for record in memory.records.values() if not record.state.over}
-    if left:
-        listed = ask_jobs(
-            context.sender, [node for node in nodes if node.url in left], timeout=timeout
-        )
-        memory.silent = listed.silent
-        rows = [row for row in listed.jobs if row.over] + memory.unlisted(listed, nodes, JobQuery())
-        rows = [
-            row for row in rows if (record := memory.of(row)) is not None and not record.state.over
-        ]
-        Judge(context, rows, memory, timeout=timeout).all(rows)
+    urls = set[str]()
+    for record in memory.records.values():
+        if not record.state.over:
+            urls.add(record.url)
+    if not urls:
+        return memory
+    asked = [node for node in nodes if node.url in urls]
+    listed = ask_jobs(context.sender, asked, timeout=timeout)
+    memory.silent = listed.silent
+    rows = _to_judge(listed.jobs, memory)
+    rows += _to_judge(memory.unlisted(listed, nodes, JobQuery()), memory)
+    Judge(context, rows, memory, timeout=timeout).all(rows)
     return memory
+
+
+def _to_judge(rows: Iterable[Listed], memory: JobMemory) -> list[Listed]:
+    """Return those of the jobs that are over, and are remembered as open."""
+    found = []
+    for row in rows:
+        record = memory.of(row)
+        if record is not None and row.over and not record.state.over:
+            found.append(row)
+    return found
 
 
 def list_(
@@ -321,74 +374,107 @@ def list_(
     listed = query.ask(context, nodes)
     memory = JobMemory(context.store_if_any)
     rows = [*listed.jobs, *memory.unlisted(listed, nodes, query)]
-    # No log is read of a job that cannot be in one of the states.
-    possible = {
-        JobState.PENDING: {Outcome.PENDING},
-        JobState.RUNNING: {Outcome.RUNNING, Outcome.STALLED},
-        JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
-    }
-    worth = [row for row in rows if row.remembered or not state or possible[row.state] & set(state)]
-    judge = Judge(context, worth, memory, stall=stall, timeout=query.timeout)
-    judged = judge.all([row for row in worth if has_labels(judge.labels(row), label)])
-    told = _newest(_rows(judge, judged, state or (), since), limit)
-    unreached = [str(error) for error in listed.errors]
-    document = {"jobs": told, "nodes": listed.asked, "unreached": unreached}
-    if not output.rows(document, "jobs", "job") and (told or not unreached):
-        _show(told)
+    states = set(state or ())
+    if states:
+        # No log is read of a job that cannot be in one of the states.
+        rows = [row for row in rows if row.remembered or _may_be_in(row, states)]
+    judge = Judge(context, rows, memory, stall=stall, timeout=query.timeout)
+    chosen = [row for row in rows if has_labels(judge.labels(row), label)]
+    jobs = _newest(_rows(judge, judge.all(chosen), states, since), limit)
+    unreached = list(map(str, listed.errors))
+    document = {"jobs": jobs, "nodes": listed.asked, "unreached": unreached}
+    if not output.rows(document, "jobs", "job"):
+        _show(jobs, is_complete=not unreached)
     complain_each(listed.errors)
     return listed.exit_code
+
+
+def _may_be_in(row: Listed, states: Collection[Outcome]) -> bool:
+    """Tell whether a job can be in one of the states, as far as its node tells."""
+    if row.state is JobState.PENDING:
+        return Outcome.PENDING in states
+    if row.state is JobState.RUNNING:
+        return Outcome.RUNNING in states or Outcome.STALLED in states
+    return any(state.over for state in states)
 
 
 def _rows(
     judge: Judge, judged: Sequence[Judged], states: Collection[Outcome], since: float | None
 ) -> list[dict[str, Any]]:
-    """The rows of `--json`, of these states, and of jobs that ran within the last `since` seconds."""
-    now, rows, offset_of = datetime.now(timezone.utc), [], offsets_of(judged)
-    for one in judged:
-        started, ended = one.times(offset_of(one))
-        last = ended or (
-            started if one.verdict.outcome.over else None
-        )  # what waits or runs is of now
-        recent = since is None or last is None or now - last <= timedelta(seconds=since)
-        if recent and (not states or one.verdict.outcome in states):
-            rows.append({**_row(one, started, ended), "labels": [*judge.labels(one.row)]})
+    """Return the rows of `--json`, of these states, and of jobs that ran so many seconds ago."""
+    now = datetime.now(timezone.utc)
+    offset_of = offsets_of(judged)
+    rows = []
+    for job in judged:
+        started, ended = job.times(offset_of(job))
+        last = ended
+        if last is None and job.verdict.outcome.over:
+            last = started  # what waits or runs is of now
+        is_recent = since is None or last is None or now - last <= timedelta(seconds=since)
+        if is_recent and (not states or job.verdict.outcome in states):
+            row = _row(job, started, ended)
+            row["labels"] = [*judge.labels(job.row)]
+            rows.append(row)
     return rows
 
 
 def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
-    """So many of the rows, in their order: those that have not started, and those that started last."""
+    """Return so many of the rows, in their order.
+
+    These are those that have not started, and then those that started last.
+    """
     if most is None or len(rows) <= most:
         return rows
-    starts = [
-        (datetime.fromisoformat(row["started"]).timestamp() if row["started"] else inf)
-        for row in rows
-    ]
-    kept = set(sorted(range(len(rows)), key=lambda at: -starts[at])[:most])
-    return [row for at, row in enumerate(rows) if at in kept]
+    by_start = sorted(enumerate(rows), key=lambda entry: -_start_in(entry[1]))
+    newest = sorted(by_start[:most], key=itemgetter(0))
+    return [row for _, row in newest]
 
 
-def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
-    row, verdict, record = one.row, one.verdict, one.record
+def _start_in(row: Mapping[str, Any]) -> float:
+    """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
+    if not row["started"]:
+        return inf
+    return datetime.fromisoformat(row["started"]).timestamp()
+
+
+def _row(job: Judged, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
+    row = job.row
+    verdict = job.verdict
+    duration = None
+    if started is not None and ended is not None:
+        duration = round((ended - started).total_seconds(), 1)
     return {
         **place_row(row),
         "node": row.node.name if row.node.url else None,
         "crawl": row.crawl,
         **verdict_row(verdict),
         "codes": dict(verdict.codes),
-        "started": started.isoformat(timespec="seconds") if started else None,
-        "ended": ended.isoformat(timespec="seconds") if ended else None,
-        "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
+        "started": _iso(started),
+        "ended": _iso(ended),
+        "duration_s": duration,
         "reason": verdict.reason,
         "remembered": row.remembered,
-        "attempt": record.attempt if record else None,
-        "version": record.version if record else None,
-        "args": dict(record.args) if record else None,
-        "settings": [*record.settings] if record else None,
+        **_record_fields(job.record),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _record_fields(record: JobRecord | None) -> dict[str, Any]:
+    if record is None:
+        return dict.fromkeys(("attempt", "version", "args", "settings"))
+    return {
+        "attempt": record.attempt,
+        "version": record.version,
+        "args": dict(record.args),
+        "settings": [*record.settings],
     }
 
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
-    """How a job ended and what it did, for `--json`."""
+    """Return how a job ended and what it did, for `--json`."""
     return {
         "state": verdict.outcome.value,
         "pages": verdict.pages,
@@ -397,17 +483,27 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _show(rows: Sequence[dict[str, Any]]) -> None:
+def _show(rows: Sequence[dict[str, Any]], *, is_complete: bool) -> None:
     if not rows:
-        say("No such job.")
+        if is_complete:
+            say("No such job.")
         return
-    names = ("node", "project", "spider", "job", "state", "pages", "items", "errors")
-    cells = []
-    for row in rows:
-        at = datetime.fromisoformat(row["started"]).astimezone() if row["started"] else None
-        started = at.strftime("%Y-%m-%d %H:%M:%S") if at else None
-        took = None if row["duration_s"] is None else wording.clock(row["duration_s"])
-        marked = row["remembered"] and row["state"] != Outcome.WAITING.value
-        remark = "; ".join(filter(None, ("remembered" if marked else "", row["reason"])))
-        cells.append((*(row[name] for name in names), started, took, remark))
-    table((*names, "started", "took", ""), cells)
+    cells = [_cells(row) for row in rows]
+    table((*_COLUMNS, "started", "took", ""), cells)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    started = None
+    if row["started"]:
+        at = datetime.fromisoformat(row["started"]).astimezone()
+        started = at.strftime("%Y-%m-%d %H:%M:%S")
+    took = None
+    if row["duration_s"] is not None:
+        took = wording.clock(row["duration_s"])
+    remarks = []
+    if row["remembered"] and row["state"] != Outcome.WAITING.value:
+        remarks.append("remembered")
+    if row["reason"]:
+        remarks.append(row["reason"])
+    values = [row[name] for name in _COLUMNS]
+    return (*values, started, took, "; ".join(remarks))

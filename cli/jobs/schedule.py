@@ -1,8 +1,11 @@
-"""Which node a plain job goes to, and which version it runs. Rule: all nodes are asked before anything is sent."""
+"""`sdist jobs schedule`: starts plain jobs, and settles the node and the version of each.
+
+The rule it keeps: all nodes are asked before anything is sent.
+"""
 
 import csv
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -42,19 +45,23 @@ from .queue_runner import QueueOptions, QueueRunner, call_of, check_conditions, 
 
 #: what an argument begins with that is a setting, as in `--arg setting=LOG_LEVEL=INFO`
 CLIENT_SETTING = "setting="
-#: what a column begins with that is a setting; one that is neither this nor known is a spider argument
+#: what a column begins with that is a setting; a column that is nothing else is a spider argument
 SETTING = "s:"
-#: … and that is a label
+#: what a column begins with that is a label
 LABEL = "l:"
+#: the columns that are part of the job itself
 _KNOWN = ("spider", "node", "priority")
+#: what is shown of a job, as columns of the table
+_SENT_COLUMNS = ("node", "spider", "job", "state")
+_ENDED_COLUMNS = (*_SENT_COLUMNS, "attempt", "pages", "items", "errors")
 PRIORITY = Setting(name="priority", kind=ValueKind.NUMBER, least=-MOST, help="")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job that is asked for."""
+    """One job that is asked for, or what holds for all jobs of a command."""
 
-    spider: str
+    spider: str  #: its name, or a pattern that means several
     node: str | None = None  #: the name of the one node that will do
     priority: float | None = None
     args: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +69,7 @@ class JobRow:
     labels: tuple[str, ...] = ()
 
     def record(self, job: str, version: str, now: float, **more: Any) -> JobRecord:
-        """What is remembered of the job."""
+        """Return what is remembered of the job; more: fields of the record that are not here."""
         names = tuple(sorted(self.settings))
         return JobRecord(
             id=job,
@@ -77,81 +84,89 @@ class JobRow:
 
 
 def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
-    """The rows of the file, in which an empty cell says nothing; ConfigError if it cannot be read, or one is wrong.
+    """Return the jobs of a CSV file, in which an empty cell says nothing.
 
     common: what holds for all of them, where they do not say otherwise.
+
+    Raises:
+        ConfigError: the file cannot be read, or a row of it is wrong.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             if "spider" not in (reader.fieldnames or ()):
                 raise ConfigError(
-                    f"{path} has no column `spider`. Its first line names the columns: spider,node,…"
+                    f"{path} has no column `spider`. Its first line names the columns:"
+                    " spider,node,…"
                 )
-            return [_row(path, reader.line_num, row, common) for row in reader]
+            return [_row(f"{path}, line {reader.line_num}", row, common) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} is no CSV file in UTF-8: {error}.") from error
 
 
-def _row(
-    path: Path, line: int, row: Mapping[str | None, str | list[str] | None], common: JobRow
-) -> JobRow:
-    where = f"{path}, line {line}"
-    if None in row:
-        raise ConfigError(
-            f"{where}: it has more cells than there are columns. A cell with a comma wants quotes."
-        )
-    cells = {
-        name: value for name, value in row.items() if name and isinstance(value, str) and value
-    }
-    if not cells.get("spider"):
-        raise ConfigError(f"{where}: it names no spider.")
-    said = cells.get("priority")
-    priority = common.priority if said is None else PRIORITY.judged(said, f"{where}: the priority")
-    settings = {
-        name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)
-    }
+def _row(where: str, row: Mapping[str | None, str | list[str] | None], common: JobRow) -> JobRow:
+    cells = _cells(where, row)
+    settings: dict[str, str] = {}
+    labels: list[str] = []
+    args: dict[str, str] = {}
+    for name, value in cells.items():
+        if name.startswith(SETTING):
+            settings[name.removeprefix(SETTING)] = value
+        elif name.startswith(LABEL):
+            labels.append(f"{name.removeprefix(LABEL)}={value}")
+        elif name not in _KNOWN:
+            args[name] = value
+    priority = common.priority
+    if "priority" in cells:
+        priority = PRIORITY.judged(cells["priority"], f"{where}: the priority")
     try:
         judge(settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    labels = checked_labels(
-        [f"{name[len(LABEL) :]}={cells[name]}" for name in cells if name.startswith(LABEL)]
-    )
-    own = (SETTING, LABEL)
-    args = {
-        name: value
-        for name, value in cells.items()
-        if name not in _KNOWN and not name.startswith(own)
-    }
     return JobRow(
         spider=cells["spider"],
         node=cells.get("node", common.node),
         priority=priority,
         args={**common.args, **args},
         settings={**common.settings, **settings},
-        labels=(*common.labels, *labels),
+        labels=(*common.labels, *checked_labels(labels)),
     )
+
+
+def _cells(where: str, row: Mapping[str | None, str | list[str] | None]) -> dict[str, str]:
+    """Return the cells of a row that are not empty, by column; ConfigError without a spider."""
+    if None in row:
+        raise ConfigError(
+            f"{where}: it has more cells than there are columns. A cell with a comma wants quotes."
+        )
+    cells: dict[str, str] = {}
+    for name, value in row.items():
+        if not name or not value or not isinstance(value, str):
+            continue
+        cells[name] = value
+    if "spider" not in cells:
+        raise ConfigError(f"{where}: it names no spider.")
+    return cells
 
 
 @dataclass(kw_only=True)
 class PostedJob:
     """One job that is to be sent, and what came of it."""
 
-    wish: JobRow
+    row: JobRow
     node: Node
     job: str  #: its id; empty where it is skipped
-    state: str = "scheduled"
-    reason: str = ""
-    error: NodeError | None = None
+    state: str = "scheduled"  #: or `skipped`, or `failed`
+    reason: str = ""  #: why it was skipped or failed
+    error: NodeError | None = None  #: set when its node did not answer that it has the job
     lost: bool = False  #: its node may have it all the same
 
     def record(self, version: str, now: float) -> JobRecord:
-        """What is remembered of it."""
+        """Return what is remembered of it, as it stands after the attempt to send it."""
         where = {"project": self.node.project or "", "node": self.node.name, "url": self.node.url}
-        record = self.wish.record(self.job, version, now, posted=now, **where)
+        record = self.row.record(self.job, version, now, posted=now, **where)
         if self.error is None or self.lost:
             return record
         return replace(
@@ -197,8 +212,8 @@ def schedule(
     on_finish: Annotated[
         str | None,
         option(
-            "Wait until the jobs are over; then run this command, or post to this http(s) address, what `sdist"
-            " crawls wait --job --json` gives.",
+            "Wait until the jobs are over; then run this command, or post to this http(s) address,"
+            " what `sdist crawls wait --job --json` gives.",
             metavar="CMD|URL",
         ),
     ] = None,
@@ -222,90 +237,224 @@ def schedule(
 
     Example: sdist jobs schedule 'shop*' -a category=books --unless-running
     """
-    if on_finish is not None and not on_finish.strip():
-        raise ConfigError("--on-finish is empty: give it a command or an address, or leave it out.")
-    finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
-    finish.check()
+    finish = _hook(on_finish)
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     waits = queue.asked  # judged before a node is asked
     if queue.resume:
-        if spider or from_ or node or waits:
-            raise ConfigError(
-                "--resume starts nothing new: leave out spiders, --from, --node, --retries, --limit and --after."
-            )
+        _check_nothing_new(spider, from_, node, waits)
         return _resume(context, timeout, finish, output)
-    given = {name: str(limit) for name, limit in of_options(limits).items()}
-    args, asked_settings = split_arguments(arg or (), setting or ())
-    settings = {**limits_in(context.project.options), **asked_settings, **given}
+    args, settings = split_arguments(arg or (), setting or ())
     common = JobRow(
         spider="",
         node=on,
         priority=priority,
         args=args,
-        settings=settings,
+        settings=_with_limits(context, settings, limits),
         labels=checked_labels(label),
     )
-    wishes = _wishes(spider or [], from_, common)
-    complain_each(unknown({name for wish in wishes for name in wish.settings}))
-    if all_nodes and any(wish.node for wish in wishes):
-        raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
+    rows = _asked_rows(spider, from_, common, all_nodes=all_nodes)
     nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
-    name = project_name(context.project, nodes, project)
-    fleet = fleet_of(
-        context, [replace(one, project=project or one.project or name) for one in nodes], timeout
-    )
+    usual = project_name(context.project, nodes, project)
+    fleet = fleet_of(context, _nodes_with_project(nodes, project, usual), timeout)
     fleet.ask(version)
-    wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
-    jobs = _placed(context, fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
-    if waits:
-        where = {
-            "wanted_project": project or "",
-            "among": tuple(one.name for one in nodes) if node else (),
-        }
-        own = _queue(
-            context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where
-        )
-        known = None if project else name  # other jobs that wait are of the usual project
-        runner = QueueRunner(
-            context=context, project=known, timeout=timeout, own=own, quiet=output.as_json
-        )
-        complain_each(fleet.errors.values())
-        code = _work_off(runner, [job for job in jobs if not job.job], finish, output)
-        return code or (PARTIAL if all_nodes and fleet.errors else 0)
-    calls = _calls(jobs, fleet)
-    now = time.time()
-    _remember(
-        context, [job.record(fleet.version, now) for job, _ in calls]
-    )  # before anything is posted
-    _send(calls, fleet)
-    _remember(
-        context, [job.record(fleet.version, now) for job, _ in calls if job.error is not None]
+    jobs = _placed(
+        context,
+        fleet,
+        _for_each_spider(rows, fleet),
+        all_nodes=all_nodes,
+        unless_running=unless_running,
     )
-    _tell(jobs, fleet, output)
-    missed = fleet.errors.values() if all_nodes else []
-    posted = sum(job.state != "skipped" for job in jobs)
-    code = exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
-    return _wait(context, jobs, code, finish) if on_finish else code
+    if not waits:
+        return _start(context, jobs, fleet, finish, output, all_nodes=all_nodes)
+    among = nodes if node else []
+    own = _queue(context, jobs, fleet, queue, on_each=all_nodes, project=project, among=among)
+    known = None if project else usual  # other jobs that wait are of the usual project
+    runner = QueueRunner(
+        context=context, project=known, timeout=timeout, own=own, quiet=output.as_json
+    )
+    complain_each(fleet.errors.values())
+    code = _work_off(runner, jobs, finish, output)
+    return code or _missed_code(fleet, all_nodes=all_nodes)
+
+
+def _hook(on_finish: str | None) -> EventHook:
+    """Return what is notified at the end; ConfigError if that cannot be done."""
+    if on_finish is not None and not on_finish.strip():
+        raise ConfigError("--on-finish is empty: give it a command or an address, or leave it out.")
+    finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
+    finish.check()
+    return finish
+
+
+def _check_nothing_new(*given: object) -> None:
+    if any(given):
+        raise ConfigError(
+            "--resume starts nothing new: leave out spiders, --from, --node, --retries, --limit and"
+            " --after."
+        )
+
+
+def _with_limits(
+    context: Context, settings: Mapping[str, str], limits: JobLimits
+) -> dict[str, str]:
+    """Add the limits of jobs: those of scrapy.cfg below the settings, those of options above."""
+    merged = {**limits_in(context.project.options), **settings}
+    for name, limit in of_options(limits).items():
+        merged[name] = str(limit)
+    return merged
 
 
 def split_arguments(
     arg: Sequence[str], setting: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the spider's arguments and the settings of texts NAME=VALUE; ConfigError if one is not of that form.
+    """Return the spider's arguments and the settings of texts NAME=VALUE.
 
     An argument `setting=NAME=VALUE` is a setting, as for scrapyd-client.
+
+    Raises:
+        ConfigError: a text is not of that form.
     """
-    args = [text for text in arg if not text.startswith(CLIENT_SETTING)]
-    theirs = [text.removeprefix(CLIENT_SETTING) for text in arg if text.startswith(CLIENT_SETTING)]
-    return pairs("-a", args), settings_in([*theirs, *setting])
+    args: list[str] = []
+    settings: list[str] = []
+    for text in arg:
+        if text.startswith(CLIENT_SETTING):
+            settings.append(text.removeprefix(CLIENT_SETTING))
+        else:
+            args.append(text)
+    return pairs("-a", args), settings_in([*settings, *setting])
 
 
-def _remember(context: Context, records: Sequence[JobRecord]) -> None:
-    """Write the jobs down, and forget old ones; a store that cannot be written keeps no plain job from starting."""
-    if not records:
+def _asked_rows(
+    spiders: Sequence[str] | None, file: Path | None, common: JobRow, *, all_nodes: bool
+) -> list[JobRow]:
+    """Return what the command line and the file ask for; ConfigError if that cannot be done."""
+    rows = [replace(common, spider=spider) for spider in spiders or ()]
+    if file is not None:
+        rows += read_jobs(file, common)
+    if not rows:
+        raise ConfigError(
+            "Name the spiders to start, or a file of jobs with --from. `sdist jobs schedule '*'`"
+            " means all."
+        )
+    names = set[str]()
+    for row in rows:
+        names.update(row.settings)
+    complain_each(unknown(names))
+    if all_nodes and any(row.node for row in rows):
+        raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
+    return rows
+
+
+def _nodes_with_project(nodes: Sequence[Node], project: str | None, usual: str) -> list[Node]:
+    """Return the nodes with the project that was asked for, else their own, else the usual one."""
+    return [replace(node, project=project or node.project or usual) for node in nodes]
+
+
+def _for_each_spider(rows: Sequence[JobRow], fleet: JobFleet) -> list[JobRow]:
+    """Return one row for each spider that a row's pattern means."""
+    single: list[JobRow] = []
+    for row in rows:
+        for name in fleet.spiders(row.spider):
+            own = replace(row, spider=name)
+            single.append(own)
+    return single
+
+
+def _placed(
+    context: Context,
+    fleet: JobFleet,
+    rows: Sequence[JobRow],
+    *,
+    all_nodes: bool,
+    unless_running: bool,
+) -> list[PostedJob]:
+    """Return which job goes where; one that is left out has its reason."""
+    busy: dict[str, Node] = {}
+    if unless_running:
+        busy = _busy_spiders(context, fleet)
+    now = datetime.now(timezone.utc)
+    jobs: list[PostedJob] = []
+    for row in rows:
+        if node := busy.get(row.spider):
+            reason = "it waits in the store"
+            if node.url:
+                reason = f"it waits or runs on {node.name}"
+            jobs.append(PostedJob(row=row, node=node, job="", state="skipped", reason=reason))
+            continue
+        for place in fleet.places(row.node, all_nodes=all_nodes):
+            job = job_id(row.spider, fleet.version, now)
+            jobs.append(PostedJob(row=row, node=place, job=job))
+    return jobs
+
+
+def _busy_spiders(context: Context, fleet: JobFleet) -> dict[str, Node]:
+    """Return the spiders that wait or run, and where; a node without an address is the store."""
+    busy = fleet.busy_spiders()
+    store = context.store_if_any
+    if store is None:
+        return busy
+    for record in store.jobs(OPEN_ONLY):
+        if record.state is Outcome.WAITING:
+            busy.setdefault(record.spider, Node(name=NOWHERE, url=""))
+    return busy
+
+
+def _start(
+    context: Context,
+    jobs: Sequence[PostedJob],
+    fleet: JobFleet,
+    finish: EventHook,
+    output: Output,
+    *,
+    all_nodes: bool,
+) -> int:
+    """Post the jobs, show what came of it, and return the exit code; with a hook, wait for the end.
+
+    all_nodes: whether a node that did not answer has missed jobs.
+    """
+    calls = _calls(jobs, fleet)
+    now = time.time()
+    to_send = [job for job, _ in calls]
+    _remember(context, to_send, fleet, now)  # before anything is posted
+    _send(calls, fleet)
+    failed = []
+    errors: list[NodeError] = []
+    for job in to_send:
+        if job.error is not None:
+            failed.append(job)
+            errors.append(job.error)
+    _remember(context, failed, fleet, now)
+    _show_sent(jobs, fleet, output)
+    parts = len(to_send)
+    if all_nodes:
+        errors += fleet.errors.values()
+        parts += len(fleet.errors)
+    code = exit_code(parts, errors)
+    if not finish.target:
+        return code
+    return _wait(context, jobs, code, finish)
+
+
+def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, Call[str]]]:
+    """Return what posts each job that is not skipped; ConfigError if a node would lose it."""
+    calls = []
+    for job in jobs:
+        if job.job:
+            record = replace(job.record(fleet.version, 0.0), priority=job.row.priority)
+            calls.append((job, call_of(record, job.row.settings)))
+    return calls
+
+
+def _remember(context: Context, jobs: Sequence[PostedJob], fleet: JobFleet, now: float) -> None:
+    """Write the jobs down, and forget old ones.
+
+    A store that cannot be written keeps no plain job from starting.
+    """
+    if not jobs:
         return
+    records = [job.record(fleet.version, now) for job in jobs]
     try:
         store = context.new_store
         store.forget_jobs(time.time() - context.keep_days * DAY)
@@ -314,73 +463,75 @@ def _remember(context: Context, records: Sequence[JobRecord]) -> None:
         complain(f"The jobs are not remembered: {error}")
 
 
-def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventHook) -> int:
-    """Wait until the jobs are over that were started, and notify; the exit code of all."""
-    begun = [job for job in jobs if job.state == "scheduled"]
-    ended, document = 0, dict[str, Any](jobs=[])
-    if begun:
-        ended, document = wait_for_jobs(
-            context, [job.job for job in begun], [*{job.node: None for job in begun}]
-        )
-    return _notify(finish, code or ended, document)
+def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None:
+    """Post the jobs, side by side; what is refused or lost is written into the job."""
+
+    def send(posting: tuple[PostedJob, Call[str]]) -> None:
+        job, call = posting
+        job.error, job.lost = post(fleet.sender, job.node, call, job.job, fleet.timeout)
+        if job.error is not None:
+            job.state = "failed"
+            job.reason = job.error.short
+
+    for _ in sweep(calls, send, threads=4 * len(fleet.nodes)):  # so that no node is run over
+        pass
 
 
-def _notify(finish: EventHook, code: int, document: Mapping[str, Any]) -> int:
-    items = sum(row["items"] or 0 for row in document["jobs"])
-    variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
-    if wrong := finish.notify(
-        {"schema": 1, "exit_code": code, "items": items, **document}, variables
-    ):
-        complain(wrong)
-    return code
-
-
-def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[JobRow]:
-    wishes = [replace(common, spider=spider) for spider in spiders]
-    wishes += read_jobs(file, common) if file is not None else []
-    if not wishes:
-        raise ConfigError(
-            "Name the spiders to start, or a file of jobs with --from. `sdist jobs schedule '*'` means all."
-        )
-    return wishes
-
-
-def _placed(
-    context: Context,
-    fleet: JobFleet,
-    wishes: Sequence[JobRow],
-    *,
-    all_nodes: bool,
-    unless_running: bool,
-) -> list[PostedJob]:
-    """Which job goes where; one that is left out has its reason."""
-    busy = fleet.busy_spiders() if unless_running else {}
-    if unless_running and (store := context.store_if_any) is not None:
-        waits = [one for one in store.jobs(OPEN_ONLY) if one.state is Outcome.WAITING]
-        busy = {one.spider: Node(name=NOWHERE, url="") for one in waits} | busy
-    now = datetime.now(timezone.utc)
-    jobs: list[PostedJob] = []
-    for wish in wishes:
-        if node := busy.get(wish.spider):
-            reason = f"it waits or runs on {node.name}" if node.url else "it waits in the store"
-            jobs.append(PostedJob(wish=wish, node=node, job="", state="skipped", reason=reason))
-            continue
-        places = fleet.places(wish.node, all_nodes=all_nodes)
-        jobs += [
-            PostedJob(wish=wish, node=node, job=job_id(wish.spider, fleet.version, now))
-            for node in places
-        ]
-    return jobs
-
-
-def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, Call[str]]]:
-    """What posts each; ConfigError if the nodes would lose what is asked."""
-    calls = []
+def _show_sent(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
+    rows = []
+    errors: list[NodeError | None] = [*fleet.errors.values()]
     for job in jobs:
-        if job.job:
-            record = replace(job.record(fleet.version, 0.0), priority=job.wish.priority)
-            calls.append((job, call_of(record, job.wish.settings)))
-    return calls
+        errors.append(job.error)
+        row = {
+            "node": job.node.name,
+            "project": job.node.project,
+            "spider": job.row.spider,
+            "job": job.job or None,
+            "version": fleet.version,
+            "state": job.state,
+            "reason": job.reason,
+        }
+        rows.append(row)
+    document = {"version": fleet.version, "jobs": rows}
+    _show_table(document, _SENT_COLUMNS, rows, output)
+    complain_each(errors)
+    begun = _scheduled(jobs)
+    if begun and fleet.why:
+        say(f"Version {fleet.version}, {fleet.why}.")
+    if begun and not output.as_json:
+        say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
+
+
+def _scheduled(jobs: Sequence[PostedJob]) -> list[PostedJob]:
+    return [job for job in jobs if job.state == "scheduled"]
+
+
+def _show_table(
+    document: Mapping[str, Any],
+    names: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    output: Output,
+) -> None:
+    """Show these columns of the rows, and behind them, without a heading, the reason."""
+    table = []
+    for row in rows:
+        cells = [row[name] for name in names]
+        table.append([*cells, row["reason"]])
+    output.table(document, (*names, ""), table)
+
+
+def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventHook) -> int:
+    """Wait until the jobs are over that were started, and notify; returns the exit code of all."""
+    begun = _scheduled(jobs)
+    ended = 0
+    document: dict[str, Any] = {"jobs": []}
+    if begun:
+        nodes = {}
+        for job in begun:
+            nodes[job.job] = job.node
+        distinct_nodes = list(dict.fromkeys(nodes.values()))
+        ended, document = wait_for_jobs(context, list(nodes), distinct_nodes)
+    return _notify(finish, code or ended, document)
 
 
 def _queue(
@@ -390,14 +541,31 @@ def _queue(
     queue: QueueOptions,
     *,
     on_each: bool,
-    **common: Any,
+    project: str | None,
+    among: Sequence[Node],
 ) -> list[str]:
-    """Let the jobs wait in the store; gives their ids. ConfigError or NothingMatched if one could never start."""
-    store, key, now = context.new_store, key_of(context.root), time.time()
-    records = []
-    for place, job in enumerate(jobs):
-        wish = job.wish
-        record = wish.record(
+    """Let the jobs that are not skipped wait in the store, and return their ids.
+
+    on_each: whether each is for the node that it was placed on, and no other.
+    project, among: the project and the nodes that were asked for; None and empty for any.
+
+    Raises:
+        ConfigError: a job could never start.
+        NothingMatched: what a job is to follow does not exist.
+    """
+    wanted_project = project or ""
+    node_names = tuple(node.name for node in among)
+    store = context.new_store
+    key = key_of(context.root)
+    now = time.time()
+    records: list[JobRecord] = []
+    ids: list[str] = []
+    for job in jobs:
+        if not job.job:
+            continue
+        ids.append(job.job)
+        row = job.row
+        record = row.record(
             job.job,
             fleet.version,
             now,
@@ -405,25 +573,33 @@ def _queue(
             retries=queue.retries,
             limits=tuple(queue.limit or ()),
             after=tuple(queue.after or ()),
-            priority=wish.priority,
-            place=place,
-            sealed=sealed(wish.settings, key),
-            on=job.node.name if on_each else wish.node or "",
-            project=common["wanted_project"],
-            **common,
+            priority=row.priority,
+            place=len(records),
+            sealed=sealed(row.settings, key),
+            on=job.node.name if on_each else row.node or "",
+            project=wanted_project,
+            wanted_project=wanted_project,
+            among=node_names,
         )
-        call_of(record, wish.settings)
+        call_of(record, row.settings)
         records.append(record)
     check_conditions(store, records)
     store.forget_jobs(now - context.keep_days * DAY)
     store.keep_jobs(records)
-    return [record.id for record in records]
+    return ids
+
+
+def _missed_code(fleet: JobFleet, *, all_nodes: bool) -> int:
+    """Return the exit code for nodes that did not answer, and so got none of the jobs for all."""
+    return PARTIAL if all_nodes and fleet.errors else 0
 
 
 def _resume(context: Context, timeout: float, finish: EventHook, output: Output) -> int:
     """Work off what earlier commands have left in the store."""
     store = context.store_if_any
-    own = left_behind(store.jobs(OPEN_ONLY)) if store is not None else set()
+    own = set[str]()
+    if store is not None:
+        own = left_behind(store.jobs(OPEN_ONLY))
     if not own:
         say("No job waits in the store.")
         output.document({"jobs": []})
@@ -435,83 +611,62 @@ def _resume(context: Context, timeout: float, finish: EventHook, output: Output)
 
 
 def _work_off(
-    runner: QueueRunner, skipped: Sequence[PostedJob], finish: EventHook, output: Output
+    runner: QueueRunner, jobs: Sequence[PostedJob], finish: EventHook, output: Output
 ) -> int:
-    """Wait until the runner's own jobs are over; tell how each ended, and gives the exit code."""
-    ended = runner.run()
-    names = ("node", "spider", "job", "state", "attempt", "pages", "items", "errors")
-    rows = [
-        {
-            "node": one.node or None,
-            "project": one.project,
-            "spider": one.spider,
-            "job": one.id,
-            "version": one.version,
-            **verdict_row(verdict_of(one)),
-            "attempt": one.attempt,
-            "reason": one.reason,
-        }
-        for one in ended
-    ]
-    rows += [
-        {
-            **dict.fromkeys((*names, "project", "version")),
-            "spider": job.wish.spider,
-            "state": job.state,
-            "reason": job.reason,
-        }
-        for job in skipped
-    ]
-    output.table(
-        {"jobs": rows},
-        (*names, ""),
-        [[*(row[name] for name in names), row["reason"]] for row in rows],
-    )
-    gone = sorted({*runner.own} - {one.first or one.id for one in ended})
-    if gone:
+    """Wait until the runner's own jobs are over; show how each ended, and return the exit code.
+
+    jobs: what the command was to start; those that were skipped are shown as well.
+    """
+    rows = []
+    codes = []
+    forgotten = set(runner.own)
+    for record in runner.run():
+        rows.append(_ended_row(record))
+        codes.append(int(record.state is not Outcome.FINISHED))
+        forgotten.discard(record.first or record.id)
+    for job in jobs:
+        if not job.job:
+            row = _skipped_row(job)
+            rows.append(row)
+    _show_table({"jobs": rows}, _ENDED_COLUMNS, rows, output)
+    if forgotten:
         complain(
-            f"How these jobs ended is not known, since the store has forgotten them: {some_of(gone)}."
+            "How these jobs ended is not known, since the store has forgotten them:"
+            f" {some_of(sorted(forgotten))}."
         )
-    code = combined(
-        [*(int(one.state is not Outcome.FINISHED) for one in ended), *(1 for _ in gone)]
-    )
+    code = combined([*codes, *[1] * len(forgotten)])
     return _notify(finish, code, {"jobs": rows})
 
 
-def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None:
-    """Post them, side by side; what is refused or lost is written into the job."""
+def _ended_row(record: JobRecord) -> dict[str, Any]:
+    return {
+        "node": record.node or None,
+        "project": record.project,
+        "spider": record.spider,
+        "job": record.id,
+        "version": record.version,
+        **verdict_row(verdict_of(record)),
+        "attempt": record.attempt,
+        "reason": record.reason,
+    }
 
-    def send(one: tuple[PostedJob, Call[str]]) -> None:
-        job, call = one
-        job.error, job.lost = post(fleet.sender, job.node, call, job.job, fleet.timeout)
-        if job.error is not None:
-            job.state, job.reason = "failed", job.error.short
 
-    for _ in sweep(calls, send, threads=4 * len(fleet.nodes)):  # so that no node is run over
-        pass
+def _skipped_row(job: PostedJob) -> dict[str, Any]:
+    return {
+        **dict.fromkeys((*_ENDED_COLUMNS, "project", "version")),
+        "spider": job.row.spider,
+        "state": job.state,
+        "reason": job.reason,
+    }
 
 
-def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
-    rows = [
-        {
-            "node": job.node.name,
-            "project": job.node.project,
-            "spider": job.wish.spider,
-            "job": job.job or None,
-            "version": fleet.version,
-            "state": job.state,
-            "reason": job.reason,
-        }
-        for job in jobs
-    ]
-    document = {"version": fleet.version, "jobs": rows}
-    names = ("node", "spider", "job", "state")
-    output.table(
-        document, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows]
-    )
-    complain_each([*fleet.errors.values(), *(job.error for job in jobs)])
-    begun = [job for job in jobs if job.state == "scheduled"]
-    if begun and fleet.why:
-        say(f"Version {fleet.version}, {fleet.why}.")
-    if begun and not output.as_json:
-        say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
+def _notify(finish: EventHook, code: int, document: Mapping[str, Any]) -> int:
+    """Notify the hook of the end of all jobs; returns the exit code as it is."""
+    items = 0
+    for row in document["jobs"]:
+        items += row["items"] or 0
+    variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
+    event = {"schema": 1, "exit_code": code, "items": items, **document}
+    if wrong := finish.notify(event, variables):
+        complain(wrong)
+    return code

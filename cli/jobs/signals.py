@@ -1,7 +1,7 @@
-"""The signals that commands sent to jobs, in a file of the state folder.
+"""Notes the signals that commands sent to jobs, in a file of the state folder.
 
-The rule it keeps: a note is about one run of a job, by its start, since an id may come again; what a node certainly did
-not take is taken back.
+The rule it keeps: a note is about one run of a job, by its start, since an id may come again; what
+a node certainly did not take is taken back.
 """
 
 import json
@@ -16,24 +16,23 @@ from scrapyd_dist.joblogs.verdict import Place
 from .job_list import Listed
 
 _FILE = "signals.jsonl"
-#: by base address of the node, project, id: start of the run, and how much was sent; KILL counts as two INT
+#: by base address of the node, project, id: start of the run, and how much was sent; KILL counts
+#: as two INT
 _Notes = dict[tuple[str, str, str], list[tuple[str, int]]]
 
 
 def note(root: Path, place: Place, signal: str, *, taken: bool = True) -> None:
     """Write down that a signal is about to be sent; `taken=False` takes that back."""
-    names = {
+    row = {
+        "at": round(time.time(), 1),
         "node": place.node.url,
         "project": place.project,
         "job": place.job,
         "started": _start_of(place),
-    }
-    row = {
-        "at": round(time.time(), 1),
-        **names,
         "signal": signal,
-        **({} if taken else {"taken": False}),
     }
+    if not taken:
+        row["taken"] = False
     with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -48,24 +47,31 @@ class SentSignals:
                 with suppress(ValueError, KeyError, TypeError):
                     row = json.loads(line)
                     weight = 2 if row["signal"] == "KILL" else 1
-                    signed = weight if row.get("taken", True) else -weight
+                    if not row.get("taken", True):
+                        weight = -weight
                     key = (row["node"], row["project"], row["job"])
-                    self._notes[key].append((str(row.get("started", "")), signed))
+                    self._notes[key].append((str(row.get("started", "")), weight))
 
     def told(self, place: Place) -> bool:
-        """Whether the job was told to end."""
+        """Tell whether the job was told to end."""
         return self._weight(place) > 0
 
     def had_no_time(self, place: Place) -> bool:
-        """Whether it was sent KILL or a second INT, and so could not log how it ends."""
+        """Tell whether it was sent KILL or a second INT, and so could not log how it ends."""
         return self._weight(place) > 1
 
     def _weight(self, place: Place) -> int:
         start = _start_of(place)
         notes = self._notes.get((place.node.url, place.project, place.job), ())
-        return sum(weight for began, weight in notes if "" in (began, start) or began == start)
+        total = 0
+        for began, weight in notes:
+            # A start that is not known may be any.
+            if "" in (began, start) or began == start:
+                total += weight
+        return total
 
 
 def _start_of(place: Place) -> str:
-    started = place.started if isinstance(place, Listed) else None
-    return "" if started is None else started.isoformat()
+    if not isinstance(place, Listed) or place.started is None:
+        return ""
+    return place.started.isoformat()
