@@ -305,16 +305,21 @@ def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:
     if not (reached or goals):
         return row
     row = store.own_crawl(row.id)
-    options = producer_process.anew(row) if reached else dict(row.options)
+    options = producer_process.anew(row) if reached else row.options
+    if reached in OURS:
+        goals = {OURS[reached]: 0, **goals}
+    store.update_crawl(row.id, options=_changed_options(options, goals))
+    return row
+
+
+def _changed_options(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a crawl with these settings, which `-s` does not override any more."""
     settings = dict(options.get("settings") or {})
     spider_settings = dict(options.get("spider_settings") or {})
-    changes = {OURS[reached]: 0, **goals} if reached in OURS else goals
     for name, value in changes.items():
         settings[name] = value
         spider_settings.pop(name, None)
-    options |= {"settings": settings, "spider_settings": spider_settings}
-    store.update_crawl(row.id, options=options)
-    return row
+    return {**options, "settings": settings, "spider_settings": spider_settings}
 
 
 def _resting(row: Crawl) -> ConfigError:

@@ -372,7 +372,7 @@ def clean(
     removed = [_removal(context.root, row) for row in rows]
     jobs = _count_old_jobs(store, age)
     if store is not None and not dry_run:
-        if rows and not yes:
+        if not yes:
             _confirm_removal(removed)
         _remove_all(store, context.root, rows, age)
     if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
@@ -408,6 +408,9 @@ def _chosen_crawls(
 
 
 def _confirm_removal(removed: Sequence[Mapping[str, Any]]) -> None:
+    """Ask whether these crawls are to be removed, if there are any."""
+    if not removed:
+        return
     count = counted(len(removed), "crawl")
     lines = _lines(removed)
     confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
