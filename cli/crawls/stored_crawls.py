@@ -305,7 +305,9 @@ def _requeue_dead(store: Store, crawl: str, numbers: Collection[int] | None) -> 
         number = row.number
         if not numbers or number in numbers:
             dead.append(number)
-    return len(store.requeue(crawl, dead)) if dead else 0
+    if dead:
+        return len(store.requeue(crawl, dead))
+    return 0
 
 
 def pause(context: Context, crawl: CrawlId) -> None:
@@ -377,7 +379,9 @@ def clean(
         _remove_all(store, context.root, rows, age)
     if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
         _say_removed(_lines(removed, jobs), older_than, dry_run=dry_run)
-    return 10 if dry_run and (removed or jobs) else 0
+    if dry_run and (removed or jobs):
+        return 10
+    return 0
 
 
 def _age(names: Sequence[str] | None, older_than: str | None) -> float | None:
@@ -404,7 +408,9 @@ def _chosen_crawls(
 ) -> list[Crawl]:
     if store is None:
         return []
-    return _named(store, names) if names else _old(store, age or 0.0)
+    if names:
+        return _named(store, names)
+    return _old(store, age or 0.0)
 
 
 def _confirm_removal(removed: Sequence[Mapping[str, Any]]) -> None:

@@ -121,7 +121,9 @@ def opened(*, make: bool = False) -> Store | None:
     root = Path.cwd() if outside else load().root
     if not make:
         return maybe_store(root)
-    return open_store(where(root)) if outside else project_store(root)
+    if outside:
+        return open_store(where(root))
+    return project_store(root)
 
 
 def _needed(wanted: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule | None]:
@@ -184,7 +186,9 @@ class Row(NamedTuple):
             return "blocked"
         if is_held(self.domain, self.rules):
             return "paused"
-        return "resting" if self.rests_for > 0 else "open"
+        if self.rests_for > 0:
+            return "resting"
+        return "open"
 
     @property
     def limit(self) -> str:
@@ -193,7 +197,9 @@ class Row(NamedTuple):
         if own:
             return own
         common = limit_of(self.all)
-        return f"{common} ({ALL})" if common else "settings"
+        if common:
+            return f"{common} ({ALL})"
+        return "settings"
 
     @property
     def granted(self) -> int:
@@ -203,7 +209,9 @@ class Row(NamedTuple):
     @property
     def latest(self) -> float | None:
         """Return the seconds until the latest moment that was given out; negative since then."""
-        return self.state.next_at - self.state.now if self.state.next_at else None
+        if self.state.next_at:
+            return self.state.next_at - self.state.now
+        return None
 
     @property
     def rests_for(self) -> float:
@@ -243,7 +251,9 @@ class Row(NamedTuple):
         at = self.latest
         if at is None:
             return "-"
-        return f"in {at:.1f} s" if at > 0 else f"{-at:.1f} s ago"
+        if at > 0:
+            return f"in {at:.1f} s"
+        return f"{-at:.1f} s ago"
 
     def document(self) -> dict[str, Any]:
         """Return how it stands, for `--json`."""
@@ -528,7 +538,9 @@ def apply(
     changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
         _say_applied(changed, shown, dry_run=dry_run)
-    return 10 if dry_run and changed.changes else 0
+    if dry_run and changed.changes:
+        return 10
+    return 0
 
 
 def _say_applied(changed: Changed, file: str, *, dry_run: bool) -> None:

@@ -241,7 +241,9 @@ def _requests_text(document: Mapping[str, Any]) -> str:
 
 
 def _part_of(value: int, whole: int) -> str:
-    return f"{value:,} of {whole:,}" if whole else f"{value:,}"
+    if whole:
+        return f"{value:,} of {whole:,}"
+    return f"{value:,}"
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:

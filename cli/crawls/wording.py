@@ -49,7 +49,9 @@ def state_of(summary: Mapping[str, Any]) -> str:
 
     That is also `paused`, and `finished, 8 failed` where these are missing.
     """
-    return "paused" if rests(summary) else ended_in_words(summary)
+    if rests(summary):
+        return "paused"
+    return ended_in_words(summary)
 
 
 def rests(summary: Mapping[str, Any]) -> bool:
@@ -77,7 +79,9 @@ def per_second(rates: object, name: str) -> str:
     value = rates.get(name) if isinstance(rates, dict) else None
     if not value:
         return ""
-    return f"{value:,.0f}/s" if value >= 10 else f"{value:.1f}/s"
+    if value >= 10:
+        return f"{value:,.0f}/s"
+    return f"{value:.1f}/s"
 
 
 def clock(seconds: float) -> str:
@@ -155,7 +159,9 @@ def progress_line(crawl: Crawl) -> str:
 def _index_piece(summary: Mapping[str, Any]) -> str:
     pages = number(summary, "index", "pages")
     total = number(summary, "index", "total")
-    return f"index {pages:,}/{total:,}" if total else f"index {pages:,}"
+    if total:
+        return f"index {pages:,}/{total:,}"
+    return f"index {pages:,}"
 
 
 def rated(summary: Mapping[str, Any], name: str) -> str:
@@ -165,7 +171,9 @@ def rated(summary: Mapping[str, Any], name: str) -> str:
     text = f"{count:,} ({rate})" if rate else f"{count:,}"
     if name != "failed":
         return f"{name} {text}"
-    return f"errors {text}" if count or rate else ""
+    if count or rate:
+        return f"errors {text}"
+    return ""
 
 
 def standing(crawl: Crawl) -> list[str]:

@@ -285,7 +285,9 @@ def _report(frontier: str, account: "WorklistImport", *, interrupted: bool, outp
         return INTERRUPTED
     if not account.bad:
         return 0
-    return PARTIAL if account.added or account.duplicate else 1
+    if account.added or account.duplicate:
+        return PARTIAL
+    return 1
 
 
 def _summary(frontier: str, account: "WorklistImport") -> str:
@@ -338,7 +340,9 @@ class BatchWalk:
                 "goes on."
             )
             return INTERRUPTED
-        return PARTIAL if left else 0
+        if left:
+            return PARTIAL
+        return 0
 
 
 def check_no_strategy(row: Crawl) -> None:
@@ -357,7 +361,13 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
     `StepRefused` and `NothingMatched` of a step say that a worker was faster, or has ended the
     batch meanwhile.
     """
-    idle = [batch for batch in batches if batch.state not in OUT]
+    idle = []
+    leased = []
+    for batch in batches:
+        if batch.state in OUT:
+            leased.append(batch)
+        else:
+            idle.append(batch)
     made = BatchWalk(total=len(idle))
     with looked_out_for() as pause, waiting(TELL, first=TELL) as show:
         for batch in idle:
@@ -373,7 +383,7 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
             else:
                 made.done.append(batch)
             show(f"{len(made.done):,} of {made.total:,} batches {doing}")
-    made.left += [batch for batch in batches if batch.state in OUT]
+    made.left += leased
     return made
 
 

@@ -49,12 +49,17 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
         raise NothingMatched(
             f"There is no frontier {name}, and nothing else in {context.root} yet. {how}"
         )
-    rows = {crawl.id: crawl for crawl in store.crawls()}
-    if name in rows:
-        return store, rows[name]
-    names = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
+    names = []
+    frontier_names = []
+    for crawl in store.crawls():
+        if crawl.id == name:
+            return store, crawl
+        names.append(crawl.id)
+        if crawl.kind == "frontier":
+            frontier_names.append(crawl.id)
     raise NothingMatched(
-        f"There is no frontier {name}.{nearest(name, rows, 0.6)} The frontiers are: {names}. {how}"
+        f"There is no frontier {name}.{nearest(name, names, 0.6)} The frontiers are: "
+        f"{some_of(frontier_names) or 'none'}. {how}"
     )
 
 
@@ -218,12 +223,16 @@ class _Entry:
             return "standing"
         if self.backlog.incomplete:
             return "incomplete"
-        return "finished" if self.backlog.finished else "open"
+        if self.backlog.finished:
+            return "finished"
+        return "open"
 
     @property
     def manager(self) -> str:
         """Return the process that keeps workers running here; empty if there is none."""
-        return f"process {self.row.pid} on {self.row.host}" if lives(self.row) else ""
+        if lives(self.row):
+            return f"process {self.row.pid} on {self.row.host}"
+        return ""
 
     def cells(self) -> tuple[object, ...]:
         """Return its row in a table for people."""

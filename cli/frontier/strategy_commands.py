@@ -102,7 +102,9 @@ def _state(row: Crawl, backlog: StrategyBacklog) -> str:
         return "paused"
     if backlog.ended:
         return "ended"
-    return "running" if backlog.processes or lives(row) else "stopped"
+    if backlog.processes or lives(row):
+        return "running"
+    return "stopped"
 
 
 def status(context: Context, name: StrategyName, output: Output = Output()) -> None:

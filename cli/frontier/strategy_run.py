@@ -335,7 +335,9 @@ with the same store.
         runner.run()
     if not quiet:
         put(counts_line(store.strategy_backlog(name)))
-    return 0 if runner.over else INTERRUPTED
+    if runner.over:
+        return 0
+    return INTERRUPTED
 
 
 def add(

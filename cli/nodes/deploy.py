@@ -477,7 +477,9 @@ def _origin(asked: DeployOptions) -> str:
     """Where the egg of a project comes from."""
     if asked.egg is not None:
         return f"Took {asked.egg} for"
-    return "Took the kept egg of" if asked.only_missing else "Built"
+    if asked.only_missing:
+        return "Took the kept egg of"
+    return "Built"
 
 
 def _egg_for(

@@ -109,15 +109,19 @@ class JobLook:
     def document(self) -> dict[str, Any]:
         """Return the job as `--json` gives it."""
         place = self.place
-        report = self.report
+        pages = None
+        items = None
+        if self.report:
+            pages = self.report.pages
+            items = self.report.items
         return {
             "job": place.job,
             "project": place.project,
             "spider": place.spider,
             "crawl": place.crawl,
             "state": "stalled" if (self.silent or 0.0) >= STALL else "running",
-            "pages": report.pages if report else None,
-            "items": report.items if report else None,
+            "pages": pages,
+            "items": items,
             "per_min": {name: self._per_minute(key) for name, key in _RATES.items()},
             "silent_s": None if self.silent is None else round(self.silent),
             "reason": self.trouble,
@@ -461,7 +465,9 @@ def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]
 def _rate(rate: float | None) -> str | None:
     if rate is None:
         return None
-    return f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.1f}"
+    if rate >= 10 or not rate:
+        return f"{rate:,.0f}"
+    return f"{rate:.1f}"
 
 
 def _line(document: Mapping[str, Any]) -> str:

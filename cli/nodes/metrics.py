@@ -382,7 +382,9 @@ def _writable(word: str) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    if value is None:
+        return None
+    return round(value, 3)
 
 
 def metrics(

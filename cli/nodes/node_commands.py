@@ -98,7 +98,9 @@ class DrainResult(NodeStatus):
             return "unknown"
         if self.wedged:
             return "wedged"
-        return "drained" if self.over else "draining"
+        if self.over:
+            return "drained"
+        return "draining"
 
     def text(self) -> str:
         """Return what a waiting user is shown of the node."""
@@ -171,7 +173,9 @@ def _deadline(timeout: float | None, *, no_wait: bool) -> float:
     """Return when the waiting ends, by the monotonic clock."""
     if no_wait:
         return 0.0
-    return float("inf") if timeout is None else time.monotonic() + timeout
+    if timeout is None:
+        return float("inf")
+    return time.monotonic() + timeout
 
 
 def _exit_code_of_drain(results: Sequence[DrainResult]) -> int:
@@ -357,9 +361,12 @@ def _show(
     seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], most: int = ROWS
 ) -> None:
     """Print a table of so many nodes at most, and what is wrong with some."""
-    described = {id(status): row for status, row in zip(seen, documents, strict=True)}
+    described = {}
+    with_clock = False
+    for status, document in zip(seen, documents, strict=True):
+        described[id(status)] = document
+        with_clock = with_clock or clock(status.skew) != ""
     seen = sort_by_urgency(seen, lambda status: status.state.value, _running_jobs)
-    with_clock = any(clock(status.skew) for status in seen)
     headings = [*_COLUMNS, "latency", "version", "url", ""]
     if with_clock:
         headings.insert(-2, "clock")
@@ -378,12 +385,16 @@ def _show(
 def _table_row(status: NodeStatus, document: Mapping[str, Any]) -> list[object]:
     """Return the cells of a node's row, without the one of its clock."""
     row = [document[name] for name in _COLUMNS]
-    latency = None if status.latency is None else f"{document['latency_ms']:.0f} ms"
+    latency = None
+    if status.latency is not None:
+        latency = f"{document['latency_ms']:.0f} ms"
     return [*row, latency, _version_text(document), status.node.url, status.short]
 
 
 def _running_jobs(status: NodeStatus) -> int | None:
-    return status.load.running if status.load else None
+    if status.load:
+        return status.load.running
+    return None
 
 
 def _version_text(document: Mapping[str, Any]) -> str | None:

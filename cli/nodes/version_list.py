@@ -165,8 +165,12 @@ def _show_counts(answered: Sequence[NodeVersions], names: Sequence[str]) -> None
     """Print a table with numbers of nodes."""
     rows = []
     for name in names:
-        missing = [entry.node.name for entry in answered if name not in entry.versions]
-        defaults = [entry.default for entry in answered].count(name)
+        missing = []
+        defaults = 0
+        for entry in answered:
+            defaults += entry.default == name
+            if name not in entry.versions:
+                missing.append(entry.node.name)
         present = len(answered) - len(missing)
         rows.append((name, present, defaults, some_of(missing, _COLUMNS) or "-"))
     table(("version", "nodes", "default on", "missing on"), rows)
@@ -312,11 +316,14 @@ def rollback(
     name, nodes, known = context.project_nodes(None, project)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
     must_answer(len(seen), _errors(seen))
-    newest = [current(entry.versions, known) for entry in seen]
+    newest: list[str | None] = []
+    defaults: list[str | None] = []
+    for entry in seen:
+        newest.append(current(entry.versions, known))
+        defaults.append(entry.default)
     saved = _chosen_egg(context, name, version, newest)
     egg = saved.read()
     # The code was deployed last on every node, and runs there by default.
-    defaults = [entry.default for entry in seen]
     if _all_have(egg.content_hash, [*newest, *defaults]):
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
         _put_unchanged(seen, name, output)
@@ -418,8 +425,12 @@ def prune(
     name, nodes, known = context.project_nodes(node, project)
     version_of = context.version_lookup()
     seen = node_versions.look(nodes, name, version_of, timeout=timeout)
-    plans = [node_versions.plan(entry, keep, known) for entry in seen]
-    has_old = any(entry.old for entry in plans)
+    plans = []
+    has_old = False
+    for entry in seen:
+        plan = node_versions.plan(entry, keep, known)
+        plans.append(plan)
+        has_old = has_old or bool(plan.old)
     if has_old and not dry_run:
         if not yes:
             _confirm_deletion(plans)
