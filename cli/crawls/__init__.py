@@ -1,1 +1,1 @@
-"""Commands about crawls: start, watch, go on, try again, report, remove; and the limits of the throttle."""
+"""Commands about crawls, from start to removal; and the limits of the throttle."""

@@ -1,4 +1,4 @@
-"""`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
+"""`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number, told, way_on
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import unknown
+from scrapyd_dist.store import Store
 
 from ..context import Context, written_names
 from ..options import OnlyLabels, argument, has_labels, option
@@ -29,66 +30,6 @@ from .watcher import WATCHING, WatchOptions
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
-
-
-def show(plan: Mapping[str, Any]) -> None:
-    put(
-        f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command."
-    )
-    put(f"To the nodes go: {plan['target']}")
-    if plan["limit"]:
-        put(f"Limited to the first {counted(plan['limit'], 'target request')}")
-    if plan["goals"]:
-        put(f"Ends at {' or '.join(in_words(name, most) for name, most in plan['goals'].items())}")
-    put(f"Batches: up to {counted(plan['batch_size'], 'request')}")
-    put(f"Items: {', '.join(plan['output'])}")
-    throttle = plan["throttle"]
-    if throttle["rules"]:
-        how = (
-            "every process heeds them"
-            if throttle["heeded"]
-            else f"heeded by none: {throttle['reason']}"
-        )
-        put(f"Throttle: {counted(throttle['rules'], 'rule')} in the store; {how}")
-    if plan["shards"]:
-        put(f"\n{counted(len(plan['shards']), 'shard')}:")
-        table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
-    put(f"\n{counted(len(plan['nodes']), 'node')}:")
-    table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
-    if "forecast" in plan:
-        put(f"\n{wording.forecast(plan['forecast'], time.time())}")
-    for note in wording.notes(plan):
-        put(f"\nNote: {note}")
-
-
-def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The first shards and the last one."""
-    rows: list[tuple[str, ...]] = []
-    for shard in shards:
-        pages = (
-            "-" if shard["first_page"] is None else f"{shard['first_page']}-{shard['last_page']}"
-        )
-        rows.append((str(shard["number"]), pages, shard["url"]))
-    if len(rows) <= _FIRST + 2:
-        return rows
-    return [*rows[:_FIRST], ("…", f"{len(rows) - _FIRST - 1} more", ""), rows[-1]]
-
-
-def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """One row per node: whether it takes part, and whether it would get the code."""
-    rows: list[tuple[object, ...]] = []
-    for node in plan["nodes"]:
-        code = (
-            f"would get {plan['version'] or 'it'}" if node["name"] in plan["deploy"] else "has it"
-        )
-        remark = node["reason"] or ("" if node["logs"] else "serves no /logs/: needs --feed")
-        if node["unreached"]:
-            remark = remark or f"is sent its batches: {node['unreached']}"
-        code = code if node["state"] == "up" else "-"
-        rows.append((node["name"], node["state"], node["slots"], code, node["url"], remark))
-    return rows
-
-
 Name = Annotated[str | None, option("Name of the crawl; made from spider and time if left out.")]
 Detach = Annotated[
     bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)
@@ -102,7 +43,8 @@ SomeCrawl = Annotated[
 Probe = Annotated[
     int | None,
     option(
-        "Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline runs),"
+        "Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, "
+        "no pipeline runs),"
         " and forecast how long the crawl will take.",
         metavar="N",
         min=1,
@@ -112,6 +54,79 @@ Probe = Annotated[
 CrawlId = Annotated[
     str, argument("CRAWL", "The crawl's name, as `sdist crawls` lists it.", crawl_names)
 ]
+
+
+def show(plan: Mapping[str, Any]) -> None:
+    """Print a plan as the planning process gives it."""
+    put(
+        f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this "
+        "command."
+    )
+    put(f"To the nodes go: {plan['target']}")
+    if plan["limit"]:
+        put(f"Limited to the first {counted(plan['limit'], 'target request')}")
+    if plan["goals"]:
+        goals = [in_words(name, most) for name, most in plan["goals"].items()]
+        put(f"Ends at {' or '.join(goals)}")
+    put(f"Batches: up to {counted(plan['batch_size'], 'request')}")
+    put(f"Items: {', '.join(plan['output'])}")
+    if plan["throttle"]["rules"]:
+        put(_throttle_line(plan["throttle"]))
+    if plan["shards"]:
+        put(f"\n{counted(len(plan['shards']), 'shard')}:")
+        table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
+    put(f"\n{counted(len(plan['nodes']), 'node')}:")
+    table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
+    if "forecast" in plan:
+        put(f"\n{wording.forecast(plan['forecast'], time.time())}")
+    for note in wording.notes(plan):
+        put(f"\nNote: {note}")
+
+
+def _throttle_line(throttle: Mapping[str, Any]) -> str:
+    how = "every process heeds them"
+    if not throttle["heeded"]:
+        how = f"heeded by none: {throttle['reason']}"
+    return f"Throttle: {counted(throttle['rules'], 'rule')} in the store; {how}"
+
+
+def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each of the first shards and for the last one."""
+    rows: list[tuple[str, ...]] = []
+    for shard in shards:
+        pages = "-"
+        if shard["first_page"] is not None:
+            pages = f"{shard['first_page']}-{shard['last_page']}"
+        rows.append((str(shard["number"]), pages, shard["url"]))
+    if len(rows) <= _FIRST + 2:
+        return rows
+    return [*rows[:_FIRST], ("…", f"{len(rows) - _FIRST - 1} more", ""), rows[-1]]
+
+
+def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return a row for each node: whether it takes part, and whether it would get the code."""
+    rows: list[tuple[object, ...]] = []
+    for node in plan["nodes"]:
+        if node["state"] != "up":
+            code = "-"
+        elif node["name"] in plan["deploy"]:
+            code = f"would get {plan['version'] or 'it'}"
+        else:
+            code = "has it"
+        row = (node["name"], node["state"], node["slots"], code, node["url"], _node_remark(node))
+        rows.append(row)
+    return rows
+
+
+def _node_remark(node: Mapping[str, Any]) -> str:
+    """Return what to know of a node of a plan; empty where there is nothing."""
+    if node["reason"]:
+        return str(node["reason"])
+    if not node["logs"]:
+        return "serves no /logs/: needs --feed"
+    if node["unreached"]:
+        return f"is sent its batches: {node['unreached']}"
+    return ""
 
 
 def crawl(
@@ -132,13 +147,8 @@ def crawl(
     """
     taken = detach or watched.as_json
     with stdout_for(asked.add_to, asked.overwrite, context, taken=taken) as (add_to, overwrite):
-        return _crawl(
-            context,
-            replace(asked, add_to=add_to, overwrite=overwrite),
-            watched,
-            name,
-            detach=detach,
-        )
+        options = replace(asked, add_to=add_to, overwrite=overwrite)
+        return _crawl(context, options, watched, name, detach=detach)
 
 
 def _crawl(
@@ -166,7 +176,10 @@ def follow(
     *,
     detach: bool,
 ) -> int:
-    """Watch a crawl that was started to its end, or leave it running and print its name; gives the exit code."""
+    """Watch a crawl that was started to its end, or leave it running and print its name.
+
+    Gives the exit code.
+    """
     if not detach:
         return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
@@ -194,20 +207,36 @@ def plan(
 
     Example: sdist plan books --callback parse_book
     """
-    named = [
-        [word for word in some or () if not is_stdout(word)]
-        for some in (asked.add_to, asked.overwrite)
-    ]
-    to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
-    asked = replace(asked, add_to=named[0], overwrite=named[1])
+    words = [*(asked.add_to or ()), *(asked.overwrite or ())]
+    to_stdout = any(map(is_stdout, words))
+    asked = replace(
+        asked,
+        add_to=_without_stdout(asked.add_to),
+        overwrite=_without_stdout(asked.overwrite),
+    )
+    answer = _ask_planner(context, asked, probe)
+    if to_stdout:
+        paths = [output["path"] for output in asked.outputs(Path.cwd())]
+        answer["output"] = [*paths, "standard output"]
+    if not output.document(answer):
+        show(answer)
+
+
+def _without_stdout(words: Sequence[str] | None) -> list[str]:
+    return [word for word in words or () if not is_stdout(word)]
+
+
+def _ask_planner(context: Context, asked: CrawlOptions, probe: int | None) -> dict[str, Any]:
+    """Let a process of its own make the plan; CrawlFailed says why there is none."""
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
+    request = {**asdict(order), "probe": probe}
+    if kept:
+        request |= kept._asdict()
     done = subprocess.run(
         command_of_module("scrapyd_dist.middlewares.producer.process", "--plan"),
         cwd=context.root,
-        input=json.dumps(
-            {**asdict(order), **(kept._asdict() if kept else {}), "probe": probe}, default=str
-        ),
+        input=json.dumps(request, default=str),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -221,17 +250,11 @@ def plan(
         end = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         error = f"The planning process ended with code {done.returncode}, without a plan: {end}"
         answer = {"error": error, "exit_code": 1}
-    if (
-        "plan" not in answer
-    ):  # --debug shows what its process wrote, such as the traceback of the project's code
+    if "plan" not in answer:
+        # --debug shows what its process wrote, such as the traceback of the project's code.
         raise CrawlFailed(answer["error"], answer["exit_code"]) from RuntimeError(done.stderr)
-    if to_stdout:
-        answer["plan"]["output"] = [
-            *(one["path"] for one in asked.outputs(Path.cwd())),
-            "standard output",
-        ]
-    if not output.document(answer["plan"]):
-        show(answer["plan"])
+    plan: dict[str, Any] = answer["plan"]
+    return plan
 
 
 def resume(
@@ -256,31 +279,10 @@ def resume(
     store = context.store
     row = producer_process.crawl_or_latest(store, crawl)
     crawl = row.id
-    reached = str(row.summary.get("goal") or "")
-    ended_early = bool(reached or row.summary.get("closed_by"))
-    asked = {**({OURS[reached]: 0} if reached in OURS else {}), **goals.goals()}
-    if goals.goals() and row.wanted == "pause" and producer_process.runs(row):
-        raise ConfigError(
-            f"The crawl {crawl} rests, and its process keeps the goals it began with. Go on without new ones: sdist"
-            f" resume {crawl}. Or end it first, to give it others: sdist crawls stop {crawl}"
-        )
-    if (reached or asked) and not producer_process.runs(row):
-        row = store.own_crawl(crawl)
-        own = producer_process.anew(row) if reached else dict(row.options)
-        given = {
-            name: value
-            for name, value in (own.get("spider_settings") or {}).items()
-            if name not in asked
-        }
-        settings = {**(own.get("settings") or {}), **asked}
-        store.update_crawl(crawl, options={**own, "settings": settings, "spider_settings": given})
-    if (
-        not new_code and row.wanted == "pause" and producer_process.runs(row)
-    ):  # it rests: its process is there
-        store.want(crawl, "")
-        if detach and not watched.quiet:
-            say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
-        return 0 if detach else watcher.watch(context.root, store, crawl, watched)
+    ended_early = bool(row.summary.get("goal") or row.summary.get("closed_by"))
+    row = _with_goals(store, row, goals.goals())
+    if not new_code and row.wanted == "pause" and producer_process.runs(row):
+        return _end_pause(context, crawl, watched, detach=detach)
     if row.state is CrawlState.FINISHED and not ended_early:
         say(f"The crawl {crawl} is finished; there is nothing to resume.")
         return watcher.sum_up(context.root, store, row, watched)
@@ -290,39 +292,95 @@ def resume(
     return follow(context, again, process, watched, detach=detach)
 
 
+def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:
+    """Give a crawl that does not run new goals in its options, in place of a reached one.
+
+    ConfigError for goals of a crawl that rests, since its process keeps those it began with.
+    """
+    if producer_process.runs(row):
+        if row.wanted == "pause" and goals:
+            raise _resting(row)
+        return row
+    reached = str(row.summary.get("goal") or "")
+    if not (reached or goals):
+        return row
+    row = store.own_crawl(row.id)
+    options = producer_process.anew(row) if reached else row.options
+    if reached in OURS:
+        goals = {OURS[reached]: 0, **goals}
+    store.update_crawl(row.id, options=_changed_options(options, goals))
+    return row
+
+
+def _changed_options(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a crawl with these settings, which `-s` does not override any more."""
+    settings = dict(options.get("settings") or {})
+    spider_settings = dict(options.get("spider_settings") or {})
+    for name, value in changes.items():
+        settings[name] = value
+        spider_settings.pop(name, None)
+    return {**options, "settings": settings, "spider_settings": spider_settings}
+
+
+def _resting(row: Crawl) -> ConfigError:
+    return ConfigError(
+        f"The crawl {row.id} rests, and its process keeps the goals it began with. Go on "
+        f"without new ones: sdist resume {row.id}. Or end it first, to give it others: "
+        f"sdist crawls stop {row.id}"
+    )
+
+
+def _end_pause(context: Context, crawl: str, watched: WatchOptions, *, detach: bool) -> int:
+    """Let a crawl go on that rests: its process is there."""
+    context.store.want(crawl, "")
+    if not detach:
+        return watcher.watch(context.root, context.store, crawl, watched)
+    if not watched.quiet:
+        say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
+    return 0
+
+
 def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing()) -> None:
     """List the crawls of this project, the newest first.
 
     Example: sdist crawls --label night=1
     """
-    store = context.store_if_any
-    rows = [row for row in store.crawls() if row.kind != "frontier"] if store is not None else []
-    rows = [row for row in rows if has_labels(labels_of(row), label)]
-    document = {"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}
-    if output.rows(document, "crawls", "crawl"):
+    rows = _listed(context.store_if_any, label)
+    documents = []
+    for row in rows:
+        document = {**told(row), "state": watcher.alive_state(row)}
+        documents.append(document)
+    if output.rows({"crawls": documents}, "crawls", "crawl"):
         return
     if not rows:
         none = "There is no crawl with that label." if label else "There are no crawls yet."
         say(f"{none} `sdist crawl SPIDER` starts one.")
         return
-    cells = []
-    for row in rows:
-        started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        batches = "/".join(f"{number(row.summary, 'batches', one):,}" for one in ("done", "total"))
-        items = number(row.summary, "items")
-        now = {**told(row), "state": watcher.alive_state(row)}
-        command = way_on(now)
-        go_on = f"sdist {command}" if command else None
-        cells.append(
-            (
-                row.id,
-                row.spider,
-                wording.state_of(now),
-                started,
-                batches,
-                items,
-                row.exit_code,
-                go_on,
-            )
-        )
+    cells = list(map(_cells, rows, documents))
     table(("crawl", "spider", "state", "started", "batches", "items", "exit", "go on with"), cells)
+
+
+def _listed(store: Store | None, label: Sequence[str] | None) -> list[Crawl]:
+    """Return the crawls with these labels."""
+    if store is None:
+        return []
+    crawls = [row for row in store.crawls() if row.kind != "frontier"]
+    return [row for row in crawls if has_labels(labels_of(row), label)]
+
+
+def _cells(row: Crawl, document: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what a table says of a crawl; document: its summary, with its state now."""
+    started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    done = number(row.summary, "batches", "done")
+    total = number(row.summary, "batches", "total")
+    command = way_on(document)
+    return (
+        row.id,
+        row.spider,
+        wording.state_of(document),
+        started,
+        f"{done:,}/{total:,}",
+        number(row.summary, "items"),
+        row.exit_code,
+        f"sdist {command}" if command else None,
+    )

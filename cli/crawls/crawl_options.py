@@ -17,18 +17,22 @@ from typing import Annotated, Any
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
-from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, of_options
+from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, Setting, ValueKind, judge, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import NODES, SETTING, Context
 from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
 from ..output import say
 
-_ITEMS, _SPIDER, _GOALS = "Items and the end", "The spider", "Goals for the whole crawl"
+#: the panels of options in the help
+_ITEMS = "Items and the end"
+_SPIDER = "The spider"
+_GOALS = "Goals for the whole crawl"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
 #: what stands for standard output among the files of -o and -O
 STDOUT = "-"
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
+_option = partial(option, show_default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,32 +46,37 @@ class CrawlOrder:
     version: str | None = None  #: of the code, where it is not to be the working tree's
 
 
-_option = partial(option, show_default=False)
-
-
 def _setting(name: str, *names: str, **more: Any) -> Any:
-    """The option that gives this setting its value, with the registry's help."""
+    """Return the option that gives this setting its value, with the registry's help.
+
+    One with names of its own is a switch, such as --pull/--push.
+    """
     row = SETTINGS[PREFIX + name]
-    panel = next(heading for heading, rows in GROUPS.items() if row in rows)
-    if (
-        not names and row.kind is not ValueKind.LIST
-    ):  # one with names of its own is a switch, such as --pull/--push
+    if not names and row.kind is not ValueKind.LIST:
         more["parser"] = parser_of(row)
-    default = (
-        f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
-    )
-    return _option(
-        f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more
-    )
+    text = _as_sentence_start(row.plain_help)
+    if type(row.default) in {int, float} and row.default > 0:
+        text += f" ({row.default_text})"
+    return _option(f"{text}.", *names, panel=_panel_of(row), **more)
+
+
+def _as_sentence_start(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _panel_of(row: Setting) -> str:
+    """Return the heading that a setting stands under; LookupError where there is none."""
+    for heading, rows in GROUPS.items():
+        if row in rows:
+            return heading
+    raise LookupError(row.name)
 
 
 def _limit(name: str) -> Any:
-    """The option with a span of time that gives this setting its value."""
+    """Return the option with a span of time that gives this setting its value."""
     row = SETTINGS[PREFIX + name]
-    text = row.plain_help
-    return span(
-        row.option, f"{text[:1].upper()}{text[1:]}.", zero=True, panel="Nodes", show_default=False
-    )
+    text = f"{_as_sentence_start(row.plain_help)}."
+    return span(row.option, text, zero=True, panel="Nodes", show_default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,7 @@ class JobLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class SpiderOptions(JobLimits):
-    """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
+    """Options of every command that runs a spider on the nodes; a field is a parameter of it."""
 
     arg: Annotated[
         list[str] | None,
@@ -99,7 +108,8 @@ class SpiderOptions(JobLimits):
     add_to: Annotated[
         list[str] | None,
         _option(
-            "At the end, add the items to this file or address, in any format of the project; - is standard"
+            "At the end, add the items to this file or address, in any format of the project; - "
+            "is standard"
             " output.",
             "-o",
             "--output",
@@ -122,7 +132,8 @@ class SpiderOptions(JobLimits):
     node: Annotated[
         list[str] | None,
         _option(
-            "Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
+            "Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or "
+            "cmd:COMMAND. Repeatable.",
             "--node",
             panel="Nodes",
             metavar="NAME|ADDRESS",
@@ -133,11 +144,14 @@ class SpiderOptions(JobLimits):
     ] = None
 
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
-        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them; folder: of relative paths."""
+        """Return the files that the items go to, as DISTRIBUTED_OUTPUTS has them.
+
+        folder: of relative paths.
+        """
         return outputs_of(folder, self.add_to, self.overwrite)
 
     def delivery(self, folder: Path) -> dict[str, str]:
-        """The setting of --deliver, if it is given; folder: of relative paths."""
+        """Return the setting of --deliver, if it is given; folder: of relative paths."""
         if not self.deliver:
             return {}
         if password_in(self.deliver):
@@ -167,17 +181,14 @@ class GoalOptions:
     max_depth: Annotated[int | None, _setting("GOAL_DEPTH", metavar="N")] = None
 
     def goals(self) -> dict[str, Any]:
-        """Those that are given, as settings."""
-        return {
-            name: value
-            for name, value in of_options(self).items()
-            if name.startswith(f"{PREFIX}GOAL_")
-        }
+        """Return those that are given, as settings."""
+        given = of_options(self)
+        return {name: given[name] for name in given if name.startswith(f"{PREFIX}GOAL_")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlOptions(GoalOptions, SpiderOptions):
-    """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
+    """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of them."""
 
     spider: SpiderName
     rule: Annotated[int | None, _setting("TARGET_RULE")] = None
@@ -212,7 +223,8 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     version: Annotated[
         str | None,
         _option(
-            "Run this version, which was deployed or crawled with from here, in place of the code that is here; its"
+            "Run this version, which was deployed or crawled with from here, in place of the code "
+            "that is here; its"
             " name, how it begins, or its content hash.",
             panel="Nodes",
             metavar="NAME",
@@ -224,7 +236,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     profile: Annotated[str | None, _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
-        """The same as settings; folder: what relative files are looked up in."""
+        """Return the same as settings; folder: what relative files are looked up in."""
         settings = of_options(self) | self.delivery(folder)
         checked_labels(self.label)
         if self.deploy is not None:
@@ -240,25 +252,24 @@ class CrawlOptions(GoalOptions, SpiderOptions):
             settings["DISTRIBUTED_START_URLS_FILE"] = str(path.resolve())
         if self.feed is not None and password_in(self.feed):
             raise ConfigError(
-                "The feed URL (--feed) has a password, and every user of this machine and of the nodes could read it in"
-                " the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed,"
-                " and leave --feed out."
+                "The feed URL (--feed) has a password, and every user of this machine and of the "
+                "nodes could read it in the process list. Put DISTRIBUTED_TARGET_FEED_URL into the "
+                "project's settings.py, which is deployed, and leave --feed out."
             )
         if outputs := self.outputs(folder):
             settings["DISTRIBUTED_OUTPUTS"] = outputs
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            spider_settings=pairs(
-                "-s", self.setting
-            ),  # judged by the crawl's process, which tells of a refusal
+            # These are judged by the crawl's process, which tells of a refusal.
+            spider_settings=pairs("-s", self.setting),
             args=pairs("-a", self.arg),
             version=self.version,
         )
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping; the last one of a name wins."""
+    """Return `NAME=VALUE` texts as a mapping; the last one of a name wins."""
     found = {}
     for text in texts or ():
         name, sign, value = text.partition("=")
@@ -271,25 +282,29 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def settings_in(texts: Sequence[str] | None) -> dict[str, str]:
-    """The settings of `-s`; ConfigError for one of ours with a wrong value."""
+    """Return the settings of `-s`; ConfigError for one of ours with a wrong value."""
     found = pairs("-s", texts)
     judge(found)
     return found
 
 
 def refuse_secrets(settings: Mapping[str, str]) -> None:
-    """Refuse the store's address as an argument, where other users can read it, and any other one with a password."""
+    """Refuse, as an argument, the store's address, and any other one with a password.
+
+    Other users of this machine can read arguments.
+    """
     if password_in(settings.get("DISTRIBUTED_DELIVER", "")):
         raise ConfigError(REVEALED)
     if SETTING in settings:
         raise ConfigError(
-            f"-s {SETTING}=… would show the store's address to every user who lists the processes of this machine."
-            f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
+            f"-s {SETTING}=… would show the store's address to every user who lists the processes "
+            f"of this machine. Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] "
+            "store), or into the settings."
         )
 
 
 def is_stdout(word: str) -> bool:
-    """Whether a word of -o or -O stands for standard output: `-`, or `-:csv`."""
+    """Return whether a word of -o or -O stands for standard output: `-`, or `-:csv`."""
     return word.partition(":")[0] == STDOUT
 
 
@@ -297,24 +312,36 @@ def is_stdout(word: str) -> bool:
 def stdout_for(
     new: Sequence[str] | None, over: Sequence[str] | None, context: Context, *, taken: bool
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """The words of -o and -O with a file instead of standard output, which gets what is in that file at the end.
+    """Give the words of -o and -O with a file instead of standard output.
 
-    What is printed meanwhile goes to standard error. taken: standard output has another use.
+    Standard output gets what is in that file at the end. What is printed meanwhile goes to standard
+    error. taken: standard output has another use.
     """
-    words = [word for word in (*(new or ()), *(over or ())) if is_stdout(word)]
+    files = list(new or ())
+    replaced = list(over or ())
+    words = list(filter(is_stdout, [*files, *replaced]))
     if not words:
-        yield [*(new or ())], [*(over or ())]
+        yield files, replaced
         return
     if taken or len(words) > 1:
         raise ConfigError(
-            "-o - prints the items on standard output: name it once, and without --json or --detach."
+            "-o - prints the items on standard output: name it once, and without --json or "
+            "--detach."
         )
     file = state_dir(context.root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
     place = f"{file}:{words[0].partition(':')[2] or _NAMES_OF_FORMATS[0]}"
     with redirect_stdout(sys.stderr):
-        yield tuple(
-            [place if is_stdout(word) else word for word in some or ()] for some in (new, over)
-        )  # type: ignore[misc]  # two lists; mypy sees any number
+        yield _with_file(files, place), _with_file(replaced, place)
+    _print_items(file)
+
+
+def _with_file(words: Sequence[str], place: str) -> list[str]:
+    """Return words of -o or -O with this place instead of standard output."""
+    return [place if is_stdout(word) else word for word in words]
+
+
+def _print_items(file: Path) -> None:
+    """Copy the file to standard output and remove it; where that fails, say where the items are."""
     if not file.exists():
         say(f"The items are not all home. When they are, they are in {file}.")
         return
@@ -331,41 +358,49 @@ def stdout_for(
 def outputs_of(
     folder: Path, new: Sequence[str] | None, over: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
+    """Return what `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it.
 
-    As with Scrapy, -o adds to a file that is there. Addresses, and formats that the project may have, are judged by the
-    crawl's process.
+    `FILE:csv` names a format. As with Scrapy, -o adds to a file that is there. Addresses, and
+    formats that the project may have, are judged by the crawl's process.
     """
-    outputs: list[dict[str, Any]] = []
-    for text, overwrite in [
-        *((text, False) for text in new or ()),
-        *((text, True) for text in over or ()),
-    ]:
-        output = _output_of(folder, text, overwrite=overwrite)
-        if any(output["path"] == other["path"] for other in outputs):
-            raise ConfigError(f"{output['path']} is named twice. Name each file of -o and -O once.")
-        outputs.append(output)
-    return outputs
+    outputs: dict[str, dict[str, Any]] = {}
+    for words, overwrite in ((new, False), (over, True)):
+        for text in words or ():
+            output = _output_of(folder, text, overwrite=overwrite)
+            path = output["path"]
+            if path in outputs:
+                raise ConfigError(f"{path} is named twice. Name each file of -o and -O once.")
+            outputs[path] = output
+    return list(outputs.values())
 
 
 def _output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
+    """Return what a word of -o or -O asks for."""
     from scrapyd_dist.items.merging import is_elsewhere
 
     name, _, kind = text.rpartition(":")
     if not (name and kind.isidentifier()):
-        name, kind = text, ""
+        name = text
+        kind = ""
     if not is_elsewhere(name):
         return _file_of(folder / name, kind, overwrite=overwrite)
     if password_in(name):
         raise ConfigError(
-            "An address of -o or -O has a password, which every user of this machine could read in the process list."
-            " Put it into FEEDS of the project's settings, and leave the option out."
+            "An address of -o or -O has a password, which every user of this machine could read in "
+            "the process list. Put it into FEEDS of the project's settings, and leave the option "
+            "out."
         )
-    return {"path": name, "format": kind or None, **({"overwrite": True} if overwrite else {})}
+    output: dict[str, Any] = {"path": name, "format": kind or None}
+    if overwrite:
+        output["overwrite"] = True
+    return output
 
 
 def _file_of(path: Path, kind: str, *, overwrite: bool) -> dict[str, Any]:
-    """A file of this machine; ConfigError if it has no format, cannot be added to, or cannot be made there."""
+    """Return the output for a file of this machine.
+
+    ConfigError if it has no format, cannot be added to, or cannot be made there.
+    """
     from scrapyd_dist.items.merging import FORMATS, ItemOutput, check_folder
 
     is_known = kind in _NAMES_OF_FORMATS if kind else path.suffix.lower() in FORMATS

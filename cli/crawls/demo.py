@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -34,6 +34,7 @@ from .wording import clock
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"
+#: the file that the items go to, in the project
 OUTPUT = "items.jl"
 #: seconds that what was started gets to end in good order
 GRACE = 10.0
@@ -67,43 +68,42 @@ def demo(
         site = stack.enter_context(_site(items, project))
         stack.enter_context(_nodes(project, nodes))
         _command(project, "deploy", "--all")
-        _command(
-            project,
-            "crawl",
-            "easy",
-            "-a",
-            f"start={site['index'].replace('%05d', '00000')}",
-            "--shards",
-            "20",
-            "--index",
-            site["index"],
-            "--pages",
-            str(site["pages"]),
-            "--batch-size",
-            "250",
-            "-O",
-            OUTPUT,
-        )
-        took, path = time.monotonic() - began, project / OUTPUT
-        with path.open(encoding="utf-8") as file:
-            wrong = differences(Site(items=items), map(json.loads, file))
-        if wrong:
-            raise DistError(
-                f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this."
-            )
+        _command(project, "crawl", "easy", *_crawl_arguments(site))
+        took = time.monotonic() - began
+        _check_items(project / OUTPUT, items)
         put(
-            f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
-            f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
+            f"\nThe demo worked: {counted(items, 'item')} in {project / OUTPUT},\n"
+            f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in "
+            f"{clock(took)} all in all.\n"
             "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
         )
         if keep:
             say(
                 f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
                 f"  cd {project} && sdist nodes\n"
-                f"  sdist crawl easy --pull -a start={site['url']}/properties/index_00000.html -o again.jl"
+                "  sdist crawl easy --pull -a "
+                f"start={site['url']}/properties/index_00000.html -o again.jl"
             )
             with suppress(KeyboardInterrupt):
                 signal.pause()
+
+
+def _crawl_arguments(site: Mapping[str, Any]) -> list[str]:
+    """Return the options of the demo's crawl; site: its description."""
+    start = site["index"].replace("%05d", "00000")
+    shards = ["--shards", "20", "--index", site["index"], "--pages", str(site["pages"])]
+    return ["-a", f"start={start}", *shards, "--batch-size", "250", "-O", OUTPUT]
+
+
+def _check_items(path: Path, items: int) -> None:
+    """Raise an error where a file does not have exactly the items of a site with so many."""
+    with path.open(encoding="utf-8") as file:
+        wrong = differences(Site(items=items), map(json.loads, file))
+    if wrong:
+        raise DistError(
+            f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report "
+            "this."
+        )
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
@@ -111,15 +111,16 @@ def _leave(number: int, _frame: object) -> NoReturn:
 
 
 def make_project(folder: Path) -> Path:
-    """The demo project in this folder; one that is there from before is brought up to date."""
+    """Make the demo project in this folder; one that is there from before is brought up to date.
+
+    Gives the absolute path. ConfigError where the folder has something else.
+    """
     folder = folder.absolute()
-    if (
-        folder.exists()
-        and not (folder / MARK).exists()
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    is_ours = (folder / MARK).exists()
+    if folder.exists() and not is_ours and not _is_empty_folder(folder):
         raise ConfigError(
-            f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME."
+            f"{folder} is there already and is not the demo's. Name another folder: sdist demo "
+            "--dir NAME."
         )
     if fault := fault_of_folder(folder):  # the project in it is run
         raise ConfigError(f"{fault} Name another folder: sdist demo --dir NAME.")
@@ -133,39 +134,42 @@ def make_project(folder: Path) -> Path:
         )
     if load(folder).targets:
         raise ConfigError(
-            "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files "
-            "are not read, for example: HOME=$(mktemp -d) sdist demo"
+            "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run "
+            "it where these files are not read, for example: HOME=$(mktemp -d) sdist demo"
         )
     return folder
 
 
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
 @contextmanager
 def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Run the demo site and yield its description. It ends with its standard input, also if this process is killed."""
-    command = [
-        sys.executable,
-        "-m",
-        "scrapyd_dist.examples.site",
-        "--items",
-        str(items),
-        "--until-eof",
-    ]
-    # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
-    # which lacks what a regular install has in it.
+    """Run the demo site and yield its description.
+
+    It ends with its standard input, also if this process is killed.
+    """
+    options = ["--items", str(items), "--until-eof"]
+    # Not here: `-m` looks into the working folder first, and in a checkout of this project that has
+    # a scrapyd_dist/ which lacks what a regular install has in it.
     process = subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "scrapyd_dist.examples.site", *options],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     with process:
         try:
             line = process.stdout.readline() if process.stdout else b""
             if not line:
                 raise DistError("The demo site did not start; its own words are above.")
-            said: dict[str, Any] = json.loads(line)
-            pages = counted(said["pages"], "index page")
-            say(
-                f"The site: {said['url']} with {counted(items, 'property', 'properties')} on {pages}"
-            )
-            yield said
+            site: dict[str, Any] = json.loads(line)
+            properties = counted(items, "property", "properties")
+            pages = counted(site["pages"], "index page")
+            say(f"The site: {site['url']} with {properties} on {pages}")
+            yield site
         finally:
             process.terminate()
 
@@ -182,13 +186,22 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the cleanup must not be interrupted
-        if store := maybe_store(project):
-            with closing(store):  # a crawl outlives the command that watched it
-                running = [
-                    crawl.pid for crawl in store.crawls() if crawl.pid is not None and runs(crawl)
-                ]
-            stop((Leader(pid=pid, folder=project.resolve()) for pid in running), grace=GRACE)
+        _stop_crawls(project)
         local_nodes.down(state, grace=GRACE)
+
+
+def _stop_crawls(project: Path) -> None:
+    """Stop the processes of crawls, which outlive the commands that watched them."""
+    store = maybe_store(project)
+    if not store:
+        return
+    leaders = []
+    with closing(store):
+        for crawl in store.crawls():
+            if crawl.pid is not None and runs(crawl):
+                leader = Leader(pid=crawl.pid, folder=project.resolve())
+                leaders.append(leader)
+    stop(leaders, grace=GRACE)
 
 
 def _echo(project: Path, *arguments: str) -> None:
@@ -214,23 +227,32 @@ def _command(project: Path, *arguments: str) -> None:
 
 
 def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """How the items differ from the site's, in words; empty when they are exactly those, each once."""
-    found = list(rows)
-    counts = Counter(str(row.get("number")) for row in found)
+    """Return how the items differ from the site's, in words; empty when they do not."""
     expected = {str(at): site.item(at) for at in range(site.items)}
+    counts: Counter[str] = Counter()
     wrong = []
-    for row in found:
+    for row in rows:
         number = str(row.get("number"))
-        item = expected.get(number)
-        if item is None or {name: row.get(name) for name in item} != item:
+        counts[number] += 1
+        if not _is_item(row, expected.get(number)):
             wrong.append(number)
+    missing = [number for number in expected if number not in counts]
+    repeated = [number for number, count in counts.items() if count > 1]
     kinds = {
-        "missing": [number for number in expected if number not in counts],
-        "more than once": [number for number, count in counts.items() if count > 1],
+        "missing": missing,
+        "more than once": repeated,
         "not as the site has them": wrong,
     }
-    return [
-        f"{len(numbers):,} {kind}: {', '.join(numbers[:_SHOWN])}{' …' if len(numbers) > _SHOWN else ''}"
-        for kind, numbers in kinds.items()
-        if numbers
-    ]
+    return [_difference(kind, numbers) for kind, numbers in kinds.items() if numbers]
+
+
+def _is_item(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> bool:
+    """Return whether a row has what the site's item has; None: the site has no such item."""
+    if item is None:
+        return False
+    return {name: row.get(name) for name in item} == item
+
+
+def _difference(kind: str, numbers: Sequence[str]) -> str:
+    more = " …" if len(numbers) > _SHOWN else ""
+    return f"{len(numbers):,} {kind}: {', '.join(numbers[:_SHOWN])}{more}"

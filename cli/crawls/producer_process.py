@@ -1,4 +1,4 @@
-"""The producer's process from outside: the crawl's name and code, its start, whether it lives, its stop.
+"""Handle the producer's process from outside: its start, whether it lives, and its stop.
 
 A crawl is in the store before its process is started, so that none runs unknown.
 """
@@ -32,6 +32,17 @@ from scrapyd_dist.store.address import VARIABLE
 from ..context import project_name, quick_project, where
 from .crawl_options import CrawlOrder
 
+#: seconds between a process's start and its first sign of life; clocks count those in whole ticks
+_SLACK = 2.0
+#: seconds for which a producer on another machine counts as alive after its last sign of life
+FRESH = 20.0
+#: lines of the producer's log in an error message
+_LOG_LINES = 12
+#: name of the producer's log
+LOG = "producer.log"
+#: where an error begins in the log
+_ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
+
 
 class KeptCode(NamedTuple):
     """A version, and where its egg is."""
@@ -41,13 +52,17 @@ class KeptCode(NamedTuple):
 
 
 def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
-    """The version that is meant, None for None; NothingMatched if none that is kept is called so, or several are."""
+    """Return the version that is meant, None for None.
+
+    NothingMatched if none that is kept is called so, or several are.
+    """
     if wanted is None:
         return None
-    found, state = load(root), state_dir(root)
-    name = quick_project(found) or project_name(found, (), None)
+    config = load(root)
+    state = state_dir(root)
+    name = quick_project(config) or project_name(config, (), None)
     try:
-        saved = choose(all_eggs(state, name, *found.project_names), wanted, None, folder=state)
+        saved = choose(all_eggs(state, name, *config.project_names), wanted, None, folder=state)
     except NothingMatched:
         if hash_in(sanitised(wanted)) is None:
             raise
@@ -55,29 +70,19 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
     return KeptCode(version=saved.version, egg=saved.path)
 
 
-#: seconds between a process's start and its first sign of life; clocks count those in whole ticks
-_SLACK = 2.0
-#: seconds for which a producer on another machine counts as alive after its last sign of life
-FRESH = 20.0
-#: lines of the producer's log in an error message
-_LOG_LINES = 12
-LOG = "producer.log"
-_ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
-
-
 def crawl_folder(root: Path, crawl: str) -> Path:
-    """Where the producer's log, the parts and the list of misses of a crawl are."""
+    """Return where the producer's log, the parts and the list of misses of a crawl are."""
     return state_folder(root) / "crawls" / crawl
 
 
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:
-    """The crawl or frontier of this name; without one the newest crawl."""
+    """Return the crawl or frontier of this name; without one the newest crawl."""
     if name is not None:
         return store.crawl(name)
-    crawls = [crawl for crawl in store.crawls() if crawl.kind != "frontier"]
-    if not crawls:
-        raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")
-    return crawls[0]
+    for crawl in store.crawls():
+        if crawl.kind != "frontier":
+            return crawl
+    raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")
 
 
 def begin(
@@ -85,37 +90,49 @@ def begin(
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Write the crawl down and start its process.
 
-    name: None = it gets one; kept: the version that it is to run, where that is not the working tree's code.
+    name: None = it gets one; kept: the version that it is to run, where that is not the working
+    tree's code.
     """
     now = time.time()
     check_spider_name(order.spider)
     if name is not None:
         check_crawl_name(name)
-    options = {
-        name: value for name, value in asdict(order).items() if name not in {"spider", "version"}
-    }
+    options = asdict(order)
+    del options["spider"], options["version"]
     if kept is not None:
         options["version"] = kept.version
     options |= {"cwd": str(root), "own_outputs": True}
+    crawl = _add_crawl(store, order.spider, name, now, options)
+    if kept is not None and kept.egg is not None:
+        folder = crawl_folder(root, crawl.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(kept.egg, folder)
+    return crawl, spawn(root, store, crawl.id)
+
+
+def _add_crawl(
+    store: Store, spider: str, name: str | None, now: float, options: dict[str, Any]
+) -> Crawl:
+    """Write a crawl down, under this name or one that is free; ConfigError if the name is not."""
+    began = datetime.fromtimestamp(now, timezone.utc)
     while True:
         taken = {crawl.id for crawl in store.crawls()}
-        free = name or crawl_name(order.spider, datetime.fromtimestamp(now, timezone.utc), taken)
-        crawl = Crawl(id=free, project="", spider=order.spider, created=now, options=options)
+        free = name or crawl_name(spider, began, taken)
+        crawl = Crawl(id=free, project="", spider=spider, created=now, options=options)
         try:
             store.add_crawl(crawl)
         except NameTaken:
             if name is None:
                 continue  # by a crawl that began in the same second
             raise ConfigError(_why_taken(store.crawl(name))) from None
-        if kept is not None and kept.egg is not None:
-            folder = crawl_folder(root, crawl.id)
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(kept.egg, folder)
-        return crawl, spawn(root, store, crawl.id)
+        return crawl
 
 
 def forget_refused(root: Path, store: Store, name: str) -> None:
-    """Remove a refused crawl, whose reason was shown; where that is an internal error or names the log, it is kept."""
+    """Remove a refused crawl, whose reason was shown.
+
+    Where that is an internal error or names the log, the crawl is kept.
+    """
     crawl = store.crawl(name)
     log = str(crawl_folder(root, name) / LOG)
     if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message:
@@ -126,16 +143,18 @@ def forget_refused(root: Path, store: Store, name: str) -> None:
 def begin_again(
     root: Path, store: Store, name: str, *, finished: bool = False, new_code: bool = False
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:
-    """Start the process of a crawl again that was stopped or refused, or whose process died; refuse what still runs.
+    """Start the process of a crawl again that was stopped or refused, or whose process died.
 
-    finished: it may be one that is finished, what it gave up waits again; new_code: it takes the working tree's code,
+    What still runs is refused. finished: it may be one that is finished, what it gave up waits
+    again; new_code: it takes the working tree's code,
     in place of that which it began with.
     """
     crawl = store.own_crawl(name)
     check_is_crawl(crawl)
     if crawl.state is CrawlState.FINISHED and not finished:
         raise ConfigError(
-            f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
+            f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` "
+            "sums it up."
         )
     if runs(crawl):
         raise ConfigError(
@@ -143,7 +162,8 @@ def begin_again(
         )
     if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
         raise ConfigError(
-            f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
+            f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it "
+            "on that machine, or"
             f" bring its folder {crawl_folder(root, name)} here."
         )
     if new_code or crawl.options.get("new_code"):
@@ -155,10 +175,10 @@ def begin_again(
 
 
 def anew(row: Crawl) -> dict[str, Any]:
-    """The crawl's options, with outputs that may be written a second time.
+    """Return the crawl's options, with outputs that may be written a second time.
 
-    A file that this crawl made itself is replaced. One that it only added to may hold the items of others: then
-    there will be one beside it that has all of this crawl.
+    A file that this crawl made itself is replaced. One that it only added to may hold the items of
+    others: then there will be one beside it that has all of this crawl.
     """
     from scrapyd_dist.items.merging import is_elsewhere
 
@@ -177,31 +197,41 @@ def anew(row: Crawl) -> dict[str, Any]:
 
 def _why_taken(row: Crawl) -> str:
     if row.kind == "frontier":
-        return f"There is a frontier {row.id} already, and crawls and frontiers share names: choose another."
+        return (
+            f"There is a frontier {row.id} already, and crawls and frontiers share names: choose "
+            "another."
+        )
     if row.state is CrawlState.FINISHED:
         return (
-            f"There is a crawl {row.id} already, and it is finished: choose another name, or remove that crawl with all"
+            f"There is a crawl {row.id} already, and it is finished: choose another name, or "
+            "remove that crawl with all"
             f" that is kept of it: sdist crawls clean {row.id}"
         )
-    return f"There is a crawl {row.id} already: go on with it by `sdist resume {row.id}`, or name another."
+    return (
+        f"There is a crawl {row.id} already: go on with it by `sdist resume {row.id}`, or name "
+        "another."
+    )
 
 
 def check_is_crawl(row: Crawl) -> None:
     """Refuse a frontier, which has no process of its own that could go on."""
     if has_strategy(row):
         raise ConfigError(
-            f"{row.id} is a crawling strategy's. The command that started it goes on with it: sdist strategy run"
+            f"{row.id} is a crawling strategy's. The command that started it goes on with it: "
+            "sdist strategy run"
             f" MODULE:CLASS --name {row.id}; `sdist strategy resume {row.id}` ends a pause."
         )
     if row.kind == "frontier":
         raise ConfigError(
-            f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by `sdist"
-            f" frontier consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier requeue {row.id}`."
+            f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are "
+            "started by `sdist"
+            f" frontier consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier "
+            f"requeue {row.id}`."
         )
 
 
 def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
-    """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
+    """Start the producer's process in a session of its own: Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
     command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
@@ -223,7 +253,10 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
 
 
 def lives(crawl: Crawl) -> bool:
-    """Whether the producer's process runs: by its process id, or on another machine by its heartbeat."""
+    """Return whether the producer's process runs.
+
+    That is known by its process id, or on another machine by its heartbeat.
+    """
     if not _is_here(crawl):
         return crawl.pid is not None and time.time() - (crawl.beat or crawl.created) < FRESH
     if crawl.pid is None:
@@ -237,6 +270,7 @@ def lives(crawl: Crawl) -> bool:
 
 
 def runs(crawl: Crawl) -> bool:
+    """Return whether the crawl has not ended, and its process runs."""
     return not crawl.state.ended and lives(crawl)
 
 
@@ -253,11 +287,13 @@ def interrupt(root: Path, crawl: Crawl) -> None:
 
 
 def last_words(root: Path, crawl: str) -> str:
-    """The last thing that the producer's log calls an error, else its end; a few lines at most."""
+    """Return the last error of the producer's log, else its end; a few lines at most."""
     try:
         text = (crawl_folder(root, crawl) / LOG).read_text("utf-8", errors="replace")
     except OSError:
         return ""
     lines = [line for line in text.splitlines() if line.strip()]
-    errors = [at for at, line in enumerate(lines) if _ERROR.search(line)]
-    return "\n".join(lines[errors[-1] :][:_LOG_LINES] if errors else lines[-_LOG_LINES:])
+    for at in reversed(range(len(lines))):
+        if _ERROR.search(lines[at]):
+            return "\n".join(lines[at : at + _LOG_LINES])
+    return "\n".join(lines[-_LOG_LINES:])

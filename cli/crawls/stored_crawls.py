@@ -1,8 +1,9 @@
-"""`sdist crawls batches`, `misses`, `retry`, `pause` and `clean`: crawls in the store, and what to do.
+"""`sdist crawls batches`, `misses`, `retry`, `pause` and `clean`: what to do with stored crawls.
 
-A request to a running crawl is written into the store, where its producer reads it. A crawl that has ended gets a new
-producer process. A miss is forgotten in the same step that lets its request wait again. A crawl that runs, or was not
-named, is never removed. Its name goes last: an interrupted clean can be repeated.
+A request to a running crawl is written into the store, where its producer reads it. A crawl that
+has ended gets a new producer process. A miss is forgotten in the same step that lets its request
+wait again. A crawl that runs, or was not named, is never removed. Its name goes last: an
+interrupted clean can be repeated.
 """
 
 import shutil
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 from scrapyd_dist.batches import (
     Attempt,
     AttemptState,
+    Batch,
     BatchState,
     Crawl,
     Miss,
@@ -25,7 +27,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
-from scrapyd_dist.payload import REPLACES, fit
+from scrapyd_dist.payload import REPLACES, RequestValue, fit
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import number as number_in
@@ -39,8 +41,15 @@ from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
 from .missing import missing
 from .watcher import LOOK, WatchOptions
 
+#: seconds in which a producer takes notice of what is asked of it
+NOTICE = 15.0
+#: seconds of a day
+DAY = 86400.0
+#: seconds for which the throttle remembers a domain without requests
+DOMAINS_STAY = 90 * DAY
 #: why a URL gave no result
 Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index": "index"})
+Numbers = Annotated[list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)]
 
 
 def misses(
@@ -63,50 +72,62 @@ def misses(
     """
     store = context.store
     crawl = producer_process.crawl_or_latest(store, crawl).id
-    wanted = {one.value for one in kind or Kind}
+    wanted = {chosen.value for chosen in kind or Kind}
     found = [miss for miss in missing(store, context.root, crawl) if miss.kind in wanted]
     if urls and not output.as_json:
         for miss in found:
             put(miss.url)
         return
-    document = {"crawl": crawl, "misses": [asdict(miss) for miss in found]}
     rows = [(miss.kind, miss.batch or None, miss.url, miss.reason) for miss in found]
+    document = {"crawl": crawl, "misses": list(map(asdict, found))}
     output.table(document, ("kind", "batch", "url", "why"), rows)
 
 
 def try_again(
     store: Store, root: Path, crawl: str, kinds: Collection[str], numbers: Collection[int]
 ) -> int:
-    """Requests of batches that are done wait again, in new batches; gives how many.
+    """Let requests of batches that are done wait again, in new batches; gives how many.
 
-    What they yield takes the place of what they yielded before; where it is not known which items those are, that is
-    reported. kinds: of the misses that are tried again; numbers: only those of these batches, none: of all.
+    What they yield takes the place of what they yielded before; where it is not known which items
+    those are, that is reported. kinds: of the misses that are tried again; numbers: only those of
+    these batches, none: of all.
     """
-    missed: dict[int, list[Miss]] = {}
-    for miss in store.misses(crawl):
-        if miss.kind in kinds and miss.batch and (not numbers or miss.batch in numbers):
-            missed.setdefault(miss.batch, []).append(miss)
-    reports = (
-        {one.batch: one.report for one in store.attempts(crawl, {AttemptState.ACCEPTED})}
-        if missed
-        else {}
-    )
-    total, doubled = 0, list[str]()
-    for number, its in missed.items():
+    missed = _missed_by_batch(store, crawl, kinds, numbers)
+    reports = _accepted_reports(store, crawl) if missed else {}
+    total = 0
+    doubled: list[str] = []
+    for number, misses_of_batch in missed.items():
         report = reports.get(number, {})
         known = places(report)
-        again = _retry(store, root, crawl, number, its, known)
+        again = _retry(store, root, crawl, number, misses_of_batch, known)
         total += len(again)
         if report.get("items") and any(known.get(place) is None for place in again):
             doubled.append(str(number))
     if doubled:
+        batches = "batch" if len(doubled) == 1 else "batches"
         complain(
-            f"Which items of {'batch' if len(doubled) == 1 else 'batches'} {some_of(doubled)} are those of the requests"
-            " that are tried again is not known: a feed took only some of its items. What these requests yielded before"
-            " they failed stays beside what they yield now;"
-            " `sdist items merge CRAWL -o FILE --key FIELD` leaves out the second item with the same value."
+            f"Which items of {batches} {some_of(doubled)} are those of the requests that are tried "
+            "again is not known: a feed took only some of its items. What these requests yielded "
+            "before they failed stays beside what they yield now; `sdist items merge CRAWL -o FILE "
+            "--key FIELD` leaves out the second item with the same value."
         )
     return total
+
+
+def _missed_by_batch(
+    store: Store, crawl: str, kinds: Collection[str], numbers: Collection[int]
+) -> dict[int, list[Miss]]:
+    missed: dict[int, list[Miss]] = {}
+    for miss in store.misses(crawl):
+        if miss.kind in kinds and miss.batch and (not numbers or miss.batch in numbers):
+            missed.setdefault(miss.batch, []).append(miss)
+    return missed
+
+
+def _accepted_reports(store: Store, crawl: str) -> dict[int, Mapping[str, Any]]:
+    """Return the report of each batch that is done."""
+    accepted = store.attempts(crawl, {AttemptState.ACCEPTED})
+    return {attempt.batch: attempt.report for attempt in accepted}
 
 
 def _retry(
@@ -117,32 +138,29 @@ def _retry(
     missed: Sequence[Miss],
     known: Mapping[int, Any],
 ) -> list[int]:
-    """Put the missed requests of a batch into new batches; gives their places in the old one."""
+    """Put the missed requests of a batch into new batches; gives their places in the old one.
+
+    known: places of requests in the old batch -> which of its items are theirs.
+    """
     by_url: dict[str, list[Miss]] = {}
     for miss in missed:
         by_url.setdefault(miss.url, []).append(miss)
-    values, again = dict[int, Any](), list[Miss]()
+    values: dict[int, RequestValue] = {}
+    again: list[Miss] = []
     requests = list(enumerate(requests_in(store, root, crawl, store.batch(crawl, number))))
-    requests.sort(
-        key=lambda one: one[0] not in known
-    )  # where two have the same URL, the one that failed
+    # Where two have the same URL, the one that failed comes first.
+    requests.sort(key=lambda request: request[0] not in known)
     for place, value in requests:
-        its = by_url.get(
-            str(value["url"])
-        )  # two requests may have the same one; what the batch led to is not in it
-        if its:
+        # Two requests may have the same URL; what the batch led to is not in it.
+        of_url = by_url.get(str(value["url"]))
+        if of_url:
             values[place] = {**value, REPLACES: [number, place]}
-            again.append(its.pop())
+            again.append(of_url.pop())
     if values:
         pieces = fit(list(values.values()), key=key_of(root))
         parts = [NewBatch(payload=settings, size=len(piece)) for piece, settings in pieces]
         store.retry(crawl, number, parts, misses=again, now=time.time())
     return list(values)
-
-
-#: seconds in which a producer takes notice of what is asked of it
-NOTICE = 15.0
-Numbers = Annotated[list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)]
 
 
 def batches(
@@ -165,13 +183,7 @@ def batches(
     Example: sdist crawls batches easy-20260102T030405Z --state dead --urls
     """
     store = context.store
-    ended = store.crawl(crawl)
-    all_rows = (as_left(row, ended) for row in store.batches(crawl))
-    rows = [
-        row
-        for row in all_rows
-        if (not state or row.state in state) and (not batch or row.number in batch)
-    ]
+    rows = _chosen_batches(store, crawl, state, batch)
     if not rows and (state or batch):
         raise NothingMatched(
             f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all."
@@ -181,34 +193,60 @@ def batches(
             for value in requests_in(store, context.root, crawl, row):
                 put(str(value["url"]))
         return
-    tries: dict[int, list[Attempt]] = {}
+    _show_batches(store, crawl, rows, output)
+
+
+def _chosen_batches(
+    store: Store,
+    crawl: str,
+    states: Collection[BatchState] | None,
+    numbers: Collection[int] | None,
+) -> list[Batch]:
+    """Return the batches with these states and numbers; where none are given, with any."""
+    row = store.crawl(crawl)
+    chosen = []
+    for stored in store.batches(crawl):
+        batch = as_left(stored, row)
+        if (not states or batch.state in states) and (not numbers or batch.number in numbers):
+            chosen.append(batch)
+    return chosen
+
+
+def _show_batches(store: Store, crawl: str, rows: Sequence[Batch], output: Output) -> None:
+    attempts_by_batch: dict[int, list[Attempt]] = {}
     for attempt in store.attempts(crawl):
-        tries.setdefault(attempt.batch, []).append(attempt)
-    documents, cells = [], []
+        attempts_by_batch.setdefault(attempt.batch, []).append(attempt)
+    documents = []
+    cells = []
     for row in rows:
-        its = tries.get(row.number, [])
-        attempts = [
-            {
-                "number": one.number,
-                "job": one.job,
-                "worker": one.worker or None,
-                "node": one.node,
-                "state": one.state.value,
-                "reason": one.reason,
-            }
-            for one in its
-        ]
-        whole = {
-            "batch": row.number,
-            "state": row.state.value,
-            "requests": row.size,
-            "reason": row.reason,
-        }
-        documents.append({**whole, "split_from": row.parent or None, "attempts": attempts})
-        on = ", ".join(dict.fromkeys(one.node for one in its))
-        cells.append((row.number, row.state.value, row.size, row.attempts, on, row.reason))
+        attempts = attempts_by_batch.get(row.number, [])
+        documents.append(_batch_document(row, attempts))
+        nodes = ", ".join(dict.fromkeys(attempt.node for attempt in attempts))
+        cells.append((row.number, row.state.value, row.size, row.attempts, nodes, row.reason))
     headings = ("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed")
     output.table({"crawl": crawl, "batches": documents}, headings, cells)
+
+
+def _batch_document(row: Batch, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    documents = []
+    for attempt in attempts:
+        document = {
+            "number": attempt.number,
+            "job": attempt.job,
+            "worker": attempt.worker or None,
+            "node": attempt.node,
+            "state": attempt.state.value,
+            "reason": attempt.reason,
+        }
+        documents.append(document)
+    return {
+        "batch": row.number,
+        "state": row.state.value,
+        "requests": row.size,
+        "reason": row.reason,
+        "split_from": row.parent or None,
+        "attempts": documents,
+    }
 
 
 def retry(
@@ -234,7 +272,7 @@ def retry(
 
     Example: sdist crawls retry easy-20260102T030405Z --failed-urls
     """
-    root, store = context.root, context.store
+    store = context.store
     crawl = producer_process.crawl_or_latest(store, crawl).id
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
@@ -243,27 +281,33 @@ def retry(
             f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}"
         )
     store.update_crawl(crawl, options=producer_process.anew(row))
-    dead = [
-        one.number
-        for one in store.batches(crawl, {BatchState.DEAD})
-        if not batch or one.number in batch
-    ]
-    requeued = store.requeue(crawl, dead) if dead else []
-    urls = try_again(
-        store, root, crawl, {"dead", "failed"} if failed_urls else {"dead"}, batch or ()
-    )
+    requeued = _requeue_dead(store, crawl, batch)
+    kinds = {"dead", "failed"} if failed_urls else {"dead"}
+    urls = try_again(store, context.root, crawl, kinds, batch or ())
     if not requeued and not urls:
         hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
         raise NothingMatched(
             f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}"
         )
     if not watched.quiet:
-        batches = counted(len(requeued), "dead batch", "dead batches")
+        batches = counted(requeued, "dead batch", "dead batches")
         say(f"Trying again: {batches}, {counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(
-        root, store, crawl, finished=True, new_code=new_code
+        context.root, store, crawl, finished=True, new_code=new_code
     )
     return follow(context, again, process, watched, detach=detach)
+
+
+def _requeue_dead(store: Store, crawl: str, numbers: Collection[int] | None) -> int:
+    """Let dead batches wait again, and give how many; numbers: only these, none: all."""
+    dead = []
+    for row in store.batches(crawl, {BatchState.DEAD}):
+        number = row.number
+        if not numbers or number in numbers:
+            dead.append(number)
+    if dead:
+        return len(store.requeue(crawl, dead))
+    return 0
 
 
 def pause(context: Context, crawl: CrawlId) -> None:
@@ -282,30 +326,24 @@ def pause(context: Context, crawl: CrawlId) -> None:
     )
 
 
-def rest(context: Context, crawl: str, told: str) -> None:
-    """Let a crawl rest, and say so as it is told."""
+def rest(context: Context, crawl: str, announcement: str) -> None:
+    """Let a crawl rest, and say so with the announcement; ConfigError where it does not run."""
     store = context.store
     row = store.crawl(crawl)
     if not producer_process.runs(row):
         raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
     store.want(crawl, "pause")
 
-    def noticed() -> bool:
+    def has_noticed() -> bool:
         row = store.crawl(crawl)
         return row.state.ended or bool(row.summary.get("paused"))
 
-    poll_until(noticed, LOOK, time.monotonic() + NOTICE)
-    say(told)
-    unheld = sum(
-        number_in(node, "unleased") for node in store.crawl(crawl).summary.get("nodes") or ()
-    )
+    poll_until(has_noticed, LOOK, time.monotonic() + NOTICE)
+    say(announcement)
+    nodes = store.crawl(crawl).summary.get("nodes") or ()
+    unheld = sum(number_in(node, "unleased") for node in nodes)
     if unheld:
         say(f"Of its jobs, {unheld:,} cannot reach the store, and go on to their end.")
-
-
-DAY = 86400.0
-#: seconds for which the throttle remembers a domain without requests
-DOMAINS_STAY = 90 * DAY
 
 
 def clean(
@@ -330,79 +368,129 @@ def clean(
 
     Example: sdist crawls clean --older-than 30d
     """
-    if bool(crawl) == (older_than is not None):
+    age = _age(crawl, older_than)
+    store = context.store if crawl else context.store_if_any
+    rows = _chosen_crawls(store, crawl, age)
+    removed = [_removal(context.root, row) for row in rows]
+    jobs = _count_old_jobs(store, age)
+    if store is not None and not dry_run:
+        if not yes:
+            _confirm_removal(removed)
+        _remove_all(store, context.root, rows, age)
+    if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
+        _say_removed(_lines(removed, jobs), older_than, dry_run=dry_run)
+    if dry_run and (removed or jobs):
+        return 10
+    return 0
+
+
+def _age(names: Sequence[str] | None, older_than: str | None) -> float | None:
+    """Return the value of --older-than in seconds, None where crawls are named instead.
+
+    ConfigError where both are given, or none, or where the value has no unit.
+    """
+    if bool(names) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than TIME. One of the two.")
-    if (
-        older_than is not None and older_than.isdecimal() and int(older_than)
-    ):  # days once, and seconds elsewhere: neither is meant for sure
+    if older_than is None:
+        return None
+    # Once that was days, and elsewhere it is seconds: neither is meant for sure.
+    if older_than.isdecimal() and int(older_than):
         raise ConfigError(
             f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours."
         )
-    age = (
-        None
-        if older_than is None
-        else 0.0
-        if older_than == "0"
-        else seconds("--older-than", older_than)
-    )
-    store = context.store if crawl else context.store_if_any
-    rows = _named(store, crawl) if store and crawl else _old(store, age or 0.0) if store else []
-    removed = [_removal(context.root, row) for row in rows]
-    jobs = _old_jobs(store, age) if store else 0
-    lines = [
-        f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)"
-        for one in removed
-    ]
-    if store is not None and not dry_run:
-        if rows and not yes:
-            count = counted(len(rows), "crawl")
-            confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
-        for row in rows:
-            remove(store, context.root, row)
-        if age is not None:
-            store.forget_jobs(time.time() - age)
-            store.forget_permits(time.time() - max(age, DOMAINS_STAY))
-    lines += [counted(jobs, "plain job")] if jobs else []
-    if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
-        if not lines:
-            say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
-        for line in lines:
-            say(f"{'Would remove' if dry_run else 'Removed'} {line}")
-    return 10 if dry_run and lines else 0
+    if older_than == "0":
+        return 0.0
+    return seconds("--older-than", older_than)
+
+
+def _chosen_crawls(
+    store: Store | None, names: Sequence[str] | None, age: float | None
+) -> list[Crawl]:
+    if store is None:
+        return []
+    if names:
+        return _named(store, names)
+    return _old(store, age or 0.0)
+
+
+def _confirm_removal(removed: Sequence[Mapping[str, Any]]) -> None:
+    """Ask whether these crawls are to be removed, if there are any."""
+    if not removed:
+        return
+    count = counted(len(removed), "crawl")
+    lines = _lines(removed)
+    confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
+
+
+def _remove_all(store: Store, root: Path, rows: Sequence[Crawl], age: float | None) -> None:
+    """Remove the crawls and, where an age in seconds is given, old jobs and domains."""
+    for row in rows:
+        remove(store, root, row)
+    if age is not None:
+        store.forget_jobs(time.time() - age)
+        store.forget_permits(time.time() - max(age, DOMAINS_STAY))
+
+
+def _lines(removed: Sequence[Mapping[str, Any]], jobs: int = 0) -> list[str]:
+    """Return what is removed, for people; removed: of `_removal`, jobs: how many plain jobs."""
+    lines = []
+    for crawl in removed:
+        size = f"{crawl['bytes'] / 1e6:,.1f} MB in its folder"
+        lines.append(f"{crawl['crawl']} ({crawl['state']}, {size})")
+    if jobs:
+        lines.append(counted(jobs, "plain job"))
+    return lines
+
+
+def _say_removed(lines: Sequence[str], older_than: str | None, *, dry_run: bool) -> None:
+    if not lines:
+        say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
+    verb = "Would remove" if dry_run else "Removed"
+    for line in lines:
+        say(f"{verb} {line}")
 
 
 def _removal(root: Path, row: Crawl) -> dict[str, Any]:
+    """Return what `--json` says of a crawl that is removed."""
     folder = producer_process.crawl_folder(root, row.id)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    document = {
+    size = 0
+    for file in folder.rglob("*"):
+        if file.is_file():
+            size += file.stat().st_size
+    return {
         "crawl": row.id,
         "spider": row.spider,
         "state": row.state.value,
         "created": row.created,
+        "bytes": size,
     }
-    return {**document, "bytes": size}
 
 
-def _old_jobs(store: Store, age: float | None) -> int:
-    """How many plain jobs ended, or were posted and not seen to end, longer ago than so many seconds."""
-    if age is None:
+def _count_old_jobs(store: Store | None, age: float | None) -> int:
+    """Return how many plain jobs ended, or were posted and not seen to end, longer ago.
+
+    age: in seconds; without one there are none.
+    """
+    if store is None or age is None:
         return 0
     before = time.time() - age
-    return sum(one.at < before for one in store.jobs())
+    return sum(job.at < before for job in store.jobs())
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
+    """Return the crawls of these names, each once; an error where one must not be removed."""
     by_name = {crawl.id: crawl for crawl in store.crawls()}
     unknown = [name for name in names if name not in by_name]
     if unknown:
         raise NothingMatched(
-            f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all."
+            f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists "
+            "all."
         )
     running = [name for name in names if producer_process.runs(by_name[name])]
     if running:
         raise ConfigError(
-            f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait for its end:"
-            f" `sdist watch {running[0]}`."
+            f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait "
+            f"for its end: `sdist watch {running[0]}`."
         )
     rows = [by_name[name] for name in dict.fromkeys(names)]
     for row in rows:
@@ -411,14 +499,16 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
 
 
 def _old(store: Store, age: float) -> list[Crawl]:
+    """Return the crawls that ended, or were last seen, so many seconds ago or longer."""
     before = time.time() - age
-    # A frontier may rest for long and be meant: it only goes by its name.
-    over = [
-        crawl
-        for crawl in store.crawls()
-        if crawl.kind != "frontier" and not producer_process.runs(crawl)
-    ]
-    return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
+    rows = []
+    for crawl in store.crawls():
+        # A frontier may rest for long on purpose: it only goes by its name.
+        if crawl.kind == "frontier" or producer_process.runs(crawl):
+            continue
+        if (crawl.ended or crawl.beat or crawl.created) < before:
+            rows.append(crawl)
+    return rows
 
 
 def check_idle(store: Store, row: Crawl) -> None:
@@ -426,31 +516,30 @@ def check_idle(store: Store, row: Crawl) -> None:
     if row.kind != "frontier":
         return
     backlog = store.backlog(row.id)
-    why = f"producers are filling it ({', '.join(backlog.producers)})" if backlog.producers else ""
-    why = f"workers have {backlog.leased} of its batches" if backlog.leased else why
-    why = (
-        f"its workers are kept running (process {row.pid} on {row.host})"
-        if producer_process.lives(row)
-        else why
+    if producer_process.lives(row):
+        why = f"its workers are kept running (process {row.pid} on {row.host})"
+    elif backlog.leased:
+        why = f"workers have {backlog.leased} of its batches"
+    elif backlog.producers:
+        why = f"producers are filling it ({', '.join(backlog.producers)})"
+    else:
+        return
+    raise ConfigError(
+        f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first."
     )
-    if why:
-        raise ConfigError(
-            f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first."
-        )
 
 
 def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
-    folder = producer_process.crawl_folder(
-        root, check_crawl_name(row.id)
-    )  # others may write into a shared store
+    # Others may write into a shared store, so its name is checked before it names a folder.
+    folder = producer_process.crawl_folder(root, check_crawl_name(row.id))
     try:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
         raise ConfigError(
-            f"The folder {folder} of the crawl {row.id} cannot be removed: {error.strerror}. The crawl is still in"
-            " the store: make the folder writable and clean it again."
+            f"The folder {folder} of the crawl {row.id} cannot be removed: {error.strerror}. The "
+            "crawl is still in the store: make the folder writable and clean it again."
         ) from error
     store.forget_pages([row.id, home_of(row.id, row.created)])
     store.forget(row.id)

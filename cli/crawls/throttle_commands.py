@@ -4,7 +4,6 @@ Each verb changes its own fields of a rule and no others; `apply` takes all of a
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,8 @@ from ..options import STDIN, DryRun, argument, domains, opened_file, option
 from ..output import Output, say, some_of, table
 from .producer_process import runs
 
+#: how a domain can stand
+WORDS = ("open", "blocked", "paused", "resting")
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
 Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]
 SomeDomains = Annotated[
@@ -35,7 +36,7 @@ SomeDomains = Annotated[
 
 
 def heedings(store: Store) -> list[dict[str, Any]]:
-    """How the crawls and frontiers that a process works on heed the rules, as documents tell it.
+    """Return how the crawls and frontiers that a process works on heed the rules, as documents.
 
     `reason`: why none of its processes does; `nodes`: those whose workers do not, and why.
     """
@@ -43,20 +44,23 @@ def heedings(store: Store) -> list[dict[str, Any]]:
 
 
 def _heeding(row: Crawl) -> dict[str, Any]:
-    told = row.summary.get("throttle")
-    if not isinstance(told, dict):  # it has sent nothing yet, and looks for rules before it does
-        told = {}
-    reason, nodes = str(told.get("reason") or ""), dict(told.get("nodes") or {})
+    throttle = row.summary.get("throttle")
+    # A crawl that has sent nothing yet looks for rules before it does.
+    known = throttle if isinstance(throttle, dict) else {}
+    reason = str(known.get("reason") or "")
+    nodes = dict(known.get("nodes") or {})
     return {"crawl": row.id, "heeded": not (reason or nodes), "reason": reason, "nodes": nodes}
 
 
 def unheeded(heeding: Mapping[str, Any]) -> str:
-    """What of a crawl does not heed the rules, in a sentence; empty when all does."""
-    crawl, nodes = heeding["crawl"], heeding["nodes"]
+    """Return what of a crawl does not heed the rules, in a sentence; empty when all does."""
     if heeding["reason"]:
-        return f"{crawl} does not: {heeding['reason'].rstrip('.')}."
-    why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in nodes.values()))
-    return f"{crawl} does not on {', '.join(nodes)}: {why}." if nodes else ""
+        return f"{heeding['crawl']} does not: {heeding['reason'].rstrip('.')}."
+    nodes = heeding["nodes"]
+    if not nodes:
+        return ""
+    reasons = dict.fromkeys(reason.rstrip(".") for reason in nodes.values())
+    return f"{heeding['crawl']} does not on {', '.join(nodes)}: {'; '.join(reasons)}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +74,23 @@ class Changed:
 
     @property
     def notice(self) -> str:
-        """When, and where, it is heeded."""
+        """Return when, and where, the change is heeded, in a few sentences."""
         others = list(filter(None, map(unheeded, self.crawls)))
-        return " ".join(
-            [
-                f"Running crawls heed it within 2 seconds{', but for these:' if others else '.'}",
-                *others,
-            ]
-        )
+        if not others:
+            return "Running crawls heed it within 2 seconds."
+        return f"Running crawls heed it within 2 seconds, but for these: {' '.join(others)}"
 
     def document(self) -> dict[str, Any]:
-        def row(domain: str, was: Rule | None, rule: Rule | None) -> dict[str, Any]:
-            return {"domain": domain, "was": was and asdict(was), "is": rule and asdict(rule)}
-
-        changes = [
-            row(domain, self.before.get(domain), rule) for domain, rule in self.changes.items()
-        ]
+        """Return what was changed, for `--json`."""
+        changes = []
+        for domain, rule in self.changes.items():
+            before = self.before.get(domain)
+            row = {
+                "domain": domain,
+                "was": before and asdict(before),
+                "is": rule and asdict(rule),
+            }
+            changes.append(row)
         return {"version": self.version, "changes": changes, "crawls": list(self.crawls)}
 
 
@@ -94,8 +99,8 @@ def change(
 ) -> Changed:
     """Change rules of this project's throttle; dry_run: change nothing.
 
-    plan: gets the rules in force; gives the new rule of each domain that is to have one or to lose its own, as
-    `Rule()`. Rules that are there already are left out of what is done.
+    plan: gets the rules in force; gives the new rule of each domain that is to have one or to lose
+    its own, as `Rule()`. Rules that are there already are left out of what is done.
     """
     store = opened(make=not dry_run)
     if store is None:
@@ -108,7 +113,7 @@ def change(
 
 
 def opened(*, make: bool = False) -> Store | None:
-    """The store whose throttle is meant: the project's; outside of any project, the one that the environment names.
+    """Return the store of the throttle: the project's; outside of any, the environment's.
 
     Where there is none, one is made, or the answer is None.
     """
@@ -116,44 +121,45 @@ def opened(*, make: bool = False) -> Store | None:
     root = Path.cwd() if outside else load().root
     if not make:
         return maybe_store(root)
-    return open_store(where(root)) if outside else project_store(root)
+    if outside:
+        return open_store(where(root))
+    return project_store(root)
 
 
 def _needed(wanted: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule | None]:
+    """Return the rules that have to change; None: the domain has none any more."""
     nothing = Rule()
-    return {
-        domain: rule if rule != nothing else None
-        for domain, rule in wanted.items()
-        if now.get(domain, nothing) != rule
-    }
+    changes: dict[str, Rule | None] = {}
+    for domain, rule in wanted.items():
+        if now.get(domain, nothing) != rule:
+            changes[domain] = None if rule == nothing else rule
+    return changes
 
 
 def names_of(domains: Sequence[str]) -> list[str]:
-    """Domains as the store calls them, each once; ConfigError if one of them is none."""
-    return list(dict.fromkeys(domain_of(text) for text in domains))
+    """Return domains as the store calls them, each once; ConfigError if one of them is none."""
+    return list(dict.fromkeys(map(domain_of, domains)))
 
 
 def is_held(domain: str, rules: Mapping[str, Rule]) -> bool:
-    """Whether the rules let nothing leave for a domain; a scale can leave it nothing, too."""
+    """Return whether the rules let nothing leave for a domain; a scale can do that, too."""
     answer = terms_of(PermitRequest(key=domain, domain=domain), rules, DomainRules(), 0)
     return isinstance(answer, PermitReply) and answer.held
 
 
 def limit_of(rule: Rule) -> str:
-    """A limit in words: 10 in 60 s, scaled 0.5; empty for none."""
+    """Return a limit in words: 10 in 60 s, scaled 0.5; empty for none."""
     if rule.hits is None or rule.window is None:
         return ""
-    return f"{rule.hits:,} in {rule.window:g} s" + (
-        f", scaled {rule.scale:g}" if rule.scale < 1 else ""
-    )
+    text = f"{rule.hits:,} in {rule.window:g} s"
+    if rule.scale < 1:
+        text += f", scaled {rule.scale:g}"
+    return text
 
 
 def named(domains: Sequence[str]) -> str:
+    """Return domains as people are told of them; of many, the first."""
     return some_of(["all domains" if domain == ALL else domain for domain in domains])
-
-
-#: how a domain can stand
-WORDS = ("open", "blocked", "paused", "resting")
 
 
 class Row(NamedTuple):
@@ -165,70 +171,102 @@ class Row(NamedTuple):
 
     @property
     def rule(self) -> Rule:
+        """Return its own rule, an empty one where it has none."""
         return self.rules.get(self.domain, Rule())
 
     @property
     def all(self) -> Rule:
+        """Return the rule of all domains."""
         return self.rules.get(ALL, Rule())
 
     @property
     def word(self) -> str:
-        """How it stands, one of `WORDS`."""
+        """Return how it stands, one of `WORDS`."""
         if self.rule.blocked or self.all.blocked:
             return "blocked"
         if is_held(self.domain, self.rules):
             return "paused"
-        return "resting" if self.rests_for > 0 else "open"
+        if self.rests_for > 0:
+            return "resting"
+        return "open"
 
     @property
     def limit(self) -> str:
-        """Its limit in words, and whose that is where it is not its own."""
-        own, common = limit_of(self.rule), limit_of(self.all)
-        return own or (f"{common} ({ALL})" if common else "settings")
+        """Return its limit in words, and whose that is where it is not its own."""
+        own = limit_of(self.rule)
+        if own:
+            return own
+        common = limit_of(self.all)
+        if common:
+            return f"{common} ({ALL})"
+        return "settings"
 
     @property
     def granted(self) -> int:
-        """Permits within the last window, over all its keys."""
+        """Return the number of permits within the last window, over all its keys."""
         return sum(self.state.keys.values())
 
     @property
     def latest(self) -> float | None:
-        """Seconds until the latest moment that was given out; negative since then."""
-        return self.state.next_at - self.state.now if self.state.next_at else None
+        """Return the seconds until the latest moment that was given out; negative since then."""
+        if self.state.next_at:
+            return self.state.next_at - self.state.now
+        return None
 
     @property
     def rests_for(self) -> float:
-        """Seconds, as the site asked."""
+        """Return for how many seconds it still rests, as the site asked."""
         return max(0.0, self.state.rest_until - self.state.now)
 
     @property
     def slower(self) -> str:
-        """What makes it slower than its limit."""
-        parts = {
-            f"rests {self.rests_for:.1f} s": self.rests_for > 0,
-            f"pace {self.state.pace:.3g}": self.state.pace < 1,
-            f"delay {self.state.delay:g} s": self.state.delay > 0,
-            f"gap {self.state.gap:.3g} s": self.state.gap > 0,
-        }
-        return ", ".join(text for text, holds in parts.items() if holds)
+        """Return what makes it slower than its limit, in words; empty for nothing."""
+        parts = []
+        if self.rests_for > 0:
+            parts.append(f"rests {self.rests_for:.1f} s")
+        if self.state.pace < 1:
+            parts.append(f"pace {self.state.pace:.3g}")
+        if self.state.delay > 0:
+            parts.append(f"delay {self.state.delay:g} s")
+        if self.state.gap > 0:
+            parts.append(f"gap {self.state.gap:.3g} s")
+        return ", ".join(parts)
 
     def cells(self) -> tuple[object, ...]:
-        pages = ", ".join(
-            f"{number:,} of {budget or 'all'}"
-            for budget, number in sorted(self.state.pages.items())
+        """Return its row in a table for people."""
+        pages = []
+        for budget, number in sorted(self.state.pages.items()):
+            pages.append(f"{number:,} of {budget or 'all'}")
+        return (
+            self.domain,
+            self.limit,
+            self.word,
+            self.granted,
+            self._latest_in_words(),
+            self.slower,
+            ", ".join(pages),
         )
+
+    def _latest_in_words(self) -> str:
         at = self.latest
-        latest = "-" if at is None else f"in {at:.1f} s" if at > 0 else f"{-at:.1f} s ago"
-        return (self.domain, self.limit, self.word, self.granted, latest, self.slower, pages)
+        if at is None:
+            return "-"
+        if at > 0:
+            return f"in {at:.1f} s"
+        return f"{-at:.1f} s ago"
 
     def document(self) -> dict[str, Any]:
-        limit = {"hits": self.rule.hits, "window": self.rule.window, "scale": self.rule.scale}
+        """Return how it stands, for `--json`."""
+        rule = self.rule
+        limit = None
+        if rule.hits is not None:
+            limit = {"hits": rule.hits, "window": rule.window, "scale": rule.scale}
         return {
             "domain": self.domain,
             "state": self.word,
-            "limit": limit if self.rule.hits is not None else None,
-            "blocked": self.rule.blocked,
-            "paused": self.rule.paused,
+            "limit": limit,
+            "blocked": rule.blocked,
+            "paused": rule.paused,
             "granted": self.granted,
             "keys": dict(self.state.keys),
             "latest_in": None if self.latest is None else round(self.latest, 3),
@@ -254,59 +292,92 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     Example: sdist throttle show example.com
     """
     names = names_of(domain or [])
-    rows, version, crawls = list[Row](), 0, list[dict[str, Any]]()
+    rows: list[Row] = []
+    version = 0
+    crawls: list[dict[str, Any]] = []
     if store := opened():
         with closing(store):
-            (rows, version), crawls = rows_of(store), heedings(store)
+            rows, version = rows_of(store)
+            crawls = heedings(store)
     if names:
-        known = {row.domain: row for row in rows}
-        if unknown := [name for name in names if name not in known]:
-            raise NothingMatched(
-                f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
-                " `sdist throttle show` lists all that is known."
-            )
-        rows = [known[name] for name in names]
-    own = [row for row in rows if row.domain != ALL]
-    limited, granted = (
-        sum(row.rule.hits is not None for row in own),
-        sum(row.granted for row in own),
-    )
-    total = {"domains": len(own), "limited": limited, **standing(own), "granted": granted}
-    documents = [row.document() for row in rows]
-    if output.document(
-        {"version": version, "domains": documents, "totals": total, "crawls": crawls}
-    ):
+        rows = _rows_named(rows, names)
+    totals = _totals(rows)
+    document = {
+        "version": version,
+        "domains": list(map(Row.document, rows)),
+        "totals": totals,
+        "crawls": crawls,
+    }
+    if output.document(document):
         return
     if not rows:
         say(
-            "No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit."
+            "No domain has a limit of its own, and none was asked for yet. `sdist throttle set` "
+            "gives one a limit."
         )
     else:
         headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
-        table(headings, [row.cells() for row in rows])
-        found = [
-            f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"
-        ]
-        say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
-        for one in crawls:
-            say(unheeded(one) or f"{one['crawl']} heeds the rules in all of its processes.")
+        table(headings, list(map(Row.cells, rows)))
+        _say_totals(totals)
+        for heeding in crawls:
+            whole = f"{heeding['crawl']} heeds the rules in all of its processes."
+            say(unheeded(heeding) or whole)
+
+
+def _rows_named(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    known = {row.domain: row for row in rows}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise NothingMatched(
+            f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
+            " `sdist throttle show` lists all that is known."
+        )
+    return [known[name] for name in names]
+
+
+def _totals(rows: Sequence[Row]) -> dict[str, int]:
+    """Return numbers of domains, and how many permits they got within their last windows."""
+    domains = 0
+    limited = 0
+    granted = 0
+    for row in rows:
+        if row.domain != ALL:
+            domains += 1
+            limited += row.rule.hits is not None
+            granted += row.granted
+    return {"domains": domains, "limited": limited, **standing(rows), "granted": granted}
+
+
+def _say_totals(totals: Mapping[str, int]) -> None:
+    pieces = [counted(totals["domains"], "domain")]
+    for kind, count in totals.items():
+        if count and kind != "domains":
+            pieces.append(f"{count:,} {kind}")
+    say(f"{', '.join(pieces)}.")
 
 
 def rows_of(store: Store) -> tuple[list[Row], int]:
-    """All domains of a store that have a rule or were asked for, the rule of all first; and the rules' version."""
+    """Return all domains of a store that have a rule or were asked for, and the rules' version.
+
+    The rule of all domains comes first.
+    """
     rules = store.rules()
     states = {state.domain: state for state in store.domain_states()}
-    names = sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name))
-    return [
-        Row(name, rules.rules, states.get(name) or DomainState(domain=name)) for name in names
-    ], rules.version
+    rows = []
+    for name in sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name)):
+        state = states.get(name) or DomainState(domain=name)
+        rows.append(Row(name, rules.rules, state))
+    return rows, rules.version
 
 
 def standing(rows: Sequence[Row]) -> dict[str, int]:
-    """How many domains stand how, one of `WORDS`; and how many are slower than their limits."""
-    own = [row for row in rows if row.domain != ALL]
-    words = Counter(row.word for row in own)
-    return {**{word: words[word] for word in WORDS}, "slowed": sum(bool(row.slower) for row in own)}
+    """Return how many domains stand how, one of `WORDS`, and how many are slower than limits."""
+    counts = {**dict.fromkeys(WORDS, 0), "slowed": 0}
+    for row in rows:
+        if row.domain != ALL:
+            counts[row.word] += 1
+            counts["slowed"] += bool(row.slower)
+    return counts
 
 
 def set_(
@@ -342,27 +413,36 @@ def set_(
     if not output.document(changed.document()):
         rule = changed.changes.get(name) or changed.before[name]
         whose = "All domains" if name == ALL else name
-        rests = ""
-        if rule.blocked:
-            rests = " It is blocked, though; `sdist throttle unblock` ends that."
-        elif rule.paused:
-            rests = " It is paused, though; `sdist throttle resume` ends that."
-        elif is_held(name, {name: rule}):
-            rests = " That leaves it none: it rests."
-        say(f"{whose}: {limit_of(rule)}.{rests} {changed.notice}")
+        say(f"{whose}: {limit_of(rule)}.{_rest_of(name, rule)} {changed.notice}")
+
+
+def _rest_of(name: str, rule: Rule) -> str:
+    """Return why nothing leaves for a domain in spite of its limit; empty where something does."""
+    if rule.blocked:
+        return " It is blocked, though; `sdist throttle unblock` ends that."
+    if rule.paused:
+        return " It is paused, though; `sdist throttle resume` ends that."
+    if is_held(name, {name: rule}):
+        return " That leaves it none: it rests."
+    return ""
 
 
 def _limited(
     name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None
 ) -> Rule:
-    """The rule with what was given of its limit."""
-    hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
+    """Return the rule with what was given of its limit."""
+    if hits is None:
+        hits = rule.hits
+    if window is None:
+        window = rule.window
+    if scale is None:
+        scale = rule.scale
     if hits is None or window is None:
         raise ConfigError(
             f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
             " To let it rest: sdist throttle pause."
         )
-    return replace(rule, hits=hits, window=window, scale=rule.scale if scale is None else scale)
+    return replace(rule, hits=hits, window=window, scale=scale)
 
 
 def unset(domain: Domains, output: Output = Output()) -> None:
@@ -413,13 +493,14 @@ def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
 
 
 def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
-    """End the pause of domains; without names, the one of all. Domains paused by name go on resting then.
+    """End the pause of domains; without names, the one of all. Domains paused by name go on \
+resting then.
 
     Example: sdist throttle resume example.com
-    """
+    """  # noqa: D205  # the summary is one line of the help
     changed = _change(names_of(domain or [ALL]), output, "Resumed", "Was not paused", paused=False)
     rules = {**changed.before, **changed.changes}
-    still = sorted(domain for domain, rule in rules.items() if rule is not None and rule.paused)
+    still = sorted(name for name, rule in rules.items() if rule is not None and rule.paused)
     if still and not output.as_json:
         say(f"Still paused: {named(still)}.")
 
@@ -456,18 +537,27 @@ def apply(
         rules = read(opened_file(stack, file).read(), shown)
     changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
-        kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
-        for domain, rule in changed.changes.items():
-            kinds[
-                "removed" if rule is None else "changed" if domain in changed.before else "new"
-            ].append(domain)
-        for kind, domains in kinds.items():
-            if domains:
-                say(f"{kind}: {named(domains)}")
-        if not changed.changes:
-            say(f"The rules are those of {shown} already.")
-        elif dry_run:
-            say(f"Nothing was changed; without --dry-run the rules would be those of {shown}.")
+        _say_applied(changed, shown, dry_run=dry_run)
+    if dry_run and changed.changes:
+        return 10
+    return 0
+
+
+def _say_applied(changed: Changed, file: str, *, dry_run: bool) -> None:
+    kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
+    for domain, rule in changed.changes.items():
+        if rule is None:
+            kinds["removed"].append(domain)
+        elif domain in changed.before:
+            kinds["changed"].append(domain)
         else:
-            say(f"The rules are those of {shown} now. {changed.notice}")
-    return 10 if dry_run and changed.changes else 0
+            kinds["new"].append(domain)
+    for kind, names in kinds.items():
+        if names:
+            say(f"{kind}: {named(names)}")
+    if not changed.changes:
+        say(f"The rules are those of {file} already.")
+    elif dry_run:
+        say(f"Nothing was changed; without --dry-run the rules would be those of {file}.")
+    else:
+        say(f"The rules are those of {file} now. {changed.notice}")

@@ -1,4 +1,4 @@
-"""Watches a crawl by its row in the store until it ends or Ctrl-C is pressed: drawn, as lines, or as its log."""
+"""Watch a crawl by its row in the store until it ends: drawn, as lines, or as its log."""
 
 import codecs
 import signal
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -44,18 +44,40 @@ from . import wording
 from .missing import missing_rows
 from .producer_process import LOG, crawl_folder, interrupt, last_words, lives
 
+#: seconds between two looks at the store
+LOOK = 0.25
+#: seconds in which a second Ctrl-C asks whether to stop the crawl
+SECOND = 3.0
+#: seconds between two looks at the process table, which are expensive
+ALIVE_EVERY = 2.0
+#: seconds for the process of an ended crawl to exit; it may still run --on-finish
+LEAVE = 75.0
+#: bytes of the producer's log that are shown at once
+PIECE = 64 * 1024
+#: lines of the picture that are not about nodes
+_OTHER_LINES = 15
+#: of the table of nodes
+_HEADINGS = ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", "")
+#: the panel of the options of watching in the help
+WATCHING = "Watching"
+#: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
+Show = Callable[[Any, float], object]
+View = AbstractContextManager[Show]
+
 
 @contextmanager
 def looked_out_for(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Callable[[float], None]]:
-    """Gives a pause of so many seconds that raises KeyboardInterrupt if Ctrl-C came, then or since the last one.
+    """Give a function that waits so many seconds, and raises KeyboardInterrupt if Ctrl-C came.
 
-    A second Ctrl-C breaks off whatever is under way: that may hang.
+    That is then, or since the last wait. A second Ctrl-C breaks off whatever is under way: that may
+    hang.
     """
-    came = pausing = False
+    came = False
+    pausing = False
 
-    def take(_number: int, _frame: FrameType | None) -> None:
+    def note_interrupt(_number: int, _frame: FrameType | None) -> None:
         nonlocal came
         if pausing or came:
             raise KeyboardInterrupt
@@ -71,28 +93,11 @@ def looked_out_for(
         finally:
             pausing = False
 
-    before = signal.signal(signal.SIGINT, take)
+    before = signal.signal(signal.SIGINT, note_interrupt)
     try:
         yield pause
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-#: seconds between two looks at the store
-LOOK = 0.25
-#: seconds in which a second Ctrl-C asks whether to stop the crawl
-SECOND = 3.0
-#: seconds between two looks at the process table, which are expensive
-ALIVE_EVERY = 2.0
-#: seconds for the process of an ended crawl to exit; it may still run --on-finish
-LEAVE = 75.0
-#: bytes of the producer's log that are shown at once
-PIECE = 64 * 1024
-#: lines of the picture that are not about nodes
-_OTHER_LINES = 15
-#: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
-Show = Callable[[Any, float], object]
-View = AbstractContextManager[Show]
 
 
 class ProducerDied(DistError):
@@ -106,29 +111,32 @@ class StillRuns(DistError):
 
 
 class PlainView:
-    """A line now and then, and at each change of state; STARTING is shown only when it lasts long."""
+    """A line now and then, and at each change of state; STARTING is shown only when it lasts."""
 
     def __init__(self) -> None:
-        self._said: tuple[float, str] | None = None
-        self._once: set[object] = set()
+        self._last_line: tuple[float, str] | None = None  #: when the last line was, and the state
+        self._said: set[object] = set()  #: keys of what is said once
 
     def show(self, subject: Crawl, now: float) -> None:
-        here = wording.state_of(told(subject))
-        last, state = self._said = self._said or (now, CrawlState.STARTING.value)
+        """Say what is new of a crawl; now: by the monotonic clock."""
+        state = wording.state_of(told(subject))
+        if self._last_line is None:
+            self._last_line = (now, CrawlState.STARTING.value)
+        last, last_state = self._last_line
         for note in wording.notes_at_start(subject.summary):
             self._say_once(note, note)
-        if subject.state.ended or (here == state and now - last < LINE_EVERY):
+        if subject.state.ended or (state == last_state and now - last < LINE_EVERY):
             return
-        self._said = (now, here)
+        self._last_line = (now, state)
         say(wording.progress_line(subject))
-        for one, line in zip(
-            subject.summary.get("stragglers") or (), wording.lagging(subject.summary), strict=True
-        ):
-            self._say_once(("job", one.get("job")), f"  {line}")
+        stragglers = subject.summary.get("stragglers") or ()
+        lines = wording.lagging(subject.summary)
+        for straggler, line in zip(stragglers, lines, strict=True):
+            self._say_once(("job", straggler.get("job")), f"  {line}")
 
     def _say_once(self, key: object, line: str) -> None:
-        if key not in self._once:
-            self._once.add(key)
+        if key not in self._said:
+            self._said.add(key)
             say(line)
 
 
@@ -136,10 +144,12 @@ class LogView:
     """The producer's log as it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
+        self._path = path
+        self._at = 0  #: bytes that were shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def show(self, subject: Crawl, now: float) -> None:
+    def show(self, _subject: Crawl, _now: float) -> None:
+        """Print what has come to the log since the last call."""
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._at)
             while piece := file.read(PIECE):
@@ -152,60 +162,56 @@ class LogView:
 def live_view(
     draw: Callable[[Any, int], RenderableType], console: Console | None = None
 ) -> Iterator[Show]:
-    """Draws in place, on standard error; draw: makes the picture of a subject for so many lines."""
+    """Draw in place, on standard error; draw: makes the picture of a subject for so many lines."""
     console = console or Console(stderr=True)
     with Live(console=console, refresh_per_second=4, auto_refresh=False, transient=True) as live:
         yield lambda subject, _now: live.update(draw(subject, console.height), refresh=True)
 
 
 def crawl_picture(crawl: Crawl, lines: int) -> Group:
+    """Draw one picture of a crawl that fits into so many lines, if it has few notes."""
     return frame(told(crawl), most_nodes=max(3, lines - _OTHER_LINES))
 
 
 def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
-    """One picture of a crawl's summary; of more nodes than `most_nodes` those in trouble are drawn, then the first."""
+    """Draw one picture of a crawl's summary.
+
+    Of more nodes than `most_nodes` those in trouble are drawn, then the first.
+    """
     colour = "yellow" if wording.rests(document) else "cyan"
     head = Text.assemble(
         (str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour)
     )
     if document.get("duration_s") is not None:
         head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
-    parts: list[RenderableType] = [
-        head,
-        *(Text(str(note), style="yellow") for note in document.get("code") or ()),
-    ]
-    parts += [remark(line) for line in wording.differing(document)]
+    parts: list[RenderableType] = [head]
+    parts += [Text(str(note), style="yellow") for note in document.get("code") or ()]
+    parts += map(remark, wording.differing(document))
     pace = [
-        *(wording.rated(document, name) for name in ("pages", "items", "failed")),
+        wording.rated(document, "pages"),
+        wording.rated(document, "items"),
+        wording.rated(document, "failed"),
         wording.outlook(document)[1],
     ]
     parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
     nodes = document.get("nodes") or ()
     if nodes:
         parts += [Text(), _nodes(nodes, most_nodes)]
-    parts += [remark(line) for line in wording.lagging(document)]
+    parts += map(remark, wording.lagging(document))
     return Group(*parts)
 
 
 def _bars(document: Mapping[str, Any]) -> Table:
-    pages, total = number(document, "index", "pages"), number(document, "index", "total")
-    done, batches = number(document, "batches", "done"), number(document, "batches", "total")
-    expected, _ = wording.outlook(document)
+    pages = number(document, "index", "pages")
+    all_pages = number(document, "index", "total")
     ended = number(document, "requests", "done")
-    good = succeeded(document)
-    gone, failed = number(document, "gone_urls"), number(document, "failed_urls")
-    missed = (f" · {gone:,} gone" if gone else "") + (f" · {failed:,} failed" if failed else "")
-    found, sent = number(document, "urls_found"), number(document, "requests", "sent")
-    whole = number(document, "outlook", "requests")
+    all_requests = number(document, "outlook", "requests")
+    done = number(document, "batches", "done")
+    batches = number(document, "batches", "total")
     rows = (
-        ("index", pages, total, _of(pages, total)),
-        (
-            "requests",
-            ended,
-            whole,
-            f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found",
-        ),
-        ("batches", done, batches, _of(done, batches)),
+        ("index", pages, all_pages, _part_of(pages, all_pages)),
+        ("requests", ended, all_requests, _requests_text(document)),
+        ("batches", done, batches, _part_of(done, batches)),
     )
     grid = Table.grid(padding=(0, 1))
     for label, value, most, text in rows:
@@ -220,32 +226,36 @@ def _bars(document: Mapping[str, Any]) -> Table:
     return grid
 
 
-def _of(value: int, whole: int) -> str:
-    return f"{value:,} of {whole:,}" if whole else f"{value:,}"
+def _requests_text(document: Mapping[str, Any]) -> str:
+    expected, _ = wording.outlook(document)
+    pieces = [f"{succeeded(document):,} done of {expected}"]
+    gone = number(document, "gone_urls")
+    if gone:
+        pieces.append(f"{gone:,} gone")
+    failed = number(document, "failed_urls")
+    if failed:
+        pieces.append(f"{failed:,} failed")
+    pieces.append(f"{number(document, 'requests', 'sent'):,} sent")
+    pieces.append(f"{number(document, 'urls_found'):,} found")
+    return " · ".join(pieces)
+
+
+def _part_of(value: int, whole: int) -> str:
+    if whole:
+        return f"{value:,} of {whole:,}"
+    return f"{value:,}"
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
+    """Draw the table of the nodes, of so many lines at most."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in (
-        "node",
-        "state",
-        "running",
-        "done",
-        "pages",
-        "/s",
-        "items",
-        "/s",
-        "errors",
-        "/s",
-        "",
-    ):
-        left = heading in {"node", "state", ""}
-        grid.add_column(heading, justify="left" if left else "right", no_wrap=heading != "")
-    shown = (
-        nodes
-        if len(nodes) <= most
-        else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
-    )
+    texts = {"node", "state", ""}
+    for heading in _HEADINGS:
+        side: Literal["left", "right"] = "left" if heading in texts else "right"
+        grid.add_column(heading, justify=side, no_wrap=heading != "")
+    shown = nodes
+    if len(nodes) > most:
+        shown = sorted(nodes, key=lambda node: node.get("state") == "up")[: most - 1]
     for node in shown:
         grid.add_row(*_cells(node))
     if len(shown) == len(nodes):
@@ -255,7 +265,8 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
 
 
 def _cells(node: Mapping[str, Any]) -> list[Text]:
-    rates, state = node.get("per_s"), str(node.get("state") or "")
+    rates = node.get("per_s")
+    state = str(node.get("state") or "")
     failed = number(node, "failed")
     return [
         Text(one_line(str(node.get("name")))),
@@ -273,12 +284,8 @@ def _cells(node: Mapping[str, Any]) -> list[Text]:
 
 
 def remark(text: str) -> Text:
-    """A text that may be long: it gives way to the other columns of a table, in whose last one it stands."""
+    """Return a text for a table's last column: a long one gives way to the other columns."""
     return Text(one_line(text), style="yellow", no_wrap=True, overflow="ellipsis")
-
-
-#: the panel of these options in the help
-WATCHING = "Watching"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,14 +310,18 @@ class WatchOptions(Output):
 
     @property
     def silent(self) -> bool:
+        """Return whether no progress is shown."""
         return self.quiet or self.no_progress
 
     def view(self, root: Path, crawl: str) -> View:
+        """Return what shows how a crawl stands: its log, a picture, lines, or nothing."""
         if self.verbose:
-            return nullcontext(LogView(crawl_folder(root, crawl) / "producer.log").show)
+            return nullcontext(LogView(crawl_folder(root, crawl) / LOG).show)
         if self.silent:
             return nullcontext(lambda _crawl, _now: None)
-        return live_view(crawl_picture) if on_terminal() else nullcontext(PlainView().show)
+        if on_terminal():
+            return live_view(crawl_picture)
+        return nullcontext(PlainView().show)
 
 
 def watch(
@@ -322,7 +333,8 @@ def watch(
 ) -> int:
     """Watch a crawl and sum it up at its end; process: its own, where this one started it.
 
-    Gives the exit code: the crawl's own, or 130 when Ctrl-C ended the watch. `ProducerDied` has the end of its log.
+    Gives the exit code: the crawl's own, or 130 when Ctrl-C ended the watch. `ProducerDied` has the
+    end of its log.
     """
     try:
         row = until_ended(root, store, crawl, watched.view(root, crawl), watched.timeout, process)
@@ -352,17 +364,22 @@ def until_ended(
     timeout: float | None,
     process: subprocess.Popen[bytes] | None,
 ) -> Crawl:
+    """Show a crawl until its end, and return its row; StillRuns after so many seconds.
+
+    process: its own, where this one started it.
+    """
     sleep = time.sleep if process is None else partial(_until_exit, process)
     with view as show, looked_out_for(sleep) as pause:
-        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
         for row in looks(root, store, crawl, process):
             show(row, time.monotonic())
             if row.state.ended:
                 break
             if time.monotonic() >= deadline:
                 raise StillRuns(
-                    f"The crawl {crawl} still runs after {wording.clock(timeout or 0)} (--timeout), and goes on without"
-                    f" this command. Come back with: sdist watch {crawl}"
+                    f"The crawl {crawl} still runs after {wording.clock(timeout or 0)} "
+                    "(--timeout), and goes on without this command. Come back with: "
+                    f"sdist watch {crawl}"
                 )
             pause(LOOK)
         return row
@@ -371,7 +388,10 @@ def until_ended(
 def looks(
     root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None
 ) -> Iterator[Crawl]:
-    """A crawl's row, as often as it is asked for; ProducerDied if its process is gone before its end."""
+    """Yield a crawl's row, as often as it is asked for.
+
+    ProducerDied if its process is gone before its end.
+    """
     look_at_process = time.monotonic()
     row = store.crawl(crawl)
     while True:
@@ -387,14 +407,14 @@ def looks(
 
 
 def _seen_row(root: Path, store: Store, crawl: str) -> Crawl:
-    """The row of a crawl that was there a moment ago."""
+    """Return the row of a crawl that was there a moment ago."""
     try:
         return store.crawl(crawl)
     except NoCrawl:
         folder = crawl_folder(root, crawl)
         raise StoreEmptied(
-            f"The store has lost the crawl {crawl} with all that was in it, so nothing can go on. Items that have come"
-            f" home are in {folder / PARTS}; {folder / LOG} tells more."
+            f"The store has lost the crawl {crawl} with all that was in it, so nothing can go on. "
+            f"Items that have come home are in {folder / PARTS}; {folder / LOG} tells more."
         ) from None
 
 
@@ -405,12 +425,13 @@ def _until_exit(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def died(root: Path, row: Crawl) -> str:
-    """Why a crawl does not go on, and how it can."""
-    end, log = last_words(root, row.id), crawl_folder(root, row.id) / "producer.log"
-    said = f"{log} ends with:\n{end}\n" if end else f"Its log {log} is empty. "
+    """Return why a crawl does not go on, and how it can."""
+    end = last_words(root, row.id)
+    log = crawl_folder(root, row.id) / LOG
+    words = f"{log} ends with:\n{end}\n" if end else f"Its log {log} is empty. "
     return (
-        f"The process of the crawl {row.id} (pid {row.pid}) is gone before the crawl was done. {said}"
-        f"Nothing that was sealed is lost; go on with: sdist resume {row.id}"
+        f"The process of the crawl {row.id} (pid {row.pid}) is gone before the crawl was done. "
+        f"{words}Nothing that was sealed is lost; go on with: sdist resume {row.id}"
     )
 
 
@@ -444,8 +465,10 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
 
 
 def alive_state(row: Crawl) -> str:
-    """The state of a crawl in a word; `died` when no process stands behind it any more.
+    """Return the state of a crawl in a word; `died` when no process stands behind it any more.
 
     A paused crawl keeps its state here, which scripts read; people see `wording.state_of`.
     """
-    return row.state.value if row.state.ended or lives(row) else DIED
+    if row.state.ended or lives(row):
+        return row.state.value
+    return DIED

@@ -25,260 +25,331 @@ USED = frozenset({"up", "draining"})
 SHOWN = 5
 #: characters of a URL or a reason that are shown
 LONGEST = 300
-
-
-def state_of(summary: Mapping[str, Any]) -> str:
-    """The state of a crawl that its summary tells, also `paused`, and `finished, 8 failed` where that is missing."""
-    return "paused" if rests(summary) else ended_in_words(summary)
-
-
-def rests(summary: Mapping[str, Any]) -> bool:
-    """Whether it is paused, and not at its end."""
-    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON
-
-
+#: values of the states of a crawl that is not at its end
 _GOES_ON = {state.value for state in CrawlState if not state.ended}
+#: how sure a total is -> the mark before it
 _SURE = {KnownTotals.AT_LEAST.value: "≥ ", KnownTotals.ESTIMATE.value: "≈ "}
-
-
-def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """How many requests there will be and how long they may take, as far as both are known: `≈ 6,000`, `≈ 45 s to go`.
-
-    `≥` is before a number that can only grow, `≈` before one that is judged by the part of the index that is walked.
-    """
-    known = summary.get("outlook") or {}
-    mark = _SURE.get(str(known.get("sure")), "")
-    expected = number(known, "requests") or number(summary, "requests", "total")
-    eta = None if rests(summary) else known.get("eta_s")
-    return f"{mark}{expected:,}", "" if eta is None else f"{mark}{clock(float(eta))} to go"
-
-
-def per_second(rates: object, name: str) -> str:
-    """A rate of a summary, as in `12/s` and `0.4/s`; nothing where there is none."""
-    value = rates.get(name) if isinstance(rates, dict) else None
-    if not value:
-        return ""
-    return f"{value:,.0f}/s" if value >= 10 else f"{value:.1f}/s"
-
-
-def clock(seconds: float) -> str:
-    """A span of time: `41 s`, `12:05` minutes, `1:02:03` hours."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return (
-        f"{minutes}:{rest:02d} min"
-        if minutes < 60
-        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
-    )
-
-
+#: the bottleneck of a forecast, for people
 _SLOWEST = {
     "index": "index pages",
     "detail": "detail pages",
     "processor": "this machine's processor (nodes run here)",
 }
+#: counts of URLs that did not go into batches -> what is said of them at the end
+_ASIDE = {
+    "offsite": "offsite",
+    "duplicate": "found twice",
+    "refused": "refused",
+    "local": "crawled by the producer",
+}
+
+
+def state_of(summary: Mapping[str, Any]) -> str:
+    """Return the state of a crawl that its summary tells.
+
+    That is also `paused`, and `finished, 8 failed` where these are missing.
+    """
+    if rests(summary):
+        return "paused"
+    return ended_in_words(summary)
+
+
+def rests(summary: Mapping[str, Any]) -> bool:
+    """Return whether the crawl is paused, and not at its end."""
+    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON
+
+
+def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how many requests there will be and how long they may take, as far as it is known.
+
+    As in `≈ 6,000`, `≈ 45 s to go`. `≥` is before a number that can only grow, `≈` before one that
+    is judged by the part of the index that is walked.
+    """
+    known = summary.get("outlook") or {}
+    mark = _SURE.get(str(known.get("sure")), "")
+    expected = number(known, "requests") or number(summary, "requests", "total")
+    to_go = ""
+    if not rests(summary) and known.get("eta_s") is not None:
+        to_go = f"{mark}{clock(float(known['eta_s']))} to go"
+    return f"{mark}{expected:,}", to_go
+
+
+def per_second(rates: object, name: str) -> str:
+    """Return a rate of a summary, as in `12/s` and `0.4/s`; nothing where there is none."""
+    value = rates.get(name) if isinstance(rates, dict) else None
+    if not value:
+        return ""
+    if value >= 10:
+        return f"{value:,.0f}/s"
+    return f"{value:.1f}/s"
+
+
+def clock(seconds: float) -> str:
+    """Return a span of time: `41 s`, `12:05 min`, `1:02:03 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d} h"
 
 
 def forecast(document: Mapping[str, Any], now: float) -> str:
-    """The forecast of `sdist plan --probe`, in a few lines; `now` in seconds since the epoch."""
-    probed, crawl, expected, seconds = (
-        document["probed"],
-        document["crawl"],
-        document["expected"],
-        document["seconds"],
-    )
-    per_page = document["targets_per_page"]
-    end = "no end can be told without the number of index pages (--pages), or --limit"
-    if seconds is not None:
-        ends = datetime.fromtimestamp(now + seconds).astimezone()
-        end = f"the crawl takes about {clock(seconds)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
-    fetched = " and ".join(
-        counted(probed[kind]["pages"], f"{kind} page") for kind in ("index", "detail")
-    )
+    """Return the forecast of `sdist plan --probe`, in a few lines; now: seconds since the epoch."""
+    heading = "Forecast"
+    if document["expected"] is not None:
+        heading += f", for about {counted(document['expected'], 'detail page')}"
+    index_pages = counted(document["probed"]["index"]["pages"], "index page")
+    detail_pages = counted(document["probed"]["detail"]["pages"], "detail page")
+    crawl = document["crawl"]
     workers = f"{counted(crawl['workers'], 'worker')} ({crawl['local']} here)"
-    return "\n".join(
-        [
-            "Forecast"
-            if expected is None
-            else f"Forecast, for about {counted(expected, 'detail page')}",
-            f"  index pages: {document['index_rate']:,.1f}/s, with {per_page:,.1f} target requests on each",
-            f"  detail pages: {document['worker_rate']:,.1f}/s of one worker that has a processor for itself",
-            f"  slowest: {_SLOWEST[document['bottleneck']]}",
-            f"  {end}",
-            f"  It rests on {fetched}, this machine's speed, and {workers}. No item was kept, and no pipeline ran.",
-        ]
+    per_page = f"{document['targets_per_page']:,.1f} target requests on each"
+    per_worker = f"{document['worker_rate']:,.1f}/s of one worker"
+    basis = f"{index_pages} and {detail_pages}, this machine's speed, and {workers}"
+    lines = [
+        heading,
+        f"  index pages: {document['index_rate']:,.1f}/s, with {per_page}",
+        f"  detail pages: {per_worker} that has a processor for itself",
+        f"  slowest: {_SLOWEST[document['bottleneck']]}",
+        f"  {_forecast_end(document['seconds'], now)}",
+        f"  It rests on {basis}. No item was kept, and no pipeline ran.",
+    ]
+    return "\n".join(lines)
+
+
+def _forecast_end(seconds: float | None, now: float) -> str:
+    if seconds is None:
+        return "no end can be told without the number of index pages (--pages), or --limit"
+    ends = datetime.fromtimestamp(now + seconds).astimezone()
+    return (
+        f"the crawl takes about {clock(seconds)}; started now, it ends at about "
+        f"{ends:%Y-%m-%d %H:%M:%S}"
     )
 
 
 def progress_line(crawl: Crawl) -> str:
-    """One line about a crawl that runs."""
+    """Return one line about a crawl that runs."""
     summary = told(crawl)
     if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
         return f"{crawl.id}: starting"
     expected, to_go = outlook(summary)
-    nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
-    up = sum(node.get("state") in USED for node in nodes)
-    total, batches = number(summary, "index", "total"), number(summary, "batches", "total")
     pieces = [
         state_of(summary),
-        f"index {number(summary, 'index', 'pages'):,}{f'/{total:,}' if total else ''}",
+        _index_piece(summary),
         f"found {number(summary, 'urls_found'):,}",
         f"sent {number(summary, 'requests', 'sent'):,}",
         f"done {succeeded(summary):,} of {expected}",
-        f"gone {number(summary, 'gone_urls'):,}" if number(summary, "gone_urls") else "",
-        f"batches {number(summary, 'batches', 'done'):,}/{batches:,}" if batches else "",
-        rated(summary, "pages"),
-        rated(summary, "items"),
-        rated(summary, "failed"),
-        to_go,
-        f"nodes {up}/{len(nodes)}" if nodes else "",
     ]
-    return f"{crawl.id}: {' · '.join(piece for piece in pieces if piece)}"
+    gone = number(summary, "gone_urls")
+    if gone:
+        pieces.append(f"gone {gone:,}")
+    batches = number(summary, "batches", "total")
+    if batches:
+        pieces.append(f"batches {number(summary, 'batches', 'done'):,}/{batches:,}")
+    pieces += [rated(summary, "pages"), rated(summary, "items"), rated(summary, "failed"), to_go]
+    nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
+    if nodes:
+        up = sum(node.get("state") in USED for node in nodes)
+        pieces.append(f"nodes {up}/{len(nodes)}")
+    return f"{crawl.id}: {' · '.join(filter(None, pieces))}"
+
+
+def _index_piece(summary: Mapping[str, Any]) -> str:
+    pages = number(summary, "index", "pages")
+    total = number(summary, "index", "total")
+    if total:
+        return f"index {pages:,}/{total:,}"
+    return f"index {pages:,}"
 
 
 def rated(summary: Mapping[str, Any], name: str) -> str:
-    """`items 1,499 (12/s)`; errors only where there are any."""
-    count = number(summary, "failed_urls") if name == "failed" else number(summary, name)
+    """Return a count with its rate, as in `items 1,499 (12/s)`; errors only where there are any."""
+    count = number(summary, "failed_urls" if name == "failed" else name)
     rate = per_second(summary.get("per_s"), name)
-    if name == "failed" and not count and not rate:
-        return ""
-    return f"{'errors' if name == 'failed' else name} {count:,}{f' ({rate})' if rate else ''}"
+    text = f"{count:,} ({rate})" if rate else f"{count:,}"
+    if name != "failed":
+        return f"{name} {text}"
+    if count or rate:
+        return f"errors {text}"
+    return ""
 
 
 def standing(crawl: Crawl) -> list[str]:
-    """How a crawl that runs stands: a line about the whole, one for each node, one for each batch that lags behind."""
+    """Return how a crawl that runs stands.
+
+    That is a line about the whole, one for each node, and one for each batch that lags behind.
+    """
     lines = [progress_line(crawl)]
-    for node in crawl.summary.get("nodes") or ():
-        rates, failed = node.get("per_s"), number(node, "failed")
-        cells = (
-            str(node.get("name")),
-            str(node.get("state") or ""),
-            jobs_of(node),
-            counted(number(node, "jobs"), "batch", "batches") + " done",
-            f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
-            f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
-            f"{f'errors {failed:,}' if failed else ''} {per_second(rates, 'failed')}".strip(),
-            str(node.get("reason") or ("is sent its batches" if node.get("unreached") else "")),
-        )
-        lines.append(f"  {' · '.join(filter(None, cells))}")
-    return [*lines, *(f"  {line}" for line in lagging(crawl.summary))]
+    lines += map(_standing_of_node, crawl.summary.get("nodes") or ())
+    lines += [f"  {line}" for line in lagging(crawl.summary)]
+    return lines
+
+
+def _standing_of_node(node: Mapping[str, Any]) -> str:
+    rates = node.get("per_s")
+    failed = number(node, "failed")
+    errors = f"errors {failed:,}" if failed else ""
+    reason = str(node.get("reason") or "")
+    if not reason and node.get("unreached"):
+        reason = "is sent its batches"
+    pieces = (
+        str(node.get("name")),
+        str(node.get("state") or ""),
+        jobs_of(node),
+        counted(number(node, "jobs"), "batch", "batches") + " done",
+        f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
+        f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
+        f"{errors} {per_second(rates, 'failed')}".strip(),
+        reason,
+    )
+    return f"  {' · '.join(filter(None, pieces))}"
 
 
 def jobs_of(node: Mapping[str, Any]) -> str:
-    """`2/4 running`, and where some wait for a process slot `2/2 running, 3 waiting`."""
-    slots, waiting = node.get("slots"), number(node, "waiting")
-    running = f"{number(node, 'running') - waiting}{f'/{slots}' if slots else ''} running"
-    return f"{running}, {waiting} waiting" if waiting else running
+    """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`."""
+    waiting = number(node, "waiting")
+    running = str(number(node, "running") - waiting)
+    if node.get("slots"):
+        running += f"/{node['slots']}"
+    if waiting:
+        return f"{running} running, {waiting} waiting"
+    return f"{running} running"
 
 
 def lagging(summary: Mapping[str, Any]) -> list[str]:
-    """The batches that are far slower than the others, a line each."""
+    """Return a line for each batch that is far slower than the others."""
     lines = []
-    for one in summary.get("stragglers") or ():
-        slower = one.get("times_slower")
+    for straggler in summary.get("stragglers") or ():
+        slower = straggler.get("times_slower")
         how = f"{slower:g} times slower than usual" if slower else "nothing is done yet"
-        lines.append(
-            f"slow: batch {one.get('batch')} on {one.get('node')} for {clock(float(one.get('for_s') or 0))}, "
-            f"{number(one, 'done'):,} of {number(one, 'of'):,} done, {how} ({one.get('job')})"
-        )
+        since = clock(float(straggler.get("for_s") or 0))
+        done = f"{number(straggler, 'done'):,} of {number(straggler, 'of'):,} done"
+        batch = f"batch {straggler.get('batch')} on {straggler.get('node')}"
+        lines.append(f"slow: {batch} for {since}, {done}, {how} ({straggler.get('job')})")
     return lines
 
 
 def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """What came of a crawl that ended, in a few lines."""
+    """Return what came of a crawl that ended, in a few lines; misses: its URLs without a result."""
     summary = told(crawl)
-    outputs = ", ".join(map(_short, summary.get("output") or ()))
-    took = (
-        f" after {clock(float(summary['duration_s']))}"
-        if summary.get("duration_s") is not None
-        else ""
-    )
-    items = counted(number(summary, "items"), "item") + (f" in {outputs}" if outputs else "")
-    pages = number(summary, "index", "pages")
-    on = f" on {counted(pages, 'index page')}" if pages else ""
-    aside = {
-        "offsite": "offsite",
-        "duplicate": "found twice",
-        "refused": "refused",
-        "local": "crawled by the producer",
-    }
-    rest = ", ".join(
-        f"{number(summary, name):,} {label}"
-        for name, label in aside.items()
-        if number(summary, name)
-    )
-    found = counted(number(summary, "urls_distinct"), "URL")
-    total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
-    whole = number(summary, "batches", "done")
-    batches = (f"{whole:,} of " if whole < total else "") + counted(total, "batch", "batches")
-    kind = "strategy" if has_strategy(crawl) else crawl.kind
-    lines = [
-        f"{kind.capitalize()} {crawl.id} {state_of(summary)}{took}: {items}.",
-        f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",
-        *_missed(summary, list(misses)),
-    ]
+    lines = [_result_line(crawl, summary), f"  {_counts_line(summary)}"]
+    lines += _missed(summary, list(misses))
+    total = number(summary, "batches", "total")
+    waiting = number(summary, "batches", "waiting")
     all_done = crawl.state is CrawlState.FINISHED and total > 0 and not waiting
     for node in summary.get("nodes") or ():
-        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        if all_done and not reason and not number(node, "jobs"):
-            reason = " (nothing was left for it)"
-        done, came = (
-            counted(number(node, "jobs"), "batch", "batches"),
-            counted(number(node, "items"), "item"),
-        )
-        lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
+        line = _node_line(node, all_done=all_done)
+        lines.append(f"  {line}")
     lines += [f"  Note: {note}" for note in notes(summary)]
     command = way_on(summary) if crawl.kind == "crawl" else ""
     if command and command not in crawl.message:
         lines.append(f"  Go on with: sdist {command}")
-    return [*lines, *([crawl.message] if crawl.message else ())]
+    if crawl.message:
+        lines.append(crawl.message)
+    return lines
+
+
+def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:
+    """Return how a crawl ended, after which time, and where its items are."""
+    kind = "strategy" if has_strategy(crawl) else crawl.kind
+    end = f"{kind.capitalize()} {crawl.id} {state_of(summary)}"
+    if summary.get("duration_s") is not None:
+        end += f" after {clock(float(summary['duration_s']))}"
+    items = counted(number(summary, "items"), "item")
+    outputs = ", ".join(map(_short, summary.get("output") or ()))
+    if outputs:
+        items += f" in {outputs}"
+    return f"{end}: {items}."
+
+
+def _counts_line(summary: Mapping[str, Any]) -> str:
+    """Return how many URLs were found, and what became of them."""
+    found = f"{counted(number(summary, 'urls_distinct'), 'URL')} found"
+    pages = number(summary, "index", "pages")
+    if pages:
+        found += f" on {counted(pages, 'index page')}"
+    total = number(summary, "batches", "total")
+    done = number(summary, "batches", "done")
+    batches = counted(total, "batch", "batches")
+    if done < total:
+        batches = f"{done:,} of {batches}"
+    others = []
+    for name, label in _ASIDE.items():
+        count = number(summary, name)
+        if count:
+            others.append(f"{count:,} {label}")
+    aside = f" ({', '.join(others)})" if others else ""
+    return f"{found}; {succeeded(summary):,} done in {batches}{aside}."
+
+
+def _node_line(node: Mapping[str, Any], *, all_done: bool) -> str:
+    """Return what a node did for a crawl that ended; all_done: no batch of it is left."""
+    reason = ""
+    if node.get("reason"):
+        reason = f" ({node.get('state')}: {node.get('reason')})"
+    elif all_done and not number(node, "jobs"):
+        reason = " (nothing was left for it)"
+    done = counted(number(node, "jobs"), "batch", "batches")
+    return f"{node.get('name')}: {done}, {counted(number(node, 'items'), 'item')}{reason}"
 
 
 def differing(summary: Mapping[str, Any]) -> list[str]:
-    """What differs from `scrapy crawl`, by name and in one line; nothing where nothing does."""
-    names = [str(one.get("name")) for one in summary.get("differences") or ()]
-    return [f"not as with scrapy crawl: {', '.join(names)}"] if names else []
+    """Return the names of what differs from `scrapy crawl`, in a line; none where nothing does."""
+    names = [str(difference.get("name")) for difference in summary.get("differences") or ()]
+    if not names:
+        return []
+    return [f"not as with scrapy crawl: {', '.join(names)}"]
 
 
 def notes_at_start(summary: Mapping[str, Any]) -> list[str]:
-    """What to know while a crawl runs: remarks on its code, and what differs from `scrapy crawl`."""
+    """Return what to know while a crawl runs.
+
+    These are remarks on its code, and what differs from `scrapy crawl`.
+    """
     return [*map(str, summary.get("code") or ()), *texts(summary.get("differences") or ())]
 
 
 def notes(summary: Mapping[str, Any]) -> list[str]:
-    """What to know of a crawl: remarks on its code, what differs from `scrapy crawl`, and warnings."""
+    """Return what to know of a crawl: the notes at its start, and its warnings."""
     return [*notes_at_start(summary), *(summary.get("warnings") or ())]
 
 
 def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many URLs of each kind gave no result, with the first of them."""
     lines = []
     for kind, name in MISSED.items():
         total = number(summary, name)
-        if not total:
-            continue
-        lines.append(f"  {total:,} {MISSES[kind]}:")
-        named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
-        lines += [
-            "    " + "  ".join(filter(None, map(_cut, (miss.get("url"), miss.get("reason")))))
-            for miss in named
-        ]
-        if total > len(named):
-            lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
+        if total:
+            named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
+            lines.append(f"  {total:,} {MISSES[kind]}:")
+            lines += map(_miss_line, named)
+            if total > len(named):
+                lines.append(
+                    f"    and {total - len(named):,} more" if named else "    (not listed)"
+                )
     if lines and summary.get("misses"):
         lines.append(f"  All of them: {_short(summary['misses'])}")
     return lines
 
 
+def _miss_line(miss: Mapping[str, Any]) -> str:
+    url = _cut(miss.get("url"))
+    reason = _cut(miss.get("reason"))
+    return "    " + "  ".join(filter(None, (url, reason)))
+
+
 def _cut(text: str | None) -> str:
-    """A text that fits on a screen; the list of misses has all of it."""
-    said = text or ""
-    return said if len(said) <= LONGEST else f"{said[:LONGEST]}… ({len(said):,} characters)"
+    """Return a text that fits on a screen; the list of misses has all of it."""
+    whole = text or ""
+    if len(whole) <= LONGEST:
+        return whole
+    return f"{whole[:LONGEST]}… ({len(whole):,} characters)"
 
 
 def _short(path: str) -> str:
-    """A path as the user would write it from here."""
+    """Return a path as the user would write it from here."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,7 @@
-"""`sdist frontier consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
+"""`sdist frontier consume`: keeps workers running at one frontier, in the foreground.
+
+Jobs that it started outlive it.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -8,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
@@ -51,7 +55,8 @@ class ConsumeOptions(SpiderOptions, Output):
     fair: Annotated[
         str | None,
         _option(
-            "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no worker to a"
+            "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). "
+            "Binds no worker to a"
             " slot.",
             metavar="KIND",
         ),
@@ -59,7 +64,8 @@ class ConsumeOptions(SpiderOptions, Output):
     loop: Annotated[
         float | None,
         _option(
-            "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
+            "Start workers every so often only; 0: once, and leave. Without it, whenever there is "
+            "work.",
             metavar="TIME",
             min=0,
         ),
@@ -94,6 +100,7 @@ class ConsumeOptions(SpiderOptions, Output):
     quiet: Quiet = False
 
     def scaling(self) -> ScalingPolicy:
+        """Return how many workers are to run, and for how long."""
         return ScalingPolicy(
             most=self.max_running,
             per_slot=self.per_slot,
@@ -103,16 +110,14 @@ class ConsumeOptions(SpiderOptions, Output):
         )
 
     def settings(self) -> dict[str, Any]:
-        """The other options as settings; options that are zero set nothing."""
-        return {
-            name: value
-            for name, value in of_options(self, "frontier consume").items()
-            if value and name != "DISTRIBUTED_GOAL_TIME"
-        } | self.delivery(Path.cwd())
+        """Return the other options as settings; options that are zero set nothing."""
+        given = of_options(self, "frontier consume")
+        given.pop("DISTRIBUTED_GOAL_TIME", None)
+        return {name: given[name] for name in given if given[name]} | self.delivery(Path.cwd())
 
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""
-        asked = {
+        options = {
             "--prefix": self.slots,
             "--fair": self.fair,
             "--loop": self.loop is not None,
@@ -120,25 +125,28 @@ class ConsumeOptions(SpiderOptions, Output):
             "--max-requests": self.max_requests,
             "--idle": self.idle,
         }
-        there = [name for name, it in asked.items() if it]
-        if there:
+        given = [name for name in options if options[name]]
+        if given:
             raise ConfigError(
-                f"The rows of {self.frontier} are arguments, and each is a job of its own: {', '.join(there)} is for"
-                " workers that lease requests. Leave it out."
+                f"The rows of {self.frontier} are arguments, and each is a job of its own: "
+                f"{', '.join(given)} is for workers that lease requests. Leave it out."
             )
 
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
+        """Return the files that the items go to; ConfigError where this command does not wait."""
         outputs = super().outputs(folder)
         if outputs and self.loop == 0:
             raise ConfigError(
-                "--loop 0 leaves before any items are home, so there is nothing to write to -o. Leave one of the two"
-                f" out; `sdist items merge {self.frontier} -o FILE` makes the file of what has come home later."
+                "--loop 0 leaves before any items are home, so there is nothing to write to -o. "
+                f"Leave one of the two out; `sdist items merge {self.frontier} -o FILE` makes the "
+                "file of what has come home later."
             )
         return outputs
 
 
 def consume(context: Context, wanted: ConsumeOptions) -> int:
-    """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
+    """Keep workers of a spider running at a frontier until nothing is left, and bring the items \
+home.
 
     Without -o they go to FRONTIER.jl in this folder. The code is uploaded to nodes
     that lack it. Workers are jobs that lease one batch after the other. They go on
@@ -152,7 +160,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
     and dead after DISTRIBUTED_MAX_ATTEMPTS.
 
     Example: sdist frontier consume article shop --prefix p --max-running 8 -o items.jl
-    """
+    """  # noqa: D205  # the summary is one line of the help
     with stdout_for(wanted.add_to, wanted.overwrite, context, taken=wanted.as_json) as (
         add_to,
         overwrite,
@@ -164,29 +172,19 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
     outputs = wanted.outputs(Path.cwd())
     checked_labels(wanted.label)
     store, row = opened(context, wanted.frontier)
-    if row.kind != "frontier":
-        raise ConfigError(
-            f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume {row.id}` starts that"
-            " again."
-        )
-    if lives(row):
-        raise ConfigError(
-            f"Process {row.pid} on {row.host} keeps the workers of the frontier {row.id} running already; two would"
-            f" start too many. `sdist status {row.id}` says how it stands; `kill -INT {row.pid}` there ends it."
-        )
+    _check_unmanaged(row)
     own = store.own_crawl(row.id)
     if has_strategy(own):
         raise ConfigError(
-            f"{row.id} is a crawling strategy's, and its workers run beside a process of that: `sdist strategy run`."
-            f" `sdist strategy status {row.id}` says how it stands."
+            f"{row.id} is a crawling strategy's, and its workers run beside a process of that: "
+            f"`sdist strategy run`. `sdist strategy status {row.id}` says how it stands."
         )
     rows = has_arguments(own)
     if rows:
         wanted.check_rows()
     backlog = store.backlog(row.id)
-    if wanted.slots is not None and not (
-        backlog.standing or backlog.producers
-    ):  # else it may still be filled
+    may_be_filled = backlog.standing or backlog.producers
+    if wanted.slots is not None and not may_be_filled:
         with_prefix(slots_in(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
@@ -194,6 +192,21 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
         for line in wording.closing(ended, missing_rows(store, context.root, ended)):
             put(line)
     return code
+
+
+def _check_unmanaged(row: Crawl) -> None:
+    """Refuse a crawl, and a frontier whose workers another process keeps running."""
+    if row.kind != "frontier":
+        raise ConfigError(
+            f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume "
+            f"{row.id}` starts that again."
+        )
+    if lives(row):
+        raise ConfigError(
+            f"Process {row.pid} on {row.host} keeps the workers of the frontier {row.id} running "
+            f"already; two would start too many. `sdist status {row.id}` says how it stands; "
+            f"`kill -INT {row.pid}` there ends it."
+        )
 
 
 def _manage(
@@ -204,9 +217,14 @@ def _manage(
     rows: bool,
     before: tuple[int | None, str],
 ) -> int:
+    """Keep the workers running; gives the exit code.
+
+    rows: the frontier has arguments of jobs; before: process id and machine of the last manager.
+    """
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
-    given, args = settings_in(wanted.setting), pairs("-a", wanted.arg)
+    given = settings_in(wanted.setting)
+    args = pairs("-a", wanted.arg)
     refuse_secrets(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
     ours = {
@@ -231,14 +249,17 @@ def _manage(
 
 
 def kept_running(process: "ConsumeProcess", frontier: str, *, quiet: bool) -> int:
-    """Run the process to its end, and say meanwhile how it stands and what it warns of; gives its exit code."""
+    """Run the process to its end, and say meanwhile how it stands and what it warns of.
+
+    Gives its exit code.
+    """
     import asyncio
 
-    def look_on(summary: dict[str, Any]) -> None:
+    def show_progress(summary: dict[str, Any]) -> None:
         if summary["batches"]["total"]:  # it has been looked at
             show(_line(frontier, summary))
 
-    process.show = look_on
+    process.show = show_progress
     silence = nullcontext(lambda _: None)
     with announced(), silence if quiet else waiting() as show:
         return asyncio.run(process.run())
@@ -247,8 +268,10 @@ def kept_running(process: "ConsumeProcess", frontier: str, *, quiet: bool) -> in
 @contextmanager
 def announced() -> Iterator[None]:
     """Within this, what the program warns of is a line for people."""
-    logger, announcer = logging.getLogger("scrapyd_dist"), _Announcer(level=logging.WARNING)
-    propagated, logger.propagate = logger.propagate, False
+    logger = logging.getLogger("scrapyd_dist")
+    announcer = _Announcer(level=logging.WARNING)
+    propagated = logger.propagate
+    logger.propagate = False
     logger.addHandler(announcer)
     try:
         yield
@@ -258,15 +281,21 @@ def announced() -> Iterator[None]:
 
 
 def _line(frontier: str, summary: dict[str, Any]) -> str:
+    workers = 0
+    up = 0
     nodes = summary.get("nodes") or ()
+    for node in nodes:
+        workers += node.get("running", 0)
+        up += node.get("state") in wording.USED
+    unsent = number(summary, "requests", "total") - number(summary, "requests", "sent")
     pieces = [
-        counted(sum(node.get("running", 0) for node in nodes), "worker"),
-        f"waiting {number(summary, 'requests', 'total') - number(summary, 'requests', 'sent'):,}",
+        counted(workers, "worker"),
+        f"waiting {unsent:,}",
         f"done {number(summary, 'requests', 'done'):,}",
         f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
         wording.rated(summary, "items"),
         wording.rated(summary, "failed"),
-        f"nodes {sum(node.get('state') in wording.USED for node in nodes)}/{len(nodes)}",
+        f"nodes {up}/{len(nodes)}",
     ]
     return f"{frontier}: {' · '.join(filter(None, pieces))}"
 
@@ -275,6 +304,7 @@ class _Announcer(logging.Handler):
     """Shows a log record as a line for people."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Complain of what the record says, and of its exception."""
         error = record.exc_info[1] if record.exc_info else None
         text = record.getMessage()
         if error is not None and str(error) not in text:

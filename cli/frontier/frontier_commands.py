@@ -1,11 +1,13 @@
-"""`sdist frontier add`, `move`, `prioritise`, `requeue`, `delete`: what fills the slots of a frontier, or empties them.
+"""`sdist frontier add`, `move`, `prioritise`, `requeue`, `delete`: fill slots, or empty them.
 
-A row of a list that is no request is reported and skipped; a batch that a worker has is left as it is.
+A row of a list that is no request is reported and skipped; a batch that a worker has is left as it
+is.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -22,7 +24,13 @@ from scrapyd_dist.batches import (
     check_crawl_name,
 )
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import MAX_PRIORITY, OTHER_SPIDER, NewBatch, check_slot_name
+from scrapyd_dist.frontier.backlog import (
+    MAX_PRIORITY,
+    OTHER_SPIDER,
+    NewBatch,
+    SlotCount,
+    check_slot_name,
+)
 from scrapyd_dist.frontier.intake import (
     FrontierIntake,
     FrontierProducer,
@@ -54,13 +62,19 @@ from .frontier_list import (
     with_prefix,
 )
 
-if TYPE_CHECKING:  # it loads Scrapy
+if TYPE_CHECKING:  # they load Scrapy
+    from scrapy.settings import Settings
     from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport
 
-#: seconds between two lines about how far it is, and in which none is needed
-TELL, QUICK = 10.0, 2.0
-#: batches that are named where they were left, and slots that are shown before they are deleted
-BATCHES_NAMED, SLOTS_SHOWN = 5, 20
+#: seconds between two lines about how far it is
+TELL = 10.0
+#: seconds in which none is needed
+QUICK = 2.0
+#: batches that are named where they were left
+BATCHES_NAMED = 5
+#: slots that are shown before they are deleted
+SLOTS_SHOWN = 20
+#: the panel of options about slots in the help
 _SLOTS = "Slots"
 
 
@@ -118,7 +132,8 @@ def add(
     ] = None,
     output: Output = Output(),
 ) -> int:
-    """Add requests to a frontier, which is made if there is none; what it has seen before is left out.
+    """Add requests to a frontier, which is made if there is none; what it has seen before is \
+left out.
 
     A list of URLs, one per line; JSON lines, each a URL or an object with url,
     method, headers, body, callback, cb_kwargs, meta, priority and the like; or
@@ -131,38 +146,22 @@ def add(
     then starts a job for each.
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
-    """
-    asked = {
-        "DISTRIBUTED_SLOTS": slots,
-        "DISTRIBUTED_SLOT_PREFIX": prefix,
-        "DISTRIBUTED_SLOT_BY": slot_by,
-    }
-    asked = {name: it for name, it in asked.items() if it is not None}
-    if spider_callback is not None and not spider_callback.isidentifier():
-        raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
+    """  # noqa: D205  # the summary is one line of the help
     arguments = as_ == "arguments"
-    if arguments and (spider_callback is not None or asked):
-        raise ConfigError(
-            "--as arguments: rows of arguments have no callback and no slots. Leave these options out."
-        )
+    slot_settings = _slot_settings(slots, prefix, slot_by)
+    _check_rows(spider_callback, slot_settings, arguments=arguments)
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
-    from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
-    from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
-    root, kind = context.root, format_ or format_of(file)
+    root = context.root
+    kind = format_ or format_of(file)
     with ExitStack() as stack:
         listed = rows(opened_file(stack, file), kind=kind, column=column, arguments=arguments)
-        settings = frontier_list.settings_of({"DISTRIBUTED_MODE": "pull", **asked})
+        settings = frontier_list.settings_of({"DISTRIBUTED_MODE": "pull", **slot_settings})
         complain_each(complaints(settings))
-        key, project = key_of(root), find_project(settings).name
-        if arguments:
-            read = argument_reader(priority)
-        else:
-            routing = SlotRouting.from_settings(settings, project=project)
-            read = request_reader(
-                settings, routing, key=key, callback=spider_callback, priority=priority
-            )
+        key = key_of(root)
+        project = find_project(settings).name
+        read = _row_reader(settings, project, key, spider_callback, priority, arguments=arguments)
         store = context.new_store
         producer = FrontierProducer(
             store=store,
@@ -173,24 +172,77 @@ def add(
             key=None if arguments else key,  # a job's arguments can be read on its node anyway
             arguments=arguments,
         )
-        if standing is not None:
-            row = open_frontier(
-                store,
-                frontier,
-                project=project,
-                now=time.time(),
-                standing=standing,
-                arguments=arguments,
-            )
-            if row.standing is not standing:
-                store.update_crawl(row.id, standing=standing)
+        _set_standing(store, producer, standing=standing)
         account, interrupted = _fill(producer, read, listed)
-    if account.added and not (arguments or spider_callback or kind == "jsonl" or output.as_json):
+    has_target = arguments or spider_callback or kind == "jsonl"
+    if account.added and not (has_target or output.as_json):
         say(
-            "Pages of bare URLs go to the target that the settings name, else to the spider's only rule that ends at a"
-            " page, else to parse(); --spider-callback NAME says which method it is."
+            "Pages of bare URLs go to the target that the settings name, else to the spider's only "
+            "rule that ends at a page, else to parse(); --spider-callback NAME says which method "
+            "it is."
         )
-    return _tell(frontier, account, interrupted=interrupted, output=output)
+    return _report(frontier, account, interrupted=interrupted, output=output)
+
+
+def _check_rows(callback: str | None, slot_settings: Mapping[str, Any], *, arguments: bool) -> None:
+    """Refuse a callback that is none, and options for requests where rows are arguments."""
+    if callback is not None and not callback.isidentifier():
+        raise ConfigError(f"--spider-callback {callback!r} cannot be the name of a method.")
+    if arguments and (callback is not None or slot_settings):
+        raise ConfigError(
+            "--as arguments: rows of arguments have no callback and no slots. Leave these options "
+            "out."
+        )
+
+
+def _slot_settings(slots: int | None, prefix: str | None, slot_by: str | None) -> dict[str, Any]:
+    """Return the options that are given, as settings."""
+    settings: dict[str, Any] = {}
+    if slots is not None:
+        settings["DISTRIBUTED_SLOTS"] = slots
+    if prefix is not None:
+        settings["DISTRIBUTED_SLOT_PREFIX"] = prefix
+    if slot_by is not None:
+        settings["DISTRIBUTED_SLOT_BY"] = slot_by
+    return settings
+
+
+def _row_reader(
+    settings: "Settings",
+    project: str,
+    key: bytes,
+    callback: str | None,
+    priority: int,
+    *,
+    arguments: bool,
+) -> "RowReader":
+    """Return what makes a request, or the arguments of a job, of a row."""
+    from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
+    from scrapyd_dist.middlewares.slot_routing import SlotRouting
+
+    if arguments:
+        return argument_reader(priority)
+    routing = SlotRouting.from_settings(settings, project=project)
+    return request_reader(settings, routing, key=key, callback=callback, priority=priority)
+
+
+def _set_standing(store: Store, producer: FrontierProducer, *, standing: bool | None) -> None:
+    """Note whether the frontier waits for more for ever, where that is said.
+
+    The frontier is made if there is none.
+    """
+    if standing is None:
+        return
+    row = open_frontier(
+        store,
+        producer.frontier,
+        project=producer.project,
+        now=time.time(),
+        standing=standing,
+        arguments=producer.arguments,
+    )
+    if row.standing is not standing:
+        store.update_crawl(row.id, standing=standing)
 
 
 def _fill(
@@ -209,9 +261,12 @@ def _fill(
     return account, False
 
 
-def _tell(frontier: str, account: "WorklistImport", *, interrupted: bool, output: Output) -> int:
+def _report(frontier: str, account: "WorklistImport", *, interrupted: bool, output: Output) -> int:
+    """Say how many rows were added, and what is wrong with others; gives the exit code."""
+    bad_rows = []
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
+        bad_rows.append({"line": row.line, "reason": row.reason})
     if account.bad > len(account.told):
         complain(f"and {account.bad - len(account.told):,} more rows like these.")
     document = {
@@ -220,38 +275,46 @@ def _tell(frontier: str, account: "WorklistImport", *, interrupted: bool, output
         "added": account.added,
         "duplicate": account.duplicate,
         "bad": account.bad,
-        "bad_rows": [{"line": row.line, "reason": row.reason} for row in account.told],
+        "bad_rows": bad_rows,
         "interrupted": interrupted,
     }
     if not output.document(document):
-        asides = {"there before": account.duplicate, "no requests": account.bad}
-        told = "".join(f", {number:,} {what}" for what, number in asides.items() if number)
-        say(
-            f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}."
-        )
+        say(_summary(frontier, account))
     if interrupted:
         say("Interrupted; the same command adds the rest, and leaves out what is there.")
         return INTERRUPTED
-    some = account.added or account.duplicate
-    return 0 if not account.bad else 3 if some else 1
+    if not account.bad:
+        return 0
+    if account.added or account.duplicate:
+        return PARTIAL
+    return 1
+
+
+def _summary(frontier: str, account: "WorklistImport") -> str:
+    pieces = [f"{counted(account.added, 'request')} added to {frontier}"]
+    if account.duplicate:
+        pieces.append(f"{account.duplicate:,} there before")
+    if account.bad:
+        pieces.append(f"{account.bad:,} no requests")
+    return f"{', '.join(pieces)}, of {counted(account.rows, 'row')}."
 
 
 @dataclass(kw_only=True)
 class BatchWalk:
     """What became of the batches."""
 
-    total: int
+    total: int  #: batches that no worker had at the beginning
     done: list[Batch] = field(default_factory=list)
     left: list[Batch] = field(default_factory=list)  #: that workers have
     interrupted: bool = False
 
     @property
     def requests(self) -> int:
-        """In the batches that are done."""
+        """Return the number of requests in the batches that are done."""
         return sum(batch.size for batch in self.done)
 
     def words(self) -> tuple[str, str]:
-        """What is done: so many requests, so many batches."""
+        """Return what is done: so many requests, so many batches."""
         return counted(self.requests, "request"), counted(len(self.done), "batch", "batches")
 
     def end(self, output: Output, document: dict[str, Any], sentence: str) -> int:
@@ -266,32 +329,45 @@ class BatchWalk:
         if not output.document({**document, **counts}):
             say(sentence)
         if left:
-            named = some_of([str(number) for number in left], BATCHES_NAMED)
+            named = some_of(list(map(str, left)), BATCHES_NAMED)
             say(
-                f"Left as they are, because workers have them now: batch {named}. Say the same again later."
+                f"Left as they are, because workers have them now: batch {named}. Say the same "
+                "again later."
             )
         if self.interrupted:
             say(
-                f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on."
+                f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command "
+                "goes on."
             )
-        return INTERRUPTED if self.interrupted else PARTIAL if left else 0
+            return INTERRUPTED
+        if left:
+            return PARTIAL
+        return 0
 
 
 def check_no_strategy(row: Crawl) -> None:
-    """Refuse to change batches behind the back of a strategy, whose links would wait for ever for what is lost."""
+    """Refuse to change batches behind a strategy's back: its links would wait for ever."""
     if has_strategy(row):
         raise ConfigError(
-            f"{row.id} is a crawling strategy's, which alone decides what is requested, and when. `sdist strategy reset"
-            f" {row.id}` forgets all that it knows, and `sdist frontier delete {row.id} --all` removes it as a whole."
+            f"{row.id} is a crawling strategy's, which alone decides what is requested, and when. "
+            f"`sdist strategy reset {row.id}` forgets all that it knows, and `sdist frontier "
+            f"delete {row.id} --all` removes it as a whole."
         )
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
-    """Do it to each batch that no worker has; doing: as a word, deleted.
+    """Take the step with each batch that no worker has; doing: as a word, deleted.
 
-    `StepRefused` and `NothingMatched` of a step say that a worker was faster, or has ended the batch meanwhile.
+    `StepRefused` and `NothingMatched` of a step say that a worker was faster, or has ended the
+    batch meanwhile.
     """
-    idle = [batch for batch in batches if batch.state not in OUT]
+    idle = []
+    leased = []
+    for batch in batches:
+        if batch.state in OUT:
+            leased.append(batch)
+        else:
+            idle.append(batch)
     made = BatchWalk(total=len(idle))
     with looked_out_for() as pause, waiting(TELL, first=TELL) as show:
         for batch in idle:
@@ -307,7 +383,7 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
             else:
                 made.done.append(batch)
             show(f"{len(made.done):,} of {made.total:,} batches {doing}")
-    made.left += [batch for batch in batches if batch.state in OUT]
+    made.left += leased
     return made
 
 
@@ -326,7 +402,8 @@ def move(
     by: Annotated[
         Literal["fingerprint", "domain"],
         option(
-            "Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."
+            "Spread requests by their fingerprint, or keep each site (fingerprint, domain) "
+            "together."
         ),
     ] = "fingerprint",
     uniform: Annotated[
@@ -341,7 +418,8 @@ def move(
     ] = None,
     output: Output = Output(),
 ) -> int:
-    """Move what waits in some slots of a frontier to others: split slots, join them, or put one batch away.
+    """Move what waits in some slots of a frontier to others: split slots, join them, or put one \
+batch away.
 
     Workers and producers may go on meanwhile. A batch is moved in one step, so
     nothing is lost or doubled when the command is interrupted, and the same
@@ -353,19 +431,21 @@ def move(
 
     Example: sdist frontier move shop p q 8 --by domain
     Example: sdist frontier move shop --batch 7 poison
-    """
+    """  # noqa: D205  # the summary is one line of the help
     check_own_slot(source)
     if batch is not None:
         if dest is not None or uniform:
             raise ConfigError(
-                "--batch moves one batch into one slot: sdist frontier move FRONTIER --batch NUMBER DEST. Leave out"
+                "--batch moves one batch into one slot: sdist frontier move FRONTIER --batch "
+                "NUMBER DEST. Leave out"
                 " what belongs to moving whole slots."
             )
         _put_alone(context, frontier, batch, source, output)
         return 0
     if dest is None or slots is None:
         raise ConfigError(
-            "Name the slots to empty, the slots to fill and how many: sdist frontier move FRONTIER PREFIX DEST N."
+            "Name the slots to empty, the slots to fill and how many: sdist frontier move "
+            "FRONTIER PREFIX DEST N."
             " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
         )
     check_own_slot(dest)
@@ -379,26 +459,25 @@ def _move_slots(
     root = context.root
     store, whole = opened(context, frontier)
     check_no_strategy(whole)
-    found = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
-    names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
+    slots = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
+    names = {count.slot for count in slots if not count.slot.startswith(OTHER_SPIDER)}
     turn = cycle(goal.names())
 
     def cut(batch: Batch) -> None:
         if uniform:  # each batch as it is into the next slot
             _put(store, frontier, batch, next(turn))
             return
-        values, prints = (
-            requests_in(store, root, frontier, batch),
-            store.batch_fingerprints(frontier, batch.number),
-        )
+        values = requests_in(store, root, frontier, batch)
+        prints = store.batch_fingerprints(frontier, batch.number)
         parts = in_slots(values, prints, goal, batch.priority, key_of(root))
         if [part.slot for part in parts] != [batch.slot]:
             store.split(frontier, batch.number, parts)
 
-    made = walk(
-        [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names], cut, "moved"
-    )
-    filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
+    stored = store.batches(frontier, WAITING | OUT)
+    made = walk([batch for batch in stored if batch.slot in names], cut, "moved")
+    filled = f"{goal.prefix}0"
+    if goal.number > 1:
+        filled += f" … {goal.prefix}{goal.number - 1}"
     requests, batches = made.words()
     return made.end(
         output,
@@ -408,7 +487,7 @@ def _move_slots(
 
 
 def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
-    """The batch that has taken its place, in that slot."""
+    """Return the batch that has taken its place, in that slot."""
     payload = store.payload(frontier, batch.number)
     new = NewBatch(payload=payload, size=batch.size, slot=slot, priority=batch.priority)
     return store.split(frontier, batch.number, [new])[0]
@@ -421,22 +500,24 @@ def in_slots(
     priority: int,
     key: bytes,
 ) -> list[NewBatch]:
-    """Requests of one batch as batches, one for each slot that some of them belong to.
+    """Return requests of one batch as batches, one for each slot that some of them belong to.
 
-    prints: their fingerprints; none where the batch was sealed by a crawl, which keeps them elsewhere. What stands for
-    them then only decides the slot. key: the Fernet key for what must be hidden.
+    prints: their fingerprints; none where the batch was sealed by a crawl, which keeps them
+    elsewhere. What stands for them then only decides the slot. key: the Fernet key for what must be
+    hidden.
     """
     known = list(prints)
     if len(prints) != len(values):
         known = [json.dumps(value, sort_keys=True).encode() for value in values]
-    found = [
-        FrontierIntake(
-            value=value, fingerprint=one, slot=goal.of(value["url"], one), priority=priority
-        )
-        for value, one in zip(values, known, strict=True)
-    ]
-    parts = pack(found, size=len(found), key=key)
-    return parts if known == list(prints) else [replace(part, fingerprints=()) for part in parts]
+    requests = []
+    for value, fingerprint in zip(values, known, strict=True):
+        slot = goal.of(value["url"], fingerprint)
+        request = FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=priority)
+        requests.append(request)
+    parts = pack(requests, size=len(requests), key=key)
+    if known == list(prints):
+        return parts
+    return [replace(part, fingerprints=()) for part in parts]
 
 
 def _put_alone(context: Context, frontier: str, number: int, slot: str, output: Output) -> None:
@@ -444,27 +525,7 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
     check_slot_name(slot)
     store, whole = opened(context, frontier)
     check_no_strategy(whole)
-    row = next((one for one in store.batches(frontier) if one.number == number), None)
-    if row is None:
-        raise NothingMatched(
-            f"The frontier {frontier} has no batch {number}. `sdist crawls batches {frontier}` lists all."
-        )
-    check_own_slot(row.slot)
-    if row.state in OUT:
-        out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
-        jobs = [
-            f"the job {one.worker or one.job} on {one.node}"
-            for one in store.attempts(frontier, out)
-            if one.batch == number
-        ]
-        raise ConfigError(
-            f"Batch {number} of {frontier} cannot be moved now: {jobs[-1] if jobs else 'a worker'} has it. When that"
-            " has ended it, or its lease has run out, say the same again."
-        )
-    if row.state not in {*WAITING, BatchState.DEAD}:
-        raise ConfigError(
-            f"Batch {number} of {frontier} is {row.state.value}: nothing of it waits any more."
-        )
+    row = _movable_batch(store, frontier, number)
     new = _put(store, frontier, row, slot)
     document = {
         "frontier": frontier,
@@ -475,6 +536,38 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
     }
     if not output.document(document):
         say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
+
+
+def _movable_batch(store: Store, frontier: str, number: int) -> Batch:
+    """Return the batch of this number; an error where there is none that can be moved."""
+    numbered = {batch.number: batch for batch in store.batches(frontier)}
+    row = numbered.get(number)
+    if row is None:
+        raise NothingMatched(
+            f"The frontier {frontier} has no batch {number}. `sdist crawls batches {frontier}` "
+            "lists all."
+        )
+    check_own_slot(row.slot)
+    if row.state in OUT:
+        raise ConfigError(
+            f"Batch {number} of {frontier} cannot be moved now: {_holder(store, frontier, number)} "
+            "has it. When that has ended it, or its lease has run out, say the same again."
+        )
+    if row.state not in {*WAITING, BatchState.DEAD}:
+        raise ConfigError(
+            f"Batch {number} of {frontier} is {row.state.value}: nothing of it waits any more."
+        )
+    return row
+
+
+def _holder(store: Store, frontier: str, number: int) -> str:
+    """Return the job that has a batch now, in words."""
+    out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
+    holder = "a worker"
+    for attempt in store.attempts(frontier, out):
+        if attempt.batch == number:
+            holder = f"the job {attempt.worker or attempt.job} on {attempt.node}"
+    return holder
 
 
 def prioritise(
@@ -508,19 +601,33 @@ def prioritise(
     check_no_strategy(whole)
     if prefix is not None:
         with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
-    there = [one for one in store.batches(frontier, WAITING) if one.slot.startswith(prefix or "")]
-    wanted = {one.number: one.size for one in there if not batch or one.number in batch}
-    if others := sorted(set(batch or ()) - wanted.keys()):
+    sizes = _sizes_of_waiting(store, frontier, prefix or "", batch)
+    others = sorted(set(batch or ()) - sizes.keys())
+    if others:
         raise NothingMatched(
             f"Of {frontier}, {', '.join(map(str, others))} do not wait; nothing was done."
         )
-    changed = store.prioritise(frontier, list(wanted), to)
-    requests = sum(wanted[number] for number in changed)
-    if not output.document(
-        {"frontier": frontier, "priority": to, "batches": changed, "requests": requests}
-    ):
-        told = f"{counted(len(changed), 'batch', 'batches')} with {counted(requests, 'request')}"
-        say(f"{told} of {frontier} have the priority {to} now.")
+    changed = store.prioritise(frontier, list(sizes), to)
+    requests = sum(sizes[number] for number in changed)
+    document = {"frontier": frontier, "priority": to, "batches": changed, "requests": requests}
+    if not output.document(document):
+        batches = f"{counted(len(changed), 'batch', 'batches')} with {counted(requests, 'request')}"
+        say(f"{batches} of {frontier} have the priority {to} now.")
+
+
+def _sizes_of_waiting(
+    store: Store, frontier: str, prefix: str, numbers: Sequence[int] | None
+) -> dict[int, int]:
+    """Return how many requests each batch has that waits in slots with this prefix.
+
+    numbers: only these batches; none: all.
+    """
+    sizes: dict[int, int] = {}
+    for row in store.batches(frontier, WAITING):
+        number = row.number
+        if row.slot.startswith(prefix) and (not numbers or number in numbers):
+            sizes[number] = row.size
+    return sizes
 
 
 def requeue(
@@ -545,32 +652,57 @@ def requeue(
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
     store, whole = opened(context, frontier)
     check_no_strategy(whole)
-    dead = store.batches(frontier, {BatchState.DEAD})
+    dead = {row.number: row.size for row in store.batches(frontier, {BatchState.DEAD})}
     missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
-    there = missed | {one.number for one in dead}
-    if others := sorted(set(batch or ()) - there):
-        raise NothingMatched(
-            f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; nothing was done."
-            f" `sdist crawls batches {frontier} --state dead` lists those that are."
-        )
-    if not there:
-        raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
-    wanted = [one for one in dead if not batch or one.number in batch]
-    back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
+    _check_retriable(frontier, batch or (), missed | dead.keys())
+    requeued = _requeue_dead(store, frontier, dead, batch)
     urls = try_again(store, context.root, frontier, kinds, batch or ())
-    again = [one for one in wanted if one.number in back]
-    requests, numbers = sum(one.size for one in again), [one.number for one in again]
-    if output.document(
-        {"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}
-    ):
-        return
-    told = (
-        [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"]
-        if again
-        else []
-    )
-    told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
-    say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
+    requests = sum(requeued.values())
+    document = {
+        "frontier": frontier,
+        "batches": list(requeued),
+        "requests": requests,
+        "urls": urls,
+    }
+    if not output.document(document):
+        _say_requeued(frontier, len(requeued), requests, urls)
+
+
+def _say_requeued(frontier: str, batches: int, requests: int, urls: int) -> None:
+    pieces = []
+    if batches:
+        numbers = counted(batches, "batch", "batches")
+        pieces.append(f"{numbers} with {counted(requests, 'request')}")
+    if urls:
+        pieces.append(f"{counted(urls, 'request')} of batches that are done")
+    say(f"{' and '.join(pieces) or 'Nothing'} waits again in {frontier}.")
+
+
+def _requeue_dead(
+    store: Store, frontier: str, dead: Mapping[int, int], numbers: Sequence[int] | None
+) -> dict[int, int]:
+    """Let dead batches wait again, and give those that do, with their numbers of requests.
+
+    dead: number of a batch -> its requests; numbers: only these batches, none: all.
+    """
+    wanted = [number for number in dead if not numbers or number in numbers]
+    if not wanted:
+        return {}
+    requeued = set(store.requeue(frontier, wanted))
+    return {number: dead[number] for number in wanted if number in requeued}
+
+
+def _check_retriable(frontier: str, numbers: Sequence[int], retriable: AbstractSet[int]) -> None:
+    """Refuse batches that cannot be tried again, and where there is nothing to try again."""
+    others = sorted(set(numbers) - retriable)
+    if others:
+        raise NothingMatched(
+            f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; "
+            f"nothing was done. `sdist crawls batches {frontier} --state dead` lists those that "
+            "are."
+        )
+    if not retriable:
+        raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
 
 
 def delete(
@@ -591,57 +723,84 @@ def delete(
     """
     if (prefix is None) is not all_:
         raise ConfigError(
-            "Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two."
+            "Name what to delete: --prefix P for slots, or --all for the whole frontier. One of "
+            "the two."
         )
     if prefix == "":
         raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
     store, row = opened(context, frontier)
-    if all_:
-        if row.kind != "frontier":
-            raise ConfigError(
-                f"{row.id} is a crawl, and goes as a whole by `sdist crawls clean {row.id}`."
-            )
-        check_idle(store, row)
+    if prefix is None:
+        _check_removable(store, row)
     else:
         check_no_strategy(row)
     counts = slots_in(store.backlog(frontier))
-    if not all_:
-        counts = with_prefix(counts, frontier, prefix or "")
-    slots, total = counted(len(counts), "slot"), total_of(counts)
+    if prefix is not None:
+        counts = with_prefix(counts, frontier, prefix)
     if not yes:
-        what = f"{slots} of {frontier}"
-        told = (
-            ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number)
-            or "no requests"
+        _confirm_deletion(frontier, counts)
+    document: dict[str, Any] = {
+        "frontier": frontier,
+        "slots": list(map(slot_document, counts)),
+    }
+    if prefix is not None:
+        return _delete_slots(store, frontier, counts, document, output)
+    remove(store, context.root, row)
+    document |= {
+        "batches": batches_in(counts),
+        "requests": sum(total_of(counts).values()),
+        "left": [],
+        "interrupted": False,
+    }
+    if not output.document(document):
+        say(f"Deleted the frontier {frontier} and all that was kept of it.")
+    return 0
+
+
+def _check_removable(store: Store, row: Crawl) -> None:
+    """Refuse a crawl, and a frontier that is in use."""
+    if row.kind != "frontier":
+        raise ConfigError(
+            f"{row.id} is a crawl, and goes as a whole by `sdist crawls clean {row.id}`."
         )
-        lines = [f"{one.slot}: {counted(batches_in([one]), 'batch', 'batches')}" for one in counts]
-        confirm(
-            f"Delete {what} for good ({told})?",
-            lines,
-            most=SLOTS_SHOWN,
-            refusal=f"{what} would be deleted ({told})",
-        )
-    document = {"frontier": frontier, "slots": [slot_document(one) for one in counts]}
-    if all_:
-        remove(store, context.root, row)
-        made = {
-            "batches": batches_in(counts),
-            "requests": sum(total.values()),
-            "left": [],
-            "interrupted": False,
-        }
-        if not output.document({**document, **made}):
-            say(f"Deleted the frontier {frontier} and all that was kept of it.")
-        return 0
-    names = {one.slot for one in counts}
+    check_idle(store, row)
+
+
+def _confirm_deletion(frontier: str, counts: Sequence[SlotCount]) -> None:
+    """Ask whether these slots are to be deleted, with all that is in them."""
+    slots = f"{counted(len(counts), 'slot')} of {frontier}"
+    totals = [f"{number:,} {kind}" for kind, number in total_of(counts).items() if number]
+    requests = ", ".join(totals) or "no requests"
+    lines = []
+    for count in counts:
+        batches = counted(batches_in([count]), "batch", "batches")
+        lines.append(f"{count.slot}: {batches}")
+    confirm(
+        f"Delete {slots} for good ({requests})?",
+        lines,
+        most=SLOTS_SHOWN,
+        refusal=f"{slots} would be deleted ({requests})",
+    )
+
+
+def _delete_slots(
+    store: Store,
+    frontier: str,
+    counts: Sequence[SlotCount],
+    document: dict[str, Any],
+    output: Output,
+) -> int:
+    """Delete the batches of these slots but those that workers have; gives the exit code."""
+    names = {count.slot for count in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
-    rows = [
-        one
-        for one in store.batches(frontier, set(BatchState) - {BatchState.SPLIT})
-        if one.slot in names
-    ]
-    walked = walk(rows, lambda one: store.drop_batch(frontier, one.number, forget=True), "deleted")
+    stored = store.batches(frontier, set(BatchState) - {BatchState.SPLIT})
+    rows = [batch for batch in stored if batch.slot in names]
+
+    def drop(batch: Batch) -> None:
+        store.drop_batch(frontier, batch.number, forget=True)
+
+    walked = walk(rows, drop, "deleted")
     requests, batches = walked.words()
+    slots = counted(len(counts), "slot")
     return walked.end(
         output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}."
     )

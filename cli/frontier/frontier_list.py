@@ -1,4 +1,4 @@
-"""`sdist frontier list`, `count` and `dump`: what waits where; and how a frontier and its slots are found by name."""
+"""`sdist frontier list`, `count` and `dump`: what waits where, in which frontier and slot."""
 
 import json
 import re
@@ -25,11 +25,23 @@ from ..output import Listing, Output, put, say, some_of, table
 if TYPE_CHECKING:
     from scrapy.settings import Settings
 
+#: what requests of a slot can be -> the states of their batches
+KINDS = {
+    "waiting": ("sealed", "failed"),
+    "leased": ("sent", "running"),
+    "done": ("done",),
+    "dead": ("dead",),
+}
+#: slots that are shown on a terminal, at most: where each site has one there are thousands
+SCREEN = 50
 Prefix = Annotated[str | None, option("Only slots whose name begins like this.", metavar="P")]
 
 
 def opened(context: Context, name: str) -> tuple[Store, Crawl]:
-    """The project's store and a frontier in it; a crawl is one as well. NothingMatched where there is none."""
+    """Return the project's store and a frontier in it; a crawl is one as well.
+
+    NothingMatched where there is none.
+    """
     check_crawl_name(name, "frontier")
     store = context.store_if_any
     how = "`sdist frontier add FRONTIER FILE` makes one, and so does a producer's first write."
@@ -37,17 +49,22 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
         raise NothingMatched(
             f"There is no frontier {name}, and nothing else in {context.root} yet. {how}"
         )
-    rows = {crawl.id: crawl for crawl in store.crawls()}
-    if name in rows:
-        return store, rows[name]
-    there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
+    names = []
+    frontier_names = []
+    for crawl in store.crawls():
+        if crawl.id == name:
+            return store, crawl
+        names.append(crawl.id)
+        if crawl.kind == "frontier":
+            frontier_names.append(crawl.id)
     raise NothingMatched(
-        f"There is no frontier {name}.{nearest(name, rows, 0.6)} The frontiers are: {there}. {how}"
+        f"There is no frontier {name}.{nearest(name, names, 0.6)} The frontiers are: "
+        f"{some_of(frontier_names) or 'none'}. {how}"
     )
 
 
 def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
-    """The slots whose names begin so; NothingMatched where there is none."""
+    """Return the slots whose names begin so; NothingMatched where there is none."""
     found = [count for count in counts if count.slot.startswith(prefix)]
     if not found:
         raise _no_slot(
@@ -65,13 +82,13 @@ def check_own_slot(name: str) -> None:
     """Refuse slots of other spiders, because their names say which spider crawls them."""
     if name.startswith(OTHER_SPIDER):
         raise ConfigError(
-            f"{name!r} names slots of other spiders: the name says which spider crawls what lies there, so their"
-            " requests cannot be moved from or to them."
+            f"{name!r} names slots of other spiders: the name says which spider crawls what lies "
+            "there, so their requests cannot be moved from or to them."
         )
 
 
 def settings_of(ours: Mapping[str, Any]) -> "Settings":
-    """The project's settings, with ours on top of them; its code runs in this process."""
+    """Return the project's settings, with ours on top of them; its code runs in this process."""
     from scrapyd_dist.middlewares.producer.process import project_code, project_settings
 
     with project_code():
@@ -96,23 +113,15 @@ def list_(
 
     Example: sdist frontier list
     """
-    if frontier is not None:
-        if all_:
-            raise ConfigError(f"--all, and the frontier {frontier}: one of the two has to go.")
+    if frontier is None:
+        entries = _all_entries(context.store_if_any, label)
+    elif all_:
+        raise ConfigError(f"--all, and the frontier {frontier}: one of the two has to go.")
+    else:
         store, row = opened(context, frontier)
         entries = [_Entry(store, row)]
-    else:
-        found = context.store_if_any
-        entries = (
-            []
-            if found is None
-            else [
-                _Entry(found, row)
-                for row in found.crawls()
-                if row.kind == "frontier" and has_labels(labels_of(row), label)
-            ]
-        )
-    if output.rows({"frontiers": [entry.document() for entry in entries]}, "frontiers", "frontier"):
+    documents = list(map(_Entry.document, entries))
+    if output.rows({"frontiers": documents}, "frontiers", "frontier"):
         return
     if frontier is not None:
         for count in entries[0].counts:
@@ -120,51 +129,78 @@ def list_(
     elif not entries:
         say("There are no frontiers yet. `sdist frontier add FRONTIER FILE` makes one.")
     elif all_:
-        rows = [
-            (entry.row.id, count.slot, count.waiting) for entry in entries for count in entry.counts
-        ]
-        table(("frontier", "slot", "waiting"), rows)
+        _show_slots(entries)
     else:
-        headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
-        table(headings, [entry.cells() for entry in entries])
-        for entry in entries:
-            if entry.backlog.lost:
-                say(
-                    f"{entry.row.id}: not heard of any more, and not signed off: {', '.join(entry.backlog.lost)}."
-                )
+        _show_frontiers(entries)
 
 
-#: what requests of a slot can be -> the states of their batches
-KINDS = {
-    "waiting": ("sealed", "failed"),
-    "leased": ("sent", "running"),
-    "done": ("done",),
-    "dead": ("dead",),
-}
+def _all_entries(store: Store | None, label: Sequence[str] | None) -> list["_Entry"]:
+    """Return the frontiers with these labels."""
+    if store is None:
+        return []
+    entries = []
+    for row in store.crawls():
+        if row.kind == "frontier" and has_labels(labels_of(row), label):
+            entry = _Entry(store, row)
+            entries.append(entry)
+    return entries
+
+
+def _show_slots(entries: Sequence["_Entry"]) -> None:
+    rows: list[tuple[object, ...]] = []
+    for entry in entries:
+        rows += [(entry.row.id, count.slot, count.waiting) for count in entry.counts]
+    table(("frontier", "slot", "waiting"), rows)
+
+
+def _show_frontiers(entries: Sequence["_Entry"]) -> None:
+    headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
+    table(headings, list(map(_Entry.cells, entries)))
+    for entry in entries:
+        if entry.backlog.lost:
+            say(
+                f"{entry.row.id}: not heard of any more, and not signed off: "
+                f"{', '.join(entry.backlog.lost)}."
+            )
 
 
 def by_kind(states: Mapping[str, int]) -> dict[str, int]:
-    """Kind, one of `KINDS` -> number, of the numbers by the state of the batch."""
-    return {kind: sum(states.get(state, 0) for state in its) for kind, its in KINDS.items()}
+    """Return a number for each of `KINDS`; states: the numbers by the state of the batch."""
+    totals = dict.fromkeys(KINDS, 0)
+    for kind, states_of_kind in KINDS.items():
+        for state in states_of_kind:
+            totals[kind] += states.get(state, 0)
+    return totals
 
 
 def batches_in(counts: Sequence[SlotCount]) -> int:
-    """Batches of all these slots; what was only cut there, and lies elsewhere now, is none."""
-    return sum(sum(by_kind(count.batches).values()) for count in counts)
+    """Return the number of batches of all these slots.
+
+    What was only cut there, and lies elsewhere now, is none.
+    """
+    total = 0
+    for count in counts:
+        numbers = by_kind(count.batches)
+        total += sum(numbers.values())
+    return total
 
 
 def slots_in(backlog: Backlog) -> list[SlotCount]:
-    """The slots that have something."""
-    return [one for one in backlog.slots if batches_in([one])]
+    """Return the slots that have something."""
+    return [count for count in backlog.slots if batches_in([count])]
 
 
 def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
-    """Kind -> requests of all these slots."""
-    rows = [by_kind(count.requests) for count in counts]
-    return {kind: sum(row[kind] for row in rows) for kind in KINDS}
+    """Return the number of requests of all these slots for each of `KINDS`."""
+    totals = dict.fromkeys(KINDS, 0)
+    for count in counts:
+        for kind, requests in by_kind(count.requests).items():
+            totals[kind] += requests
+    return totals
 
 
 def slot_document(count: SlotCount) -> dict[str, Any]:
+    """Return what `--json` says of a slot."""
     return {
         "slot": count.slot,
         "requests": by_kind(count.requests),
@@ -182,18 +218,24 @@ class _Entry:
 
     @property
     def state(self) -> str:
+        """Return how it stands, in a word."""
         if self.row.standing:
             return "standing"
         if self.backlog.incomplete:
             return "incomplete"
-        return "finished" if self.backlog.finished else "open"
+        if self.backlog.finished:
+            return "finished"
+        return "open"
 
     @property
     def manager(self) -> str:
-        """The process that keeps workers running here; empty if there is none."""
-        return f"process {self.row.pid} on {self.row.host}" if lives(self.row) else ""
+        """Return the process that keeps workers running here; empty if there is none."""
+        if lives(self.row):
+            return f"process {self.row.pid} on {self.row.host}"
+        return ""
 
     def cells(self) -> tuple[object, ...]:
+        """Return its row in a table for people."""
         return (
             self.row.id,
             self.state,
@@ -204,13 +246,14 @@ class _Entry:
         )
 
     def document(self) -> dict[str, Any]:
+        """Return how it stands, for `--json`."""
         return {
             "frontier": self.row.id,
             "state": self.state,
             "labels": [*labels_of(self.row)],
             "created": self.row.created,
             "requests": total_of(self.counts),
-            "slots": [slot_document(count) for count in self.counts],
+            "slots": list(map(slot_document, self.counts)),
             "producers": list(self.backlog.producers),
             "lost_producers": list(self.backlog.lost),
             "manager": self.manager or None,
@@ -222,8 +265,9 @@ def status(store: Store, row: Crawl, output: Output) -> None:
     entry = _Entry(store, row)
     if output.document({**told(row), **entry.document()}):
         return
-    requests = " · ".join(f"{number:,} {kind}" for kind, number in total_of(entry.counts).items())
-    put(f"{row.id}: {entry.state} · {counted(len(entry.counts), 'slot')} · {requests}")
+    pieces = [entry.state, counted(len(entry.counts), "slot")]
+    pieces += [f"{number:,} {kind}" for kind, number in total_of(entry.counts).items()]
+    put(f"{row.id}: {' · '.join(pieces)}")
     if entry.manager:
         for line in wording.standing(row):
             put(line)
@@ -231,16 +275,10 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         for line in wording.closing(row):
             put(line)
     else:
-        how = (
-            "`sdist strategy run`"
-            if has_strategy(row)
-            else f"`sdist frontier consume SPIDER {row.id}`"
-        )
+        how = f"`sdist frontier consume SPIDER {row.id}`"
+        if has_strategy(row):
+            how = "`sdist strategy run`"
         put(row.message or f"No workers are kept running here; {how} does that.")
-
-
-#: slots that are shown on a terminal, at most: where each site has one there are thousands
-SCREEN = 50
 
 
 def count(
@@ -277,35 +315,59 @@ def count(
     if regex is not None:
         counts = _matching(counts, frontier, regex)
     elif num_slots is not None:
-        known = {one.slot: one for one in counts}
-        names = [f"{prefix or ''}{at}" for at in range(num_slots)]
-        counts = [known.get(name) or SlotCount(slot=name) for name in names]
+        counts = _numbered(counts, prefix or "", num_slots)
     elif prefix is not None:
         counts = with_prefix(counts, frontier, prefix)
-    total, filled = total_of(counts), sum(one.waiting > 0 for one in counts)
-    slots = [slot_document(one) for one in counts]
-    if output.document(
-        {"frontier": frontier, "slots": slots, "requests": total, "not_empty": filled}
-    ):
-        return
+    filled = sum(count.waiting > 0 for count in counts)
+    document = {
+        "frontier": frontier,
+        "slots": list(map(slot_document, counts)),
+        "requests": total_of(counts),
+        "not_empty": filled,
+    }
+    if not output.document(document):
+        _show_counts(counts)
+        say(f"{filled:,} of {counted(len(counts), 'slot has', 'slots have')} requests that wait.")
+        _say_missed(row)
+
+
+def _numbered(counts: Sequence[SlotCount], prefix: str, number: int) -> list[SlotCount]:
+    """Return the slots with this prefix and the numbers from 0 on, also those without anything."""
+    known = {count.slot: count for count in counts}
+    found = []
+    for at in range(number):
+        name = f"{prefix}{at}"
+        found.append(known.get(name) or SlotCount(slot=name))
+    return found
+
+
+def _show_counts(counts: Sequence[SlotCount]) -> None:
     shown = fullest(counts) if sys.stdout.isatty() else counts
-    rows = [(one.slot, *by_kind(one.requests).values()) for one in shown]
-    table(("slot", *KINDS), [*rows, ("total", *total.values())])
+    rows = [(count.slot, *by_kind(count.requests).values()) for count in shown]
+    rows.append(("total", *total_of(counts).values()))
+    table(("slot", *KINDS), rows)
     if len(shown) < len(counts):
         left = len(counts) - len(shown)
         say(
-            f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a pipe shows them)."
+            f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a "
+            "pipe shows them)."
         )
-    say(f"{filled:,} of {counted(len(counts), 'slot has', 'slots have')} requests that wait.")
-    if missed := sum(number(row.summary, MISSED[kind]) for kind in ("gone", "failed", "dead")):
-        what = "request has" if missed == 1 else "requests have"
+
+
+def _say_missed(row: Crawl) -> None:
+    missed = 0
+    for kind in ("gone", "failed", "dead"):
+        missed += number(row.summary, MISSED[kind])
+    if missed:
+        requests = "request has" if missed == 1 else "requests have"
         say(
-            f"When it was last worked on, {missed:,} {what} no result: sdist crawls misses {frontier}"
+            f"When it was last worked on, {missed:,} {requests} no result: "
+            f"sdist crawls misses {row.id}"
         )
 
 
 def _matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:
-    """The slots whose names a regular expression fits, as a whole."""
+    """Return the slots whose names a regular expression fits, as a whole."""
     try:
         wanted = re.compile(pattern)
     except re.error as error:
@@ -317,10 +379,17 @@ def _matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[
 
 
 def fullest(counts: Sequence[SlotCount]) -> Sequence[SlotCount]:
-    """As many as a screen has room for, those with the most to do first; all of them in their order when they fit."""
+    """Return as many as a screen has room for, those with the most to do first.
+
+    All of them in their order when they fit.
+    """
     if len(counts) <= SCREEN:
         return counts
-    return nlargest(SCREEN, counts, key=lambda one: (one.waiting, by_kind(one.requests)["leased"]))
+    return nlargest(SCREEN, counts, key=_work_in)
+
+
+def _work_in(count: SlotCount) -> tuple[int, int]:
+    return count.waiting, by_kind(count.requests)["leased"]
 
 
 def dump(
@@ -344,17 +413,18 @@ def dump(
         raise _no_slot(
             f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names, 0.6)}", counts
         )
-    batches, left = list[dict[str, Any]](), num_requests
+    documents: list[dict[str, Any]] = []
+    left = num_requests
     for batch in store.peek(frontier, slot, num_requests):
         values = requests_in(store, context.root, frontier, batch)[:left]
-        batches.append({"batch": batch.number, "priority": batch.priority, "requests": values})
+        documents.append({"batch": batch.number, "priority": batch.priority, "requests": values})
         left -= len(values)
         if left <= 0:
             break
-    if output.document({"frontier": frontier, "slot": slot, "batches": batches}):
+    if output.document({"frontier": frontier, "slot": slot, "batches": documents}):
         return
-    for one in batches:
-        for value in one["requests"]:
+    for document in documents:
+        for value in document["requests"]:
             put(json.dumps(value, ensure_ascii=False))
-    if not batches:
+    if not documents:
         say(f"Nothing waits in the slot {slot!r} of {frontier}.")

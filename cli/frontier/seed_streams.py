@@ -1,4 +1,4 @@
-"""The seeds of a crawling strategy as lines of text: of a file, standard input, a web server or a bucket."""
+"""The seeds of a crawling strategy as lines: of a file, standard input, a server or a bucket."""
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,9 @@ class SeedsBroken(DistError):
 
 
 def open_seeds(stack: ExitStack, source: str) -> Callable[[], Iterator[str]]:
-    """Open a file, `-` for standard input, or an address; gives what reads its lines. It is open as long as `stack`.
+    """Open a file, `-` for standard input, or an address; gives what reads its lines.
+
+    It is open as long as `stack`.
 
     Raises:
         NothingMatched: there is no such file or object.
@@ -31,20 +33,26 @@ def open_seeds(stack: ExitStack, source: str) -> Callable[[], Iterator[str]]:
     """
     if "://" not in source:
         file = opened_file(stack, source)
-        return lambda: _decoded(file, "standard input" if source == STDIN else source)
+        name = "standard input" if source == STDIN else source
+        return lambda: _decoded(file, name)
     if password_in(source):
         raise ConfigError(
-            "The address of --seeds has a password, and every user of this machine could read it in the process list."
-            " Put it into ~/.netrc, or where the driver of that kind of address looks for it, and leave it out here."
+            "The address of --seeds has a password, and every user of this machine could read it "
+            "in the process list. Put it into ~/.netrc, or where the driver of that kind of "
+            "address looks for it, and leave it out here."
         )
     parts = split(source, "The address of --seeds")
     shown = parts._replace(query="", fragment="").geturl()  # what is left out may be a signature
-    lines = (_web if parts.scheme in _WEB else _bucket)(stack, source, shown)
+    read = _web if parts.scheme in _WEB else _bucket
+    lines = read(stack, source, shown)
     return lambda: _decoded(lines, shown)
 
 
 def source_name(source: str) -> str:
-    """What seeds are called by where they are read from: the last part of its path; "" for none."""
+    """Return what seeds are called by where they are read from; "" for none.
+
+    That is the last part of the path.
+    """
     return PurePosixPath(urlsplit(source).path).name or source
 
 
@@ -73,14 +81,16 @@ def _bucket(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:
         file: Any = stack.enter_context(fsspec.open(source, "rb"))
     except ImportError as error:  # of fsspec, or of its driver, which it names
         raise ConfigError(
-            f"The seeds at {shown} are read by fsspec and its driver, and one of them is not installed ({error}): pip"
+            f"The seeds at {shown} are read by fsspec and its driver, and one of them is not "
+            f"installed ({error}): pip"
             ' install "scrapyd-dist[deliver]" for both, or fsspec with the driver that is named.'
         ) from None
     except FileNotFoundError:
         raise NothingMatched(f"There are no seeds at {shown}.") from None
     except ValueError as error:  # a kind of address that it does not know
         raise ConfigError(
-            f"--seeds takes a file, {STDIN} or an address such as https://…, s3://bucket/path or gs://bucket/path; this"
+            f"--seeds takes a file, {STDIN} or an address such as https://…, s3://bucket/path or "
+            "gs://bucket/path; this"
             f" one begins with {source.partition(':')[0]}:// ({error})."
         ) from None
     except Exception as error:  # a driver may raise anything
@@ -91,7 +101,7 @@ def _bucket(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:
 
 
 def _decoded(lines: Iterable[bytes], where: str) -> Iterator[str]:
-    """The lines as text, without their ends."""
+    """Yield the lines as text, without their ends."""
     number = 0
     try:
         for number, line in enumerate(lines, 1):
@@ -101,6 +111,6 @@ def _decoded(lines: Iterable[bytes], where: str) -> Iterator[str]:
         raise SeedsBroken(f"Line {number} of the seeds in {where} is not UTF-8.") from None
     except Exception as error:  # a driver may raise anything
         raise SeedsBroken(
-            f"The seeds in {where} broke off behind line {number:,}: {type(error).__name__}. What was read goes on; the"
-            " same command reads them again."
+            f"The seeds in {where} broke off behind line {number:,}: {type(error).__name__}. What "
+            "was read goes on; the same command reads them again."
         ) from error

@@ -1,4 +1,4 @@
-"""`sdist strategy`: how strategies stand, their rest and reset, the log of their links, and their dead letters."""
+"""`sdist strategy`: how strategies stand, their rest and reset, their log and dead letters."""
 
 import json
 import shutil
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
@@ -23,8 +24,10 @@ from .strategy_run import StrategyName, counts_line, found_strategy
 
 #: dead letters that `status` shows
 LETTERS = 20
-#: changes that are read in one step, and seconds between two looks for new ones
-_PAGE, _EVERY = 10_000, 1.0
+#: changes that are read in one step
+_PAGE = 10_000
+#: seconds between two looks for new ones
+_EVERY = 1.0
 
 
 def list_(context: Context, output: Listing = Listing()) -> None:
@@ -35,38 +38,44 @@ def list_(context: Context, output: Listing = Listing()) -> None:
 
     Example: sdist strategy
     """
-    store = context.store_if_any
-    rows = (
-        [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
-    )
-    documents, cells = [], []
-    for its, row in rows:
-        terms = StrategyTerms.of(row)
-        document = _document(row, terms, its.strategy_backlog(row.id))
-        links = document["links"]
-        documents.append(document)
-        cells.append(
-            (
-                row.id,
-                terms.path,
-                document["state"],
-                links["queued"],
-                links["crawled"],
-                links["error"],
-            )
-        )
+    documents = _all_documents(context.store_if_any)
     if output.rows({"strategies": documents}, "strategies", "strategy"):
         return
-    if not rows:
+    if not documents:
         say(
-            "There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER --seeds FILE` starts one."
+            "There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER "
+            "--seeds FILE` starts one."
         )
         return
+    cells = []
+    for document in documents:
+        links = document["links"]
+        row = (document["strategy"], document["class"], document["state"])
+        cells.append((*row, links["queued"], links["crawled"], links["error"]))
     table(("strategy", "class", "state", "queued", "crawled", "error"), cells)
 
 
+def _all_documents(store: Store | None) -> list[dict[str, Any]]:
+    if store is None:
+        return []
+    documents = []
+    for row in store.crawls():
+        if has_strategy(row):
+            backlog = store.strategy_backlog(row.id)
+            documents.append(_document(row, StrategyTerms.of(row), backlog))
+    return documents
+
+
 def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dict[str, Any]:
-    nodes = row.summary.get("nodes") or () if lives(row) else ()
+    """Return how a strategy stands, for `--json`."""
+    processes = []
+    for process in backlog.processes:
+        document = {
+            "name": process.name,
+            "partitions": len(process.partitions),
+            "finished": process.finished,
+        }
+        processes.append(document)
     return {
         "strategy": row.id,
         "class": terms.path,
@@ -75,12 +84,17 @@ def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dic
         "state": _state(row, backlog),
         "standing": terms.standing,
         **backlog.to_document(),
-        "processes": [
-            {"name": one.name, "partitions": len(one.partitions), "finished": one.finished}
-            for one in backlog.processes
-        ],
-        "workers": sum(int(node.get("running") or 0) for node in nodes),
+        "processes": processes,
+        "workers": _count_workers(row),
     }
+
+
+def _count_workers(row: Crawl) -> int:
+    """Return how many workers run; none where no process says so any more."""
+    if not lives(row):
+        return 0
+    nodes = row.summary.get("nodes") or ()
+    return sum(int(node.get("running") or 0) for node in nodes)
 
 
 def _state(row: Crawl, backlog: StrategyBacklog) -> str:
@@ -88,59 +102,73 @@ def _state(row: Crawl, backlog: StrategyBacklog) -> str:
         return "paused"
     if backlog.ended:
         return "ended"
-    return "running" if backlog.processes or lives(row) else "stopped"
+    if backlog.processes or lives(row):
+        return "running"
+    return "stopped"
 
 
 def status(context: Context, name: StrategyName, output: Output = Output()) -> None:
-    """Say how a strategy stands: its links, its queue, what waits to be handled, its processes and workers.
+    """Say how a strategy stands: its links, its queue, what waits to be handled, its processes \
+and workers.
 
     A dead letter is an event whose handler raised: the fault is shown, and `sdist
     strategy replay` lets it be handled again, once the code is corrected.
 
     Example: sdist strategy status news
-    """
+    """  # noqa: D205  # the summary is one line of the help
     store, row, terms = found_strategy(context, name)
     backlog = store.strategy_backlog(name)
-    letters = store.dead_events(name, LETTERS) if backlog.dead else []
-    shown = [
-        {
-            "number": one.number,
-            "kind": one.kind.value,
-            "url": one.url or str(one.request["url"]),
-            "fault": one.fault,
-        }
-        for one in letters
-    ]
-    document = {**_document(row, terms, backlog), "letters": shown}
+    letters = _dead_letters(store, name) if backlog.dead else []
+    document = {**_document(row, terms, backlog), "letters": letters}
     if output.document(document):
         return
     put(f"{name}: {document['state']} · {terms.path} · spider {terms.spider}")
     put(counts_line(backlog))
-    waiting = store.backlog(name)
-    put(
-        f"batches: {waiting.waiting_requests:,} requests wait in {waiting.waiting:,}; {waiting.leased:,} are leased"
-    )
-    for work, _, process in (
-        one.rpartition("@") for one in waiting.lost if not one.startswith(f"{WORK}@")
-    ):
-        put(
-            f"{work} were not read to their end by {process}, so the crawl does not end: give them to another run."
-        )
-    for one in document["processes"]:
-        finished = ", has finished" if one["finished"] else ""
-        put(f"process {one['name']}: {counted(one['partitions'], 'partition')}{finished}")
+    _put_batches(store.backlog(name))
+    for process in document["processes"]:
+        finished = ", has finished" if process["finished"] else ""
+        put(f"process {process['name']}: {counted(process['partitions'], 'partition')}{finished}")
     put(f"workers: {document['workers']:,}")
-    for letter in shown:
+    for letter in letters:
         put(f"dead letter {letter['number']}: {letter['kind']} {letter['url']}: {letter['fault']}")
-    if len(shown) < backlog.dead:
-        say(f"And {backlog.dead - len(shown):,} more dead letters.")
+    if len(letters) < backlog.dead:
+        say(f"And {backlog.dead - len(letters):,} more dead letters.")
+
+
+def _dead_letters(store: Store, name: str) -> list[dict[str, Any]]:
+    documents = []
+    for event in store.dead_events(name, LETTERS):
+        document = {
+            "number": event.number,
+            "kind": event.kind.value,
+            "url": event.url or str(event.request["url"]),
+            "fault": event.fault,
+        }
+        documents.append(document)
+    return documents
+
+
+def _put_batches(backlog: Backlog) -> None:
+    """Print what waits in batches, and which seeds were not read to their end."""
+    put(
+        f"batches: {backlog.waiting_requests:,} requests wait in {backlog.waiting:,}; "
+        f"{backlog.leased:,} are leased"
+    )
+    for producer in backlog.lost:
+        if not producer.startswith(f"{WORK}@"):
+            work, _, process = producer.rpartition("@")
+            put(
+                f"{work} were not read to their end by {process}, so the crawl does not end: give "
+                "them to another run."
+            )
 
 
 def pause(context: Context, name: StrategyName) -> None:
-    """Let a strategy rest: no request of it leaves, and none leaves its queue, until `sdist strategy resume`.
+    """Let a strategy rest: no request of it leaves, and none leaves its queue, until \
+`sdist strategy resume`.
 
     Example: sdist strategy pause news
-    """
+    """  # noqa: D205  # the summary is one line of the help
     found_strategy(context, name)
     stored_crawls.rest(
         context, name, f"The strategy {name} rests. Go on with: sdist strategy resume {name}"
@@ -155,7 +183,8 @@ def resume(context: Context, name: StrategyName) -> None:
     store, row, terms = found_strategy(context, name)
     if not lives(row):
         raise ConfigError(
-            f"No process runs the strategy {name}. The command that started it goes on with it: sdist strategy run"
+            f"No process runs the strategy {name}. The command that started it goes on with it: "
+            "sdist strategy run"
             f" {terms.path} --spider {terms.spider} …"
         )
     store.want(name, "")
@@ -165,17 +194,19 @@ def resume(context: Context, name: StrategyName) -> None:
 def reset(
     context: Context, name: StrategyName, yes: Yes = False, output: Output = Output()
 ) -> None:
-    """Forget all that a strategy knows: its links, events, metadata and log, and all that came home of it.
+    """Forget all that a strategy knows: its links, events, metadata and log, and all that came \
+home of it.
 
     The next `sdist strategy run` begins anew. Other crawls keep theirs. Refused
     while the strategy or a worker of it runs. The item files that were merged stay.
 
     Example: sdist strategy reset news --yes
-    """
+    """  # noqa: D205  # the summary is one line of the help
     store, row, _ = found_strategy(context, name)
     if lives(row):
         raise ConfigError(
-            f"Process {row.pid} on {row.host} runs the strategy {name}. Stop it first; nothing was done."
+            f"Process {row.pid} on {row.host} runs the strategy {name}. Stop it first; nothing "
+            "was done."
         )
     backlog = store.strategy_backlog(name)
     total = sum(backlog.states.values())
@@ -197,7 +228,8 @@ def _reset(store: Store, name: str) -> None:
         store.reset_strategy(name)
     except StepRefused as refused:
         raise ConfigError(
-            f"The strategy {name} is in use, and nothing was done: {str(refused).rstrip('.')}. Stop its processes and"
+            f"The strategy {name} is in use, and nothing was done: {str(refused).rstrip('.')}. "
+            "Stop its processes and"
             f" wait for its workers' end; what a killed one held is free within a minute."
         ) from None
     store.update_crawl(
@@ -233,17 +265,19 @@ def events(
         while True:
             ended = store.strategy_backlog(name).ended
             while changes := store.changes(name, after, _PAGE):
-                put_values("\n".join(json.dumps(_line(one), ensure_ascii=False) for one in changes))
+                put_values("\n".join(map(_line, changes)))
                 after = changes[-1].number
             if not follow or ended:
                 return
             pause(_EVERY)
 
 
-def _line(change: LinkChange) -> dict[str, Any]:
-    return {
+def _line(change: LinkChange) -> str:
+    """Return a change of a link as a line of JSON."""
+    at = datetime.fromtimestamp(change.at, timezone.utc)
+    document = {
         "number": change.number,
-        "at": datetime.fromtimestamp(change.at, timezone.utc).isoformat(timespec="milliseconds"),
+        "at": at.isoformat(timespec="milliseconds"),
         "url": change.url,
         "fingerprint": change.fingerprint.hex(),
         "before": change.before.name,
@@ -251,6 +285,7 @@ def _line(change: LinkChange) -> dict[str, Any]:
         "score": change.score,
         "reason": change.reason,
     }
+    return json.dumps(document, ensure_ascii=False)
 
 
 def replay(
@@ -272,7 +307,8 @@ def replay(
     events = store.replay(name, number or None)
     if not events:
         raise NothingMatched(
-            f"The strategy {name} has no such dead letter. `sdist strategy status {name}` lists them."
+            f"The strategy {name} has no such dead letter. `sdist strategy status {name}` lists "
+            "them."
         )
     if output.document({"strategy": name, "events": events}):
         return

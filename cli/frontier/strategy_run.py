@@ -1,4 +1,4 @@
-"""`sdist strategy run` and `join`: a crawling strategy, its workers over the fleet, and more processes of it."""
+"""`sdist strategy run` and `join`: a crawling strategy, its workers, and more processes of it."""
 
 import os
 import re
@@ -49,7 +49,9 @@ _Setting = Annotated[
 ]
 #: settings that are the strategy's own affair here, or a term of the command
 _NOT_SENT = frozenset({"DISTRIBUTED_GOAL_TIME", "DISTRIBUTED_GOAL_DEPTH", "DISTRIBUTED_CRAWL"})
-_PANEL, _GOALS = "The strategy", "Goals for the whole crawl"
+#: the panels of options in the help
+_PANEL = "The strategy"
+_GOALS = "Goals for the whole crawl"
 _option = partial(option, panel=_PANEL)
 
 
@@ -74,7 +76,8 @@ class StrategyOptions(SpiderOptions, Output):
     seeds: Annotated[
         str | None,
         option(
-            "What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
+            "What read_seeds() gets, as lines: a file, - for standard input, or an address "
+            "(https, s3, gs).",
             metavar="FILE|-|URL",
         ),
     ] = None
@@ -105,7 +108,8 @@ class StrategyOptions(SpiderOptions, Output):
     fair: Annotated[
         str | None,
         option(
-            "How workers share the sites: spread, or by-domain (a site stays with one worker). spread if left out.",
+            "How workers share the sites: spread, or by-domain (a site stays with one worker). "
+            "spread if left out.",
             panel="Workers",
             metavar="KIND",
         ),
@@ -128,15 +132,13 @@ class StrategyOptions(SpiderOptions, Output):
     quiet: Quiet = False
 
     def settings(self) -> dict[str, Any]:
-        """The options as settings; options that are zero set nothing."""
-        given = {
-            name: value
-            for name, value in of_options(self).items()
-            if value and name not in _NOT_SENT
-        }
-        return given | self.delivery(Path.cwd())
+        """Return the options as settings; options that are zero set nothing."""
+        given = of_options(self)
+        own = {name: given[name] for name in given if given[name] and name not in _NOT_SENT}
+        return own | self.delivery(Path.cwd())
 
     def terms(self) -> StrategyTerms:
+        """Return what the strategy is and how it crawls, as the store keeps it."""
         return StrategyTerms(
             path=self.path,
             spider=self.spider,
@@ -148,27 +150,35 @@ class StrategyOptions(SpiderOptions, Output):
 
 
 def name_of(path: str) -> str:
-    """What a strategy's crawl is called: `BestNews` is `best-news`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", re.split(r"[:.]", path)[-1]).lower()
+    """Return what a strategy's crawl is called: `BestNews` is `best-news`."""
+    class_name = re.split(r"[:.]", path)[-1]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", class_name).lower()
 
 
 def found_strategy(context: Context, name: str) -> tuple[Store, Crawl, StrategyTerms]:
-    """The store, the row and the terms of a strategy; NothingMatched where there is none of that name."""
+    """Return the store, the row and the terms of a strategy.
+
+    NothingMatched where there is none of that name.
+    """
     check_crawl_name(name, "strategy")
     store = context.store_if_any
-    rows = {row.id: row for row in store.crawls()} if store is not None else {}
-    if store is not None and name in rows:
-        row = store.own_crawl(name)
-        return store, row, StrategyTerms.of(row)
-    names = [row.id for row in rows.values() if has_strategy(row)]
+    names = []
+    if store is not None:
+        for listed in store.crawls():
+            if listed.id == name:
+                row = store.own_crawl(name)
+                return store, row, StrategyTerms.of(row)
+            if has_strategy(listed):
+                names.append(listed.id)
     raise NothingMatched(
-        f"There is no strategy {name}.{nearest(name, names, 0.6)} The strategies are: {some_of(names) or 'none'}."
-        " `sdist strategy run MODULE:CLASS --spider SPIDER` starts one."
+        f"There is no strategy {name}.{nearest(name, names, 0.6)} The strategies are: "
+        f"{some_of(names) or 'none'}. `sdist strategy run MODULE:CLASS --spider SPIDER` starts one."
     )
 
 
 def run(context: Context, wanted: StrategyOptions) -> int:
-    """Crawl as a strategy decides: keep it and its workers running until nothing is left, and bring the items home.
+    """Crawl as a strategy decides: keep it and its workers running until nothing is left, and \
+bring the items home.
 
     The strategy is a class of the project (scrapyd_dist.strategy.CrawlingStrategy).
     The spider needs no change: the links that its callbacks yield are offered to
@@ -182,19 +192,26 @@ def run(context: Context, wanted: StrategyOptions) -> int:
     `sdist frontier consume`, and go on when this command is interrupted.
 
     Example: sdist strategy run shop.strategies:News --spider page --seeds seeds.txt -o items.jl
-    """
+    """  # noqa: D205  # the summary is one line of the help
     outputs = wanted.outputs(Path.cwd())
     checked_labels(wanted.label)
     name = check_crawl_name(wanted.name or name_of(wanted.path), "strategy")
     with ExitStack() as stack:
-        seeds = (lambda: None) if wanted.seeds is None else open_seeds(stack, wanted.seeds)
+        seeds: Callable[[], Iterable[str] | None] = _no_seeds
+        if wanted.seeds is not None:
+            seeds = open_seeds(stack, wanted.seeds)
         code = _manage(context, wanted, name, outputs, seeds)
-    ended, backlog = context.new_store.crawl(name), context.new_store.strategy_backlog(name)
+    ended = context.new_store.crawl(name)
+    backlog = context.new_store.strategy_backlog(name)
     if not wanted.document({**told(ended), "strategy": backlog.to_document()}):
         for line in wording.closing(ended, missing_rows(context.new_store, context.root, ended)):
             put(line)
         put(counts_line(backlog))
     return code
+
+
+def _no_seeds() -> None:
+    """Read no seeds, where none are given."""
 
 
 def _manage(
@@ -204,11 +221,13 @@ def _manage(
     outputs: list[dict[str, Any]],
     seeds: Callable[[], Iterable[str] | None],
 ) -> int:
+    """Run the strategy and keep its workers running; gives the exit code."""
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
-    given, terms = settings_in(wanted.setting), wanted.terms()
+    given = settings_in(wanted.setting)
+    terms = wanted.terms()
     settings = _settings(
         context, name, terms, {**given, **wanted.settings(), "DISTRIBUTED_OUTPUTS": outputs}
     )
@@ -230,7 +249,7 @@ def _manage(
 def _settings(
     context: Context, name: str, terms: StrategyTerms, given: Mapping[str, Any]
 ) -> "Settings":
-    """The project's settings for a process of a strategy, with those that were given."""
+    """Return the project's settings for a process of a strategy, with those that were given."""
     from scrapyd_dist.middlewares.assignment import STRATEGY as CLASS
 
     refuse_secrets(given)
@@ -247,18 +266,21 @@ def _settings(
 
 
 def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Crawl:
-    """The row of the strategy's frontier, with these terms; ConfigError if it is another one's, or in use."""
+    """Return the row of the strategy's frontier, with these terms.
+
+    ConfigError if it is another one's, or in use.
+    """
     row = open_frontier(store, name, project=project, now=time.time(), strategy=terms.to_option())
     before = StrategyTerms.of(row)
     if before.path != terms.path:
         raise ConfigError(
-            f"{name} is the crawl of another strategy, {before.path}. Give this one a name of its own: --name NAME; or"
-            f" forget what that one knows: sdist frontier delete {name} --all"
+            f"{name} is the crawl of another strategy, {before.path}. Give this one a name of its "
+            f"own: --name NAME; or forget what that one knows: sdist frontier delete {name} --all"
         )
     if lives(row):
         raise ConfigError(
-            f"Process {row.pid} on {row.host} runs the strategy {name} already. `sdist strategy status {name}` says how"
-            f" it stands; `sdist strategy join {name}` adds a process to it."
+            f"Process {row.pid} on {row.host} runs the strategy {name} already. `sdist strategy "
+            f"status {name}` says how it stands; `sdist strategy join {name}` adds a process to it."
         )
     if before != terms:
         store.update_crawl(name, options={**row.options, STRATEGY: terms.to_option()})
@@ -266,16 +288,20 @@ def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Craw
 
 
 def counts_line(backlog: StrategyBacklog) -> str:
-    """How far a strategy is, in a line."""
-    links = {state: backlog.states.get(state, 0) for state in States}
+    """Return how far a strategy is, in a line."""
+    states = backlog.states
+    queued = f"{states.get(States.QUEUED, 0):,} queued"
+    if backlog.later:
+        queued += f" ({backlog.later:,} of them for later)"
     pieces = [
-        f"{links[States.CRAWLED]:,} crawled",
-        f"{links[States.ERROR]:,} failed",
-        f"{links[States.QUEUED]:,} queued"
-        + (f" ({backlog.later:,} of them for later)" if backlog.later else ""),
+        f"{states.get(States.CRAWLED, 0):,} crawled",
+        f"{states.get(States.ERROR, 0):,} failed",
+        queued,
     ]
-    pieces += [counted(backlog.events, "event") + " to be handled"] if backlog.events else []
-    pieces += [counted(backlog.dead, "dead letter")] if backlog.dead else []
+    if backlog.events:
+        pieces.append(f"{counted(backlog.events, 'event')} to be handled")
+    if backlog.dead:
+        pieces.append(counted(backlog.dead, "dead letter"))
     return f"links: {' · '.join(pieces)}"
 
 
@@ -285,30 +311,33 @@ def join(
     setting: _Setting = None,
     quiet: Quiet = False,
 ) -> int:
-    """Add a process to a strategy, until the strategy has ended; here, or on another machine with the same store.
+    """Add a process to a strategy, until the strategy has ended; here, or on another machine \
+with the same store.
 
     The processes share the sites among them. Class and arguments are those of
     `sdist strategy run`; seeds are not read. Ctrl-C ends this process: its sites go
     to the others.
 
     Example: sdist strategy join news
-    """
+    """  # noqa: D205  # the summary is one line of the help
     store, row, terms = found_strategy(context, name)
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
-    runner = StrategyRunner.make(
-        _settings(context, row.id, terms, settings_in(setting)), row.id, terms
-    )
+    settings = _settings(context, row.id, terms, settings_in(setting))
+    runner = StrategyRunner.make(settings, row.id, terms)
     runner.begin(store)
     if not quiet:
         say(
-            f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes it out."
+            f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes "
+            "it out."
         )
     with announced(), _stopped_by_signals(runner):
         runner.run()
     if not quiet:
         put(counts_line(store.strategy_backlog(name)))
-    return 0 if runner.over else INTERRUPTED
+    if runner.over:
+        return 0
+    return INTERRUPTED
 
 
 def add(
@@ -332,25 +361,24 @@ def add(
 
     settings = _settings(context, row.id, terms, settings_in(setting))
     with ExitStack() as stack:
-        runner = StrategyRunner.make(
-            settings, row.id, terms, open_seeds(stack, source), source_name(source)
-        )
+        seeds = open_seeds(stack, source)
+        runner = StrategyRunner.make(settings, row.id, terms, seeds, source_name(source))
         runner.begin(store)
         try:
             with announced(), _stopped_by_signals(runner):
                 new = runner.read()
         except SeedsStopped:
             say(
-                "Not all of the seeds were read, and the strategy does not end without them: give them again."
+                "Not all of the seeds were read, and the strategy does not end without them: give "
+                "them again."
             )
             return INTERRUPTED
     if not output.document({"strategy": name, "seeds": new}):
-        waits = (
-            "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
-        )
-        say(
-            f"{counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}"
-        )
+        waits = ""
+        if not lives(row):
+            waits = f" They wait for the next `sdist strategy run {terms.path} …`."
+        seeds_read = f"{counted(new, 'seed')} of {source_name(source)}"
+        say(f"{seeds_read} were new to the strategy {name}.{waits}")
     return 0
 
 
@@ -358,16 +386,15 @@ def add(
 def _stopped_by_signals(runner: "StrategyRunner") -> Iterator[None]:
     """Within this, a signal asks the process to end, and a second one ends it as it stands."""
 
-    def signalled(*_: object) -> None:
+    def stop(*_: object) -> None:
         if runner.stop.is_set():
             os._exit(INTERRUPTED)
         runner.stop.set()
 
-    before = {
-        number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before_interrupt = signal.signal(signal.SIGINT, stop)
+    before_term = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, before_interrupt)
+        signal.signal(signal.SIGTERM, before_term)

@@ -1,1 +1,1 @@
-"""Commands about nodes: how they are, whether they take work, what is wrong with them, what code they have."""
+"""Commands about nodes: their state and their work, what is wrong with them, and their code."""

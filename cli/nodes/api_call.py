@@ -17,14 +17,15 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.scrapyd.reply import document
+from scrapyd_dist.scrapyd.reply import Reply, document
 
 from ..context import Context
 from ..options import PATIENCE, argument, nodes, one_of, option
 from ..output import put_values
 
-#: Scrapyd's endpoints, and those of them that change something and want POST
+#: Scrapyd's endpoints that change nothing
 ASKED = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
+#: those that change something and want POST
 POSTED = ("schedule", "cancel", "addversion", "delversion", "delproject")
 #: an endpoint by its URL, as curl wants it
 _ENDPOINT = re.compile(r"(?P<node>https?://.+)/(?P<name>\w+)\.json(?:\?(?P<query>.*))?\Z")
@@ -52,18 +53,19 @@ def api(
     """Call an endpoint of one node, and print the JSON that it answers.
 
     The node's user name, password and certificate are taken from scrapy.cfg. A
-    refusal (`status: error`) is exit code 1, no answer 5. What Scrapyd loses without a word,
-    such as an argument of more than 128 KiB, is not checked here.
+    refusal (`status: error`) is exit code 1, no answer 5. What Scrapyd loses without a
+    word, such as an argument of more than 128 KiB, is not checked here.
 
     Example: sdist nodes api node1 listversions project=properties
     Example: sdist nodes api http://web1:6800/listjobs.json project=properties
     """
-    words = [*([endpoint] if endpoint is not None else []), *(parameter or [])]
+    words = list(parameter or [])
+    if endpoint is not None:
+        words.insert(0, endpoint)
     if found := _ENDPOINT.match(node):
-        node, words = (
-            found["node"],
-            [found["name"], *filter(None, (found["query"] or "").split("&")), *words],
-        )
+        node = found["node"]
+        query = filter(None, (found["query"] or "").split("&"))
+        words = [found["name"], *query, *words]
     if not words:
         raise ConfigError(f"Which endpoint of {node}? As in: sdist nodes api {node} listjobs")
     call = _call(words[0], [*words[1:], *(data or [])], post=post)
@@ -87,9 +89,11 @@ def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str,
     name = endpoint.strip("/").removesuffix(".json")
     if not name:
         raise ConfigError(
-            "The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and others."
+            "The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and "
+            "others."
         )
-    pairs, upload = [], None
+    pairs: list[tuple[str, str]] = []
+    upload: tuple[str, str, bytes] | None = None
     for text in parameters:
         key, sign, value = text.partition("=")
         if not sign or not key:
@@ -97,19 +101,22 @@ def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str,
         if not value.startswith("@"):
             pairs.append((key, value))
         elif upload is None:
-            path = Path(value[1:])
-            try:
-                upload = (key, path.name, path.read_bytes())
-            except OSError as error:
-                raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+            upload = _upload(key, Path(value[1:]))
         else:
             raise ConfigError("One call uploads one file.")
-    posted = post or upload is not None or name in POSTED
-    return Call(
-        path=f"{quote(name)}.json",
-        method="POST" if posted else "GET",
-        params=() if posted else tuple(pairs),
-        data=tuple(pairs) if posted else (),
-        upload=upload,
-        read=lambda reply: dict(document(reply).values),
-    )
+    path = f"{quote(name)}.json"
+    if post or upload is not None or name in POSTED:
+        return Call(path=path, method="POST", data=tuple(pairs), upload=upload, read=_values)
+    return Call(path=path, method="GET", params=tuple(pairs), read=_values)
+
+
+def _upload(key: str, path: Path) -> tuple[str, str, bytes]:
+    """Return a file as a call has it: the parameter, the file's name, what is in it."""
+    try:
+        return key, path.name, path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _values(reply: Reply) -> dict[str, Any]:
+    return dict(document(reply).values)

@@ -1,7 +1,7 @@
-"""`sdist deploy`: one egg, built once, to many nodes at the same time; and how that is shown."""
+"""`sdist deploy`: one egg, built once, is sent to many nodes at the same time."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -24,9 +24,9 @@ from scrapyd_dist.deploy.rollout import (
 )
 
 from scrapyd_dist.config import state_dir, write_file
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.nodes import Node, distinct, names_by, names_of
+from scrapyd_dist.nodes import Node, distinct, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
@@ -38,56 +38,9 @@ from ..output import Output, complain, on_terminal, say
 _DONE = {Step.PRESENT, Step.UPLOADED, Step.FAILED}
 #: names in the line beside the bar
 _SHOWN = 4
-
-
-@contextmanager
-def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
-    """A function to call with each step of each node; without `shown` it draws and says nothing."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    done, busy, task = count(1), dict[str, str](), TaskID(0)
-    drawn: Progress | None = None
-    if shown and on_terminal():
-        drawn = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-            refresh_per_second=4,
-        )
-        task = drawn.add_task("", total=nodes)
-
-    def note(node: Node, step: Step) -> None:
-        busy[node.name] = step.value
-        if ended := step in _DONE or step is Step.UNDONE:
-            del busy[node.name]
-        if drawn is not None:
-            words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
-            drawn.update(
-                task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN)
-            )
-        elif shown and ended:
-            undone = step is Step.UNDONE
-            say(
-                f"{node.name} undone"
-                if undone
-                else f"{next(done)} of {nodes}: {node.name} {step.value}"
-            )
-
-    with drawn or nullcontext():
-        yield note
-
-
+#: how often a node that does not answer is asked again
+RETRIES = 2
+DEFAULT = "default"  #: the name of the target that scrapy.cfg has as [deploy]
 #: a node's last step -> its meaning after Ctrl-C
 _AT_CTRL_C = {
     Step.UPLOADED: "has it",
@@ -98,79 +51,172 @@ _AT_CTRL_C = {
 }
 
 
+@contextmanager
+def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
+    """Give a function to call with each step of each node.
+
+    On a terminal it draws a bar, elsewhere it says lines; without `shown` it does nothing.
+    """
+    if not shown:
+        yield lambda _node, _step: None
+    elif on_terminal():
+        with _drawn_bar(nodes) as note:
+            yield note
+    else:
+        yield _said_steps(nodes)
+
+
+def _said_steps(nodes: int) -> Callable[[Node, Step], None]:
+    """Return a function that says a line when a node has made its last step."""
+    done = count(1)
+
+    def note(node: Node, step: Step) -> None:
+        if step is Step.UNDONE:
+            say(f"{node.name} undone")
+        elif step in _DONE:
+            say(f"{next(done)} of {nodes}: {node.name} {step.value}")
+
+    return note
+
+
+@contextmanager
+def _drawn_bar(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
+    """Give a function that draws how many nodes are done, and what the first others do."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    progress = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=4,
+    )
+    task = progress.add_task("", total=nodes)
+    busy: dict[str, str] = {}  # name of a node -> its step
+
+    def note(node: Node, step: Step) -> None:
+        if step in _DONE or step is Step.UNDONE:
+            busy.pop(node.name, None)
+        else:
+            busy[node.name] = step.value
+        shown = list(busy.items())[:_SHOWN]
+        words = ", ".join([f"{name} {doing}" for name, doing in shown])
+        if len(busy) > _SHOWN:
+            words += " …"
+        progress.update(task, advance=step in _DONE, description=words)
+
+    with progress:
+        yield note
+
+
 def tell(
-    result: RollOut, project: str, wish: RollOutRequest, output: Output, *, quiet: bool
+    result: RollOut, project: str, request: RollOutRequest, output: Output, *, quiet: bool
 ) -> None:
     """Print the document, or a table and what has to be known of it."""
-    rows = [node_row(entry, project) for entry in result.results]
     document = {
         "project": project,
         "version": result.version,
-        "dry_run": wish.dry_run,
-        "nodes": rows,
+        "dry_run": request.dry_run,
+        "nodes": [node_row(entry, project) for entry in result.results],
     }
     if output.as_json or not quiet:
         output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
-    _tell_findings(result, wish, quiet=quiet)
+    _say_findings(result, request, quiet=quiet)
 
 
-def _tell_findings(result: RollOut, wish: RollOutRequest, *, quiet: bool) -> None:
+def _say_findings(result: RollOut, request: RollOutRequest, *, quiet: bool) -> None:
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
     if result.failures and result.ready:
         say(
-            "The others have it. Put that right; then `sdist deploy --all --only-missing` brings it to the rest."
+            "The others have it. Put that right; then `sdist deploy --all --only-missing` brings "
+            "it "
+            "to the rest."
         )
     if len(result.spider_lists) > 1:
-        lists = "; ".join(
-            f"{', '.join(on)}: {', '.join(found) or 'none'}"
-            for found, on in result.spider_lists.items()
-        )
-        complain(
-            f"The same version has different spiders on different nodes ({lists}). Does its code look at its node?"
-        )
-    if undone := [entry.node.name for entry in result.results if entry.undone]:
-        say(f"Undone, since not every node could have it: {', '.join(undone)}.")
-    for entry in (one for one in result.results if one.stays):
-        complain(f"{entry.node.name} was not undone: {entry.stays}.")
-    # Scrapyd runs what sorts last.
-    others = names_by(
-        (one.default, one.node) for one in result.ready if one.default not in {None, one.version}
+        _complain_of_spiders(result)
+    _say_undone(result)
+    if not quiet and not request.dry_run:
+        _note_other_defaults(result)
+
+
+def _complain_of_spiders(result: RollOut) -> None:
+    """Say which nodes have which spiders, where these differ."""
+    lists = []
+    for spiders, names in result.spider_lists.items():
+        found = ", ".join(spiders) or "none"
+        lists.append(f"{', '.join(names)}: {found}")
+    complain(
+        f"The same version has different spiders on different nodes ({'; '.join(lists)}). Does its "
+        "code look at its node?"
     )
-    for version, on in () if quiet or wish.dry_run else others.items():
+
+
+def _say_undone(result: RollOut) -> None:
+    undone = [entry.node.name for entry in result.results if entry.undone]
+    if undone:
+        say(f"Undone, since not every node could have it: {', '.join(undone)}.")
+    for entry in result.results:
+        if entry.stays:
+            complain(f"{entry.node.name} was not undone: {entry.stays}.")
+
+
+def _note_other_defaults(result: RollOut) -> None:
+    """Say where a job without a version runs another one: Scrapyd runs what sorts last."""
+    others: dict[str | None, list[str]] = {}
+    for entry in result.ready:
+        if entry.default not in {None, entry.version}:
+            others.setdefault(entry.default, []).append(entry.node.name)
+    for version, names in others.items():
         say(
-            f"Note: on {', '.join(on)} Scrapyd sorts {version} behind this version, so jobs that name no version "
-            "run that one. What sdist starts names its version."
+            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs "
+            "that "
+            "name no version run that one. What sdist starts names its version."
         )
 
 
 def exit_code_of(*results: RollOut) -> int:
-    """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes.
+    """Return 0 when all have it; 10 when a dry run would change something.
 
-    Several results are those of several projects.
+    Else the code is as for every command that asks all nodes. Several results are those of several
+    projects.
     """
-    entries = [entry for result in results for entry in result.results]
-    if any(entry.planned for entry in entries):
-        return 10
-    errors = [entry.error for entry in entries if entry.error is not None]
-    total = len(entries) if any(result.ready for result in results) else len(errors)
-    differ = any(len(result.spider_lists) > 1 for result in results)
-    return exit_code(total, errors) or (3 if differ else 0)
+    total = 0
+    errors: list[DistError] = []
+    any_ready = False
+    differ = False
+    for result in results:
+        any_ready = any_ready or bool(result.ready)
+        differ = differ or len(result.spider_lists) > 1
+        for entry in result.results:
+            if entry.planned:
+                return 10
+            total += 1
+            if entry.error is not None:
+                errors.append(entry.error)
+    code = exit_code(total if any_ready else len(errors), errors)
+    if not code and differ:
+        return 3
+    return code
 
 
 def node_row(result: NodeResult, project: str) -> dict[str, Any]:
+    """Return what `--json` says of a node; project: its name where the node's target has none."""
     known = result.error is None and not result.undone and bool(result.spiders or result.default)
-    states = {
-        "failed": result.error,
-        "undone": result.undone,
-        "missing": result.planned,
-        "uploaded": result.uploaded,
-    }
     return {
         "name": result.node.name,
         "url": result.node.url,
         "project": result.node.project or project,
-        "state": next((state for state, holds in states.items() if holds), "present"),
+        "state": _state_of(result),
         "version": result.version,
         "default": result.default,
         "spiders": len(result.spiders) if known else None,
@@ -178,9 +224,20 @@ def node_row(result: NodeResult, project: str) -> dict[str, Any]:
     }
 
 
-RETRIES = 2
-DEFAULT = "default"  #: the name of the target that scrapy.cfg has as [deploy]
-_how, _what = partial(option, panel="How it is sent"), partial(option, panel="What is sent")
+def _state_of(result: NodeResult) -> str:
+    if result.error:
+        return "failed"
+    if result.undone:
+        return "undone"
+    if result.planned:
+        return "missing"
+    if result.uploaded:
+        return "uploaded"
+    return "present"
+
+
+_how = partial(option, panel="How it is sent")
+_what = partial(option, panel="What is sent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +289,9 @@ def deploy(
     TARGET is the name of a target in scrapy.cfg, or a glob in quotes. Without one
     it is the target `default`, which is the section [deploy], or the only one.
     A target is a url and a project: its settings module is that of the project's
-    line in [settings], else the default one. A node that has this code already is left alone; one that cannot import it
-    does not keep it. Exit code 0 when all have it, 3 when some do.
+    line in [settings], else the default one. A node that has this code already is
+    left alone; one that cannot import it does not keep it. Exit code 0 when all
+    have it, 3 when some do.
 
     Example: sdist deploy web1 'eu-*'
     Example: sdist deploy --all -p properties
@@ -245,28 +303,37 @@ def deploy(
             )
         settings = context.project.module_of(asked.project)
         return _write_egg(_built(context, asked, settings), asked.build_egg)
-    if asked.egg is not None and (
-        asked.only_missing or asked.include_dependencies or asked.use_setup_py
-    ):
+    _check_options(asked, targets, all_=all_)
+    if all_:
+        return _deploy(context, None, asked)
+    return _deploy(context, targets or _usual(context), asked)
+
+
+def _check_options(asked: DeployOptions, targets: Sequence[str] | None, *, all_: bool) -> None:
+    """Refuse options of sending an egg that exclude each other."""
+    builds = asked.only_missing or asked.include_dependencies or asked.use_setup_py
+    if asked.egg is not None and builds:
         raise ConfigError(
-            "--egg is sent as it is: leave out --only-missing, --include-dependencies and --use-setup-py."
+            "--egg is sent as it is: leave out --only-missing, --include-dependencies and "
+            "--use-setup-py."
         )
     if all_ and targets:
         raise ConfigError(
             f"--all is all nodes, and {' '.join(targets)} some of them: give one of the two."
         )
-    return _deploy(context, None if all_ else targets or _usual(context), asked)
 
 
 def _usual(context: Context) -> list[str]:
-    """Where it goes when no target is named."""
+    """Return where it goes when no target is named."""
     names = [node.name for node in context.targets()]
-    if DEFAULT not in names and len(names) > 1:
+    if DEFAULT in names:
+        return [DEFAULT]
+    if len(names) > 1:
         raise ConfigError(
-            f"There are {len(names)} targets, and none is called {DEFAULT!r}. Name some, or globs like 'eu-*'; for all"
-            " of them: sdist deploy --all."
+            f"There are {len(names)} targets, and none is called {DEFAULT!r}. Name some, or globs "
+            "like 'eu-*'; for all of them: sdist deploy --all."
         )
-    return [DEFAULT] if DEFAULT in names else names
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,78 +359,111 @@ def _by_project(
         groups.setdefault(config.module_of(node.project), []).append(node)
     found = []
     for module, group in groups.items():
-        own = module == config.settings_module
-        # Another module is that of a name in [settings], which each of these targets has.
-        name = project_name(config, group, wanted) if own or wanted else str(group[0].project)
+        if module == config.settings_module or wanted:
+            name = project_name(config, group, wanted)
+        else:
+            # Another module is that of a name in [settings], which each of these targets has.
+            name = str(group[0].project)
         once = {(node.url, node.project or name): node for node in group}
         found.append(
             ProjectTargets(project=name, settings_module=module, nodes=tuple(once.values()))
         )
-    if len(found) > 1 and (asked.egg or asked.atomic):
-        what = "an egg is one project's" if asked.egg else "--atomic is for one project"
-        names = "; ".join(f"{names_of(one.nodes)}: {one.settings_module}" for one in found)
-        raise ConfigError(
-            f"These targets are for projects with settings modules of their own ({names}), and {what}. Nothing was"
-            " sent. Name the targets of one of them: sdist deploy TARGET."
-        )
+    if len(found) > 1:
+        _check_several(found, asked)
     return found
 
 
+def _check_several(found: Sequence[ProjectTargets], asked: DeployOptions) -> None:
+    """Refuse options that are for one project."""
+    if asked.egg:
+        reason = "an egg is one project's"
+    elif asked.atomic:
+        reason = "--atomic is for one project"
+    else:
+        return
+    modules = [f"{names_of(group.nodes)}: {group.settings_module}" for group in found]
+    raise ConfigError(
+        "These targets are for projects with settings modules of their own "
+        f"({'; '.join(modules)}), and {reason}. Nothing was sent. Name the targets of one of them: "
+        "sdist deploy TARGET."
+    )
+
+
 def _deploy(context: Context, patterns: Sequence[str] | None, asked: DeployOptions) -> int:
-    root = context.root
     groups = _by_project(context, patterns, asked)
-    for version in filter(
-        None, (asked.version, *(node.version for group in groups for node in group.nodes))
-    ):
-        check_version(version)
-    # All are built before the first one is sent: one that cannot be built is refused before anything starts.
+    _check_versions(groups, asked)
+    # All are built before the first one is sent: one that cannot be built is refused before
+    # anything starts.
     packed = [_egg_for(context, group, asked) for group in groups]
     done = []
+    results = []
     for group, (egg, kept_name) in zip(groups, packed, strict=True):
-        wish = _wish(root, group, kept_name, asked)
-        if not asked.quiet:
-            where_to = counted(len(distinct(group.nodes)), "node")
-            say(
-                f"{_origin(asked)} {group.project}, {len(egg.data) // 1024 + 1} KiB; asking {where_to} …"
-            )
-        progress = not (asked.no_progress or asked.quiet)
-        result = roll_out(root, group.project, group.nodes, egg, wish, progress=progress)
-        done.append(SentProject(project=group.project, result=result, wish=wish))
-    _tell_projects(done, asked)
-    return exit_code_of(*(one.result for one in done))
+        sent = _send(context.root, group, egg, kept_name, asked)
+        done.append(sent)
+        results.append(sent.result)
+    _report_projects(done, asked)
+    return exit_code_of(*results)
+
+
+def _check_versions(groups: Sequence[ProjectTargets], asked: DeployOptions) -> None:
+    versions = [asked.version]
+    for group in groups:
+        versions += [node.version for node in group.nodes]
+    for version in filter(None, versions):
+        check_version(version)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentProject:
     """What came of sending one project's egg."""
 
-    project: str
+    project: str  #: Scrapyd's name of it
     result: RollOut
-    wish: RollOutRequest
+    request: RollOutRequest
 
 
-def _tell_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
+def _send(
+    root: Path, group: ProjectTargets, egg: Egg, kept_name: str | None, asked: DeployOptions
+) -> SentProject:
+    """Send a project's egg; kept_name: that of its version, if it is settled."""
+    request = _request(root, group, kept_name, asked)
+    if not asked.quiet:
+        size = f"{len(egg.data) // 1024 + 1} KiB"
+        where_to = counted(len(distinct(group.nodes)), "node")
+        say(f"{_origin(asked)} {group.project}, {size}; asking {where_to} …")
+    progress = not (asked.no_progress or asked.quiet)
+    result = roll_out(root, group.project, group.nodes, egg, request, progress=progress)
+    return SentProject(project=group.project, result=result, request=request)
+
+
+def _report_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
     """Tell of one project as ever; of several as one document, or one table after the other."""
     if not asked.as_json or len(done) == 1:
-        for one in done:
-            tell(one.result, one.project, one.wish, asked, quiet=asked.quiet)
+        for sent in done:
+            tell(sent.result, sent.project, sent.request, asked, quiet=asked.quiet)
         return
-    rows = [node_row(entry, one.project) for one in done for entry in one.result.results]
+    rows: list[dict[str, Any]] = []
+    for sent in done:
+        rows += [node_row(entry, sent.project) for entry in sent.result.results]
     asked.document({"project": None, "version": None, "dry_run": asked.dry_run, "nodes": rows})
-    for one in done:
-        _tell_findings(one.result, one.wish, quiet=asked.quiet)
+    for sent in done:
+        _say_findings(sent.result, sent.request, quiet=asked.quiet)
 
 
-def _wish(
+def _request(
     root: Path, group: ProjectTargets, kept_name: str | None, asked: DeployOptions
 ) -> RollOutRequest:
-    names = {node.name: kept_name or asked.version or node.version or "" for node in group.nodes}
-    kinds = {label for label in names.values() if label in {"GIT", "HG"}}
+    kinds: set[str] = set()
+    given: dict[str, str] = {}
+    for node in group.nodes:
+        label = kept_name or asked.version or node.version or ""
+        if label in {"GIT", "HG"}:
+            kinds.add(label)
+        elif label:
+            given[node.name] = sanitised(label)
     return RollOutRequest(
         label=describe(root, min(kinds)) if kinds else "",
-        given={
-            node: sanitised(label) for node, label in names.items() if label and label not in kinds
-        },
+        given=given,
         only_missing=asked.only_missing,
         atomic=asked.atomic,
         retries=asked.retries,
@@ -377,13 +477,15 @@ def _origin(asked: DeployOptions) -> str:
     """Where the egg of a project comes from."""
     if asked.egg is not None:
         return f"Took {asked.egg} for"
-    return "Took the kept egg of" if asked.only_missing else "Built"
+    if asked.only_missing:
+        return "Took the kept egg of"
+    return "Built"
 
 
 def _egg_for(
     context: Context, group: ProjectTargets, asked: DeployOptions
 ) -> tuple[Egg, str | None]:
-    """The egg for these targets, and the name of its version if that is settled."""
+    """Return the egg for these targets, and the name of its version if that is settled."""
     if asked.only_missing:
         saved = _last_sent(group.project, state_dir(context.root), asked.version)
         return saved.read(), saved.version
@@ -394,10 +496,10 @@ def _egg_for(
 
 def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
     """Build the egg of the project with this settings module."""
-    root, extra = context.root, dict[str, bytes]()
-    with suppress(
-        ConfigError
-    ):  # an address that the settings compute: the crawl itself brings the code that it needs
+    root = context.root
+    extra: dict[str, bytes] = {}
+    # An address that the settings compute: the crawl itself brings the code that it needs.
+    with suppress(ConfigError):
         extra = redis_client(where(root))
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(root))
@@ -406,7 +508,7 @@ def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
 
 
 def _given(path: Path) -> Egg:
-    """Read an egg that this program or another has built; ConfigError if Scrapyd would not take it for one."""
+    """Read an egg that this program or another has built; ConfigError if it is none for Scrapyd."""
     try:
         return read_egg(path)
     except OSError as error:
@@ -420,7 +522,8 @@ def _write_egg(egg: Egg, path: Path) -> int:
     except OSError as error:
         raise ConfigError(f"The egg cannot be written to {path}: {error.strerror}.") from error
     say(
-        f"Wrote {path}, {len(egg.data) // 1024 + 1} KiB. Send it with: sdist deploy --all --egg {path}"
+        f"Wrote {path}, {len(egg.data) // 1024 + 1} KiB. Send it with: sdist deploy --all --egg "
+        f"{path}"
     )
     return 0
 
@@ -431,7 +534,8 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
         return choose(kept, version, None, folder=state / "eggs")
     if not kept:
         raise NothingMatched(
-            f"No egg of the project {project} was sent from here yet, so there is none to send to those that lack it. "
+            f"No egg of the project {project} was sent from here yet, so there is none to send to "
+            "those that lack it. "
             "Without --only-missing it is built: sdist deploy --all."
         )
     return kept[0]
@@ -442,21 +546,29 @@ def roll_out(
     project: str,
     nodes: Sequence[Node],
     egg: Egg,
-    wish: RollOutRequest,
+    request: RollOutRequest,
     *,
     progress: bool,
 ) -> RollOut:
-    """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
+    """Send the egg, and draw how far it is.
+
+    Ctrl-C says what is known by then, and is raised again.
+    """
     try:
         with bar(len(nodes), shown=progress) as note:
-            return ensure(nodes, project, egg, wish, state=state_dir(root), progress=note)
+            return ensure(nodes, project, egg, request, state=state_dir(root), progress=note)
     except RollOutInterrupted as known:
-        groups: dict[str, list[str]] = {}
-        for name, step in known.steps.items():
-            groups.setdefault(_AT_CTRL_C.get(step, "not known yet"), []).append(name)
-        told = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items())
         complain(
-            f"Interrupted. The version {known.version} so far: {told}. A node that was being sent it goes on by itself."
-            " See what they have with `sdist code versions`; `sdist deploy --all --only-missing` brings it to the rest."
+            f"Interrupted. The version {known.version} so far: {_steps_in_words(known.steps)}. A "
+            "node that was being sent it goes on by itself. See what they have with `sdist code "
+            "versions`; `sdist deploy --all --only-missing` brings it to the rest."
         )
         raise
+
+
+def _steps_in_words(steps: Mapping[str, Step]) -> str:
+    """Return which nodes have the egg, and which do not; steps: the last one of each node."""
+    groups: dict[str, list[str]] = {}
+    for name, step in steps.items():
+        groups.setdefault(_AT_CTRL_C.get(step, "not known yet"), []).append(name)
+    return "; ".join([f"{words}: {', '.join(names)}" for words, names in groups.items()])

@@ -1,12 +1,13 @@
-"""Troubles of a fleet, of which a command or an address is told: once each, and once more when it is well again.
+"""Tell a command or an address of a fleet's troubles: once each, and again when all is well.
 
-The rule it keeps: what cannot be told now, since a node or the store does not answer, is neither trouble nor well. What
-was told is kept in the state folder, so that a watch that is started again does not tell it again.
+The rule it keeps: what cannot be told now, since a node or the store does not answer, is neither
+trouble nor well. What was told is kept in the state folder, so that a watch that is started again
+does not tell it again.
 """
 
 import json
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -39,8 +40,10 @@ DOWN = 30.0
 STORE_LOOK = 10.0
 #: seconds for which a node counts as full after a job has ended there for want of disk
 FULL = 600.0
-#: seconds that a command or an address may take, and after which it is tried again when it failed
-PATIENCE, AGAIN = 20.0, 30.0
+#: seconds that a command or an address may take
+PATIENCE = 20.0
+#: seconds after which it is tried again when it failed
+AGAIN = 30.0
 #: seconds in which a job or crawl can begin and end unseen
 UNSEEN = 300.0
 #: ends of a job that are no trouble
@@ -51,6 +54,8 @@ _EVENT = ("event", "kind", "subject", "node", "since", "message")
 
 
 class TroubleKind(str, Enum):
+    """What can be wrong with a node, a job, a spider or a crawl."""
+
     NODE_DOWN = "node-down"
     NODE_WEDGED = "node-wedged"
     NODE_FULL = "node-full"
@@ -90,6 +95,7 @@ class Sighting:
 
     @property
     def key(self) -> str:
+        """Return what tells one trouble from all others."""
         return f"{self.kind.value} {self.subject}"
 
 
@@ -101,17 +107,24 @@ class EndWatch:
     ended: set[str] = field(default_factory=set)  #: known ends of what was created after
 
     def new(self, rows: Iterable[tuple[str, float, bool]], now: float) -> set[str]:
-        """The ids of those that have ended; rows: id, creation time, and whether it is over. None at the first call."""
+        """Return the ids of those that have ended; none at the first call.
+
+        rows: id, creation time in seconds since the epoch, and whether it is over; now: the same.
+        """
         if self.since > now:  # the clock was wrong
             self.since = now - UNSEEN
-        rows = [row for row in rows if row[1] >= self.since]
-        over = {name for name, _, is_over in rows if is_over}
-        new = over - self.ended if self.since else set()
-        self.since = max(
-            self.since,
-            min([created for _, created, is_over in rows if not is_over] + [now - UNSEEN]),
-        )
-        self.ended = {name for name, created, _ in rows if name in over and created >= self.since}
+        created_at: dict[str, float] = {}  # of those that are over
+        oldest = now - UNSEEN
+        for name, created, is_over in rows:
+            if created < self.since:
+                continue
+            if is_over:
+                created_at[name] = created
+            else:
+                oldest = min(oldest, created)
+        new = created_at.keys() - self.ended if self.since else set()
+        self.since = max(self.since, oldest)
+        self.ended = {name for name, created in created_at.items() if created >= self.since}
         return new
 
 
@@ -119,12 +132,14 @@ class TroubleLog:
     """What was told, and what is to be told still; kept in a file."""
 
     def __init__(self, path: Path, hook: EventHook) -> None:
-        self._path, self._hook = path, hook
-        self.told: dict[str, dict[str, Any]] = {}  #: troubles that are not over, by key
+        self._path = path
+        self._hook = hook
+        self.open: dict[str, dict[str, Any]] = {}  #: troubles that are not over, by key
         self.ends = {"jobs": EndWatch(), "crawls": EndWatch()}
-        self._pending: list[dict[str, Any]] = []
-        self._again = 0.0  #: by the monotonic clock
-        self._wrong = self._written = ""
+        self._pending: list[dict[str, Any]] = []  #: events that are not sent yet, in order
+        self._again = 0.0  #: when the first of them is tried again, by the monotonic clock
+        self._wrong = ""  #: why it could not be sent, as was complained of
+        self._written = ""  #: what is in the file
         with suppress(
             OSError,
             ArithmeticError,
@@ -137,40 +152,48 @@ class TroubleLog:
             self._read(json.loads(path.read_text("utf-8")))
 
     def _read(self, document: dict[str, Any]) -> None:
-        told = {str(key): _event_in(one) for key, one in document["told"].items()}
-        pending = [_event_in(one) for one in document["pending"]]
-        ends = {
-            name: EndWatch(
-                int(document["ends"][name][0]), {str(one) for one in document["ends"][name][1]}
-            )
-            for name in self.ends
-        }
-        self.told, self._pending, self.ends = told, pending, ends
+        """Take over what was kept; where anything of it is wrong, nothing is changed."""
+        opened = {str(key): _event_in(row) for key, row in document["told"].items()}
+        pending = [_event_in(row) for row in document["pending"]]
+        ends = {}
+        for name in self.ends:
+            since = int(document["ends"][name][0])
+            ended = set(map(str, document["ends"][name][1]))
+            ends[name] = EndWatch(since, ended)
+        self.open = opened
+        self._pending = pending
+        self.ends = ends
 
-    def take(self, sightings: Iterable[Sighting]) -> None:
+    def report(self, sightings: Iterable[Sighting]) -> None:
         """Tell what is new in them, in their order."""
-        for one in sightings:
-            if bool(one.message) == (one.key in self.told):
+        for sighting in sightings:
+            if bool(sighting.message) == (sighting.key in self.open):
                 continue
-            if one.message:
-                trouble: dict[str, Any] = {
-                    "schema": 1,
-                    "event": "trouble",
-                    "kind": one.kind.value,
-                    "subject": one.subject,
-                    "node": one.node,
-                    "since": moment(time.time()),
-                    "message": one.message,
-                }
-                self.told[one.key] = trouble
-                self._pending.append(trouble)
+            if sighting.message:
+                self._open_trouble(sighting)
             else:
-                trouble = self.told.pop(one.key)
-                before = str(trouble["message"]).rstrip(".")
-                message = f"{one.kind.well(one.subject)} (before: {before})."
-                self._pending.append({**trouble, "event": "well", "message": message})
+                self._close_trouble(sighting)
         self._keep()
         self._send()
+
+    def _open_trouble(self, sighting: Sighting) -> None:
+        trouble: dict[str, Any] = {
+            "schema": 1,
+            "event": "trouble",
+            "kind": sighting.kind.value,
+            "subject": sighting.subject,
+            "node": sighting.node,
+            "since": moment(time.time()),
+            "message": sighting.message,
+        }
+        self.open[sighting.key] = trouble
+        self._pending.append(trouble)
+
+    def _close_trouble(self, sighting: Sighting) -> None:
+        trouble = self.open.pop(sighting.key)
+        before = str(trouble["message"]).rstrip(".")
+        message = f"{sighting.kind.well(sighting.subject)} (before: {before})."
+        self._pending.append({**trouble, "event": "well", "message": message})
 
     def _send(self) -> None:
         while self._pending and time.monotonic() >= self._again:
@@ -185,8 +208,10 @@ class TroubleLog:
             self._keep()
 
     def _keep(self) -> None:
-        ends = {name: [int(one.since), sorted(one.ended)] for name, one in self.ends.items()}
-        text = json.dumps({"told": self.told, "pending": self._pending, "ends": ends})
+        ends = {}
+        for name, watch in self.ends.items():
+            ends[name] = [int(watch.since), sorted(watch.ended)]
+        text = json.dumps({"told": self.open, "pending": self._pending, "ends": ends})
         if text != self._written:
             with suppress(OSError):  # the next watch then tells again what is still so
                 write_file(self._path, text.encode())
@@ -206,7 +231,8 @@ class CrawlPace:
     changed: float | None = None  #: when that was seen, by the monotonic clock; None: not yet
     since: float = 0.0  #: when it was seen first
 
-    def look(self, counts: tuple[object, ...], now: float) -> None:
+    def saw(self, counts: tuple[object, ...], now: float) -> None:
+        """Take in the counts that the crawl has now, by the monotonic clock."""
         if not self.counts:
             self.since = now
         elif counts != self.counts:
@@ -214,6 +240,7 @@ class CrawlPace:
         self.counts = counts
 
     def still(self, now: float) -> float:
+        """Return the seconds for which nothing has changed."""
         return now - (self.changed or self.since)
 
 
@@ -221,36 +248,40 @@ class FleetAlarm:
     """Looks for troubles in what a watch of the fleet sees, and in the store."""
 
     def __init__(self, context: Context, hook: EventHook) -> None:
-        self._context, self._log = context, TroubleLog(state_dir(context.root) / _FILE, hook)
-        self._began: float | None = None
+        self._context = context
+        self._log = TroubleLog(state_dir(context.root) / _FILE, hook)
+        self._began: float | None = None  #: when the first look was, by the monotonic clock
         self._down: dict[str, float] = {}  #: name of a node -> since when it does not answer
         self._paces: dict[str, CrawlPace] = {}
         self._resting: set[str] = set()  #: crawls that are paused
-        self._looked: float | None = None
-        self._trouble = ""
+        self._looked: float | None = None  #: when the store was read last, by the monotonic clock
+        self._trouble = ""  #: why it could not be read, as was complained of
 
     def look(self, document: Mapping[str, Any], now: float) -> None:
         """Tell what is new; document: of `FleetLook`, now: by the monotonic clock."""
         self._began = now if self._began is None else self._began
-        sightings = [one for node in document["nodes"] for one in self._of_node(node, now)]
-        sightings += self._of_nodes_gone({str(node["name"]) for node in document["nodes"]})
+        sightings: list[Sighting] = []
+        names = set()
+        for node in document["nodes"]:
+            names.add(str(node["name"]))
+            sightings += self._node_sightings(node, now)
+        sightings += self._gone_node_sightings(names)
         if self._looked is None or now - self._looked >= STORE_LOOK:
             self._looked = now
             try:
-                sightings += self._of_store(self._context.store_if_any, now)
+                sightings += self._store_sightings(self._context.store_if_any, now)
                 self._trouble = ""
             except StoreError as error:
                 if str(error) != self._trouble:
                     complain(f"{error} So jobs and crawls are not looked after.")
                 self._trouble = str(error)
-        self._log.take(sightings)
+        self._log.report(sightings)
 
-    def _of_node(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
-        name, down, wedged = str(node["name"]), TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED
-        if node["running"] is None and node.get(
-            "draining"
-        ):  # it may be away for as long as it likes
-            self._down.pop(name, None)
+    def _node_sightings(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
+        name = str(node["name"])
+        down = TroubleKind.NODE_DOWN
+        if node["running"] is None and node.get("draining"):
+            self._down.pop(name, None)  # it may be away for as long as it likes
             return
         if node["running"] is None:
             if now - self._down.setdefault(name, now) >= DOWN:
@@ -260,72 +291,73 @@ class FleetAlarm:
         self._down.pop(name, None)
         yield Sighting(kind=down, subject=name, node=name)
         message = f"The node {name}: {node['reason']}" if node["state"] == "wedged" else ""
-        yield Sighting(kind=wedged, subject=name, node=name, message=message)
-        yield from self._of_jobs(node, now)
+        yield Sighting(kind=TroubleKind.NODE_WEDGED, subject=name, node=name, message=message)
+        yield from self._job_sightings(node, now)
 
-    def _of_nodes_gone(self, names: Container[str]) -> list[Sighting]:
-        """That all is well with nodes that are none of the fleet any more."""
+    def _gone_node_sightings(self, names: Container[str]) -> Iterator[Sighting]:
+        """Say that all is well with nodes that are none of the fleet any more."""
         self._down = {name: since for name, since in self._down.items() if name in names}
         kinds = {kind.value: kind for kind in _OF_NODES}
-        told = [
-            one
-            for one in self._log.told.values()
-            if one["kind"] in kinds and one["node"] not in names
-        ]
-        return [
-            Sighting(kind=kinds[one["kind"]], subject=one["subject"], node=one["node"])
-            for one in told
-        ]
+        for event in self._log.open.values():
+            if event["kind"] in kinds and event["node"] not in names:
+                kind = kinds[event["kind"]]
+                yield Sighting(kind=kind, subject=event["subject"], node=event["node"])
 
-    def _of_jobs(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
-        kind, name = TroubleKind.JOB_STALLED, str(node["name"])
-        jobs = {str(job["job"]): job for job in node["jobs"] if job["crawl"] not in self._resting}
-        for job_id, job in jobs.items():
+    def _job_sightings(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
+        kind = TroubleKind.JOB_STALLED
+        name = str(node["name"])
+        running = set()
+        for job in node["jobs"]:
+            if job["crawl"] in self._resting:
+                continue
+            job_id = str(job["job"])
+            running.add(job_id)
             if job["state"] == "stalled":
-                message = f"The job {job_id} on {name} makes no progress for {wording.clock(job['silent_s'])}."
+                silent = wording.clock(job["silent_s"])
+                message = f"The job {job_id} on {name} makes no progress for {silent}."
                 yield Sighting(kind=kind, subject=job_id, node=name, message=message)
             elif job["silent_s"] is not None and now - (self._began or now) >= STALL:
                 yield Sighting(kind=kind, subject=job_id, node=name)
-        for before in list(self._log.told.values()):
-            if (before["kind"], before["node"]) == (kind.value, name) and before[
-                "subject"
-            ] not in jobs:
+        for before in self._log.open.values():
+            is_here = (before["kind"], before["node"]) == (kind.value, name)
+            if is_here and before["subject"] not in running:
                 yield Sighting(kind=kind, subject=before["subject"], node=name)
 
     # what the store has
 
-    def _of_store(self, store: Store | None, now: float) -> Iterator[Sighting]:
-        memory = look_back(self._context, self._context.nodes(), since=time.time() - DAY)
-        records = sorted(memory.records.values(), key=lambda record: record.ended or 0.0)
-        ends = self._log.ends["jobs"].new(
-            ((one.id, one.created, one.state.over) for one in records), time.time()
-        )
-        yield from (one for record in records if record.id in ends for one in _job(record))
+    def _store_sightings(self, store: Store | None, now: float) -> Iterator[Sighting]:
+        yield from self._ended_job_sightings()
         crawls = [] if store is None else store.crawls()
         self._resting = {crawl.id for crawl in crawls if crawl.wanted == "pause"}
-        yield from (one for crawl in crawls for one in self._of_crawl(crawl, now))
-        known = ((one.id, one.created, one.state.ended) for one in crawls if one.kind != "frontier")
-        ends = self._log.ends["crawls"].new(known, time.time())
-        for crawl in sorted(
-            (one for one in crawls if one.id in ends), key=lambda one: one.ended or 0.0
-        ):
-            warnings = [str(text) for text in crawl.summary.get("warnings") or ()]
-            few = next((text for text in warnings if UNUSUAL in text), "")
-            message = f"The crawl {crawl.id}: {few}" if few else ""
-            yield Sighting(kind=TroubleKind.FEW_ITEMS, subject=crawl.spider, message=message)
+        for crawl in crawls:
+            yield from self._crawl_sightings(crawl, now)
+        yield from self._few_items_sightings(crawls)
         if store is not None:
-            yield from self._full(store, [crawl for crawl in crawls if not crawl.state.ended])
+            yield from self._full_node_sightings(store, crawls)
 
-    def _of_crawl(self, crawl: Crawl, now: float) -> Iterator[Sighting]:
-        kind, works = TroubleKind.CRAWL_STALLED, not crawl.state.ended
-        if crawl.kind == "frontier":  # without a process, or without work, it waits
-            batches = crawl.summary.get("batches")
-            works = (
-                works
-                and lives(crawl)
-                and bool(number(batches, "waiting") or number(batches, "out"))
-            )
-        if not works or wording.rests(told(crawl)) or crawl.wanted == "pause":
+    def _ended_job_sightings(self) -> Iterator[Sighting]:
+        """Say of plain jobs that have ended whether they ended well, in the order of their ends."""
+        memory = look_back(self._context, self._context.nodes(), since=time.time() - DAY)
+        records = sorted(memory.records.values(), key=lambda record: record.ended or 0.0)
+        rows = [(record.id, record.created, record.state.over) for record in records]
+        ends = self._log.ends["jobs"].new(rows, time.time())
+        for record in records:
+            if record.id in ends:
+                yield from _job_end_sightings(record)
+
+    def _few_items_sightings(self, crawls: Sequence[Crawl]) -> Iterator[Sighting]:
+        """Say of crawls that have ended whether they have as many items as usual."""
+        real = [crawl for crawl in crawls if crawl.kind != "frontier"]
+        rows = [(crawl.id, crawl.created, crawl.state.ended) for crawl in real]
+        ends = self._log.ends["crawls"].new(rows, time.time())
+        for crawl in sorted(real, key=lambda crawl: crawl.ended or 0.0):
+            if crawl.id in ends:
+                message = _few_items_message(crawl)
+                yield Sighting(kind=TroubleKind.FEW_ITEMS, subject=crawl.spider, message=message)
+
+    def _crawl_sightings(self, crawl: Crawl, now: float) -> Iterator[Sighting]:
+        kind = TroubleKind.CRAWL_STALLED
+        if not _has_work(crawl) or wording.rests(told(crawl)) or crawl.wanted == "pause":
             self._paces.pop(crawl.id, None)
             yield Sighting(kind=kind, subject=crawl.id)
             return
@@ -335,12 +367,12 @@ class FleetAlarm:
             )
             yield Sighting(kind=kind, subject=crawl.id, message=message)
             return
-        pace, doc = self._paces.setdefault(crawl.id, CrawlPace()), crawl.summary
-        counts = (
-            number(doc, "requests", "done"),
-            *(number(doc, name) for name in ("pages", "items", "urls_found")),
-        )
-        pace.look((crawl.state, *counts), now)
+        pace = self._paces.setdefault(crawl.id, CrawlPace())
+        counts: list[object] = [crawl.state, number(crawl.summary, "requests", "done")]
+        for name in ("pages", "items", "urls_found"):
+            count = number(crawl.summary, name)
+            counts.append(count)
+        pace.saw(tuple(counts), now)
         if pace.still(now) >= STALL:
             message = (
                 f"The crawl {crawl.id} makes no progress for {wording.clock(pace.still(now))}."
@@ -349,12 +381,15 @@ class FleetAlarm:
         elif pace.changed is not None:
             yield Sighting(kind=kind, subject=crawl.id)
 
-    def _full(self, store: Store, crawls: Iterable[Crawl]) -> Iterator[Sighting]:
+    def _full_node_sightings(self, store: Store, crawls: Iterable[Crawl]) -> Iterator[Sighting]:
+        """Say of each node whether a job of a crawl that runs has ended there for want of disk."""
         full: set[str] = set()
         for crawl in crawls:
+            if crawl.state.ended:
+                continue
             for attempt in store.attempts(crawl.id, {AttemptState.FAILED}):
-                late = time.time() - (attempt.ended_at or 0.0) < FULL
-                if late and FinishReason.DISK_FULL.value in attempt.reason:
+                is_late = time.time() - (attempt.ended_at or 0.0) < FULL
+                if is_late and FinishReason.DISK_FULL.value in attempt.reason:
                     full.add(attempt.url)
         for node in self._context.nodes():
             message = f"A job on {node.name} ended for want of disk." if node.url in full else ""
@@ -363,18 +398,32 @@ class FleetAlarm:
             )
 
 
-def _job(record: JobRecord) -> Iterator[Sighting]:
-    """How a plain job ended; the next good one of its spider makes it well."""
-    kind, subject, bad = (
-        TroubleKind.JOB_FAILED,
-        f"{record.project}/{record.spider}",
-        record.state not in _UNTOLD,
-    )
-    reason = f": {record.reason}" if record.reason else ""
-    message = (
-        f"The job {record.id} of {record.spider} on {record.node} {record.state.value}{reason}."
-        if bad
-        else ""
-    )
-    if bad or record.state is Outcome.FINISHED:
+def _has_work(crawl: Crawl) -> bool:
+    if crawl.state.ended:
+        return False
+    if crawl.kind != "frontier":
+        return True
+    # Without a process, or without work, a frontier waits.
+    batches = crawl.summary.get("batches")
+    return lives(crawl) and bool(number(batches, "waiting") or number(batches, "out"))
+
+
+def _few_items_message(crawl: Crawl) -> str:
+    """Return what is wrong with the number of items; empty where it is as usual."""
+    for warning in crawl.summary.get("warnings") or ():
+        if UNUSUAL in str(warning):
+            return f"The crawl {crawl.id}: {warning}"
+    return ""
+
+
+def _job_end_sightings(record: JobRecord) -> Iterator[Sighting]:
+    """Say how a plain job ended; the next good one of its spider makes it well."""
+    kind = TroubleKind.JOB_FAILED
+    subject = f"{record.project}/{record.spider}"
+    if record.state not in _UNTOLD:
+        reason = f": {record.reason}" if record.reason else ""
+        job = f"The job {record.id} of {record.spider} on {record.node}"
+        message = f"{job} {record.state.value}{reason}."
         yield Sighting(kind=kind, subject=subject, node=record.node, message=message)
+    elif record.state is Outcome.FINISHED:
+        yield Sighting(kind=kind, subject=subject, node=record.node)

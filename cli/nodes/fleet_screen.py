@@ -1,4 +1,4 @@
-"""Lists of many nodes on one screen: trouble first, then work, and of the rest how many there are."""
+"""Lists of many nodes on one screen: trouble first, then work; the rest is only counted."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -29,25 +29,31 @@ def sort_by_urgency(
     nodes: Iterable[T], state: Callable[[T], str], running: Callable[[T], int | None]
 ) -> list[T]:
     """Return the nodes with trouble first, then those with most jobs; else in their order."""
-    places = {health.value: place for place, health in enumerate(_BY_URGENCY)}
+    places = _places()
     return sorted(nodes, key=lambda node: (places.get(state(node), 0), -(running(node) or 0)))
 
 
 def describe_states(states: Iterable[str]) -> str:
     """Return how many nodes are in which state, as in `3 down, 297 up`."""
     counts = Counter(states)
-    known = [health.value for health in _BY_URGENCY]
-    ordered = sorted(counts, key=lambda state: known.index(state) if state in known else -1)
-    return ", ".join(f"{counts[state]:,} {state}" for state in ordered)
+    places = _places()
+    ordered = sorted(counts, key=lambda state: places.get(state, -1))
+    return ", ".join([f"{counts[state]:,} {state}" for state in ordered])
+
+
+def _places() -> dict[str, int]:
+    return {health.value: place for place, health in enumerate(_BY_URGENCY)}
 
 
 def describe_rest(states: Sequence[str]) -> str:
     """Return what is said of the nodes that have no row; empty when each has one."""
-    return f"and {counted(len(states), 'more node')}: {describe_states(states)}" if states else ""
+    if not states:
+        return ""
+    return f"and {counted(len(states), 'more node')}: {describe_states(states)}"
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the names of the nodes that have one thing in common, and how many they are where they are many."""
+    """Return the names of the nodes that have a thing in common; of many, how many they are."""
     if len(names) <= NAMES:
         return ", ".join(names)
     return f"{some_of(names, NAMES)} ({len(names):,} nodes)"

@@ -7,8 +7,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from prometheus_client import Metric, generate_latest
@@ -20,6 +22,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.progress import MISSED, number
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
+from scrapyd_dist.store import Store
 from scrapyd_dist.version import __version__
 from scrapyd_dist.whole_files import replacing
 
@@ -30,7 +33,9 @@ from ..node_status import look, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say
 
-Sample = tuple[Mapping[str, str], float]  # labels and value
+#: labels and value
+Sample = tuple[Mapping[str, str], float]
+T = TypeVar("T")
 
 #: seconds for which a crawl that has ended is still told in full, so that its last numbers are seen
 RECENT = 3600.0
@@ -87,6 +92,7 @@ class Measurements(Collector):
         self._metrics = [metric for metric in metrics if metric.samples]
 
     def collect(self) -> Iterable[Metric]:
+        """Return the metrics, as `prometheus_client` asks for them."""
         return self._metrics
 
 
@@ -99,61 +105,50 @@ def measure(
     now: float,
     took: float,
 ) -> Measurements:
-    """All metrics.
+    """Return all metrics.
 
-    crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds since the epoch;
-    recent: of `rolling`; took: seconds that the collecting took.
+    crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds
+    since the epoch; recent: of `rolling`; took: seconds that the collecting took.
     """
-    told = [
+    shown = [
         crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT
     ]
-    own = (
-        _metric(
-            "build_info",
-            "The version of scrapyd-dist, as a label of a 1.",
-            [({"version": __version__}, 1)],
-        ),
-        _metric(
-            "collected_timestamp_seconds",
-            "When these numbers were collected.",
-            [({}, round(now, 3))],
-        ),
-        _metric(
-            "collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]
-        ),
-    )
-    counts = Counter(crawl.state for crawl in crawls)
-    states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
-    of_crawls = [
-        _metric("crawls", "Crawls in the store, by state.", states),
-        *_told(told),
-        *_by_node(told),
+    found = [
+        *_own_metrics(now, took),
+        *_node_metrics(nodes),
+        _count_crawls(crawls),
+        *_crawl_metrics(shown),
+        *_crawl_node_metrics(shown),
+        *_last_crawl_metrics(crawls),
+        *_throttle_metrics(throttled or {}),
+        *recent,
     ]
-    return Measurements(
-        [*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {}), *recent]
+    return Measurements(found)
+
+
+def _own_metrics(now: float, took: float) -> Iterator[Metric]:
+    version = [({"version": __version__}, 1)]
+    yield _metric("build_info", "The version of scrapyd-dist, as a label of a 1.", version)
+    yield _metric(
+        "collected_timestamp_seconds",
+        "When these numbers were collected.",
+        [({}, round(now, 3))],
+    )
+    yield _metric(
+        "collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]
     )
 
 
-def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
+def _node_metrics(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
     def each(name: str, text: str, value: Callable[[NodeStatus], float | None]) -> Metric:
-        samples = [
-            (_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None
-        ]
-        return _metric(name, text, samples)
+        """Return a metric with a sample of each node for which there is a value."""
+        return _metric(name, text, _samples(nodes, _node_labels, value))
 
     yield each("node_up", "Whether the node answers.", lambda seen: int(seen.load is not None))
-    jobs = [
-        ({**_node_labels(seen), "state": state}, count)
-        for seen in nodes
-        if seen.load is not None
-        for state, count in (
-            ("pending", seen.load.pending),
-            ("running", seen.load.running),
-            ("finished", seen.load.finished),
-        )
-    ]
     yield _metric(
-        "node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs
+        "node_jobs",
+        "Jobs by state; of finished ones as many as the node remembers.",
+        _node_job_samples(nodes),
     )
     yield each(
         "node_slots", "Process slots, where the target says them.", lambda seen: seen.node.slots
@@ -178,130 +173,192 @@ def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
     )
 
 
+def _node_job_samples(nodes: Iterable[NodeStatus]) -> Iterator[Sample]:
+    for seen in nodes:
+        if seen.load is None:
+            continue
+        labels = _node_labels(seen)
+        yield {**labels, "state": "pending"}, seen.load.pending
+        yield {**labels, "state": "running"}, seen.load.running
+        yield {**labels, "state": "finished"}, seen.load.finished
+
+
 def _node_labels(seen: NodeStatus) -> dict[str, str]:
     return {"node": seen.node.name, "url": seen.node.url}  # which has neither user nor password
 
 
-def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+def _count_crawls(crawls: Iterable[Crawl]) -> Metric:
+    counts = Counter(crawl.state for crawl in crawls)
+    states = [({"state": state.value}, counts[state]) for state in CrawlState]
+    return _metric("crawls", "Crawls in the store, by state.", states)
+
+
+def _crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    """Yield what is known of each of these crawls as a whole."""
+
+    def each(value: Callable[[Crawl], float | None]) -> Iterator[Sample]:
+        return _samples(crawls, _labels, value)
+
     for name, kind, text, path in _OF_CRAWL:
-        samples = [(_labels(crawl), number(crawl.summary, *path)) for crawl in crawls]
+        samples = each(partial(_number_at, path))
         yield _metric(f"crawl_{name}", text, samples, kind)
-    missed = [
-        ({**_labels(crawl), "kind": kind}, number(crawl.summary, key))
-        for crawl in crawls
-        for kind, key in MISSED.items()
-    ]
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
-    yield _metric("crawl_urls_missed_total", text, missed, "counter")
-    totals = [
-        (_labels(crawl), total)
-        for crawl in crawls
-        if (total := number(crawl.summary, "index", "total"))
-    ]
+    yield _metric("crawl_urls_missed_total", text, _missed_samples(crawls), "counter")
+    totals = each(lambda crawl: number(crawl.summary, "index", "total") or None)
     yield _metric("crawl_index_pages", "Index pages that there are, where it is known.", totals)
-    ages: list[Sample] = [
-        (_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls
-    ]
+    ages = each(lambda crawl: _rounded(crawl.summary.get("duration_s")) or 0)
     yield _metric("crawl_duration_seconds", "How long it has been running, or ran.", ages)
-    running: list[Sample] = [(_labels(crawl), int(not crawl.state.ended)) for crawl in crawls]
+    running = each(lambda crawl: int(not crawl.state.ended))
     yield _metric("crawl_running", "Whether the crawl has not ended.", running)
 
 
-def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
-    rows = [(crawl, node) for crawl in crawls for node in crawl.summary.get("nodes") or ()]
-    for name, text, key in _OF_NODE:
+def _number_at(path: Sequence[str], crawl: Crawl) -> float:
+    return number(crawl.summary, *path)
+
+
+def _missed_samples(crawls: Iterable[Crawl]) -> Iterator[Sample]:
+    for crawl in crawls:
+        for kind, key in MISSED.items():
+            yield {**_labels(crawl), "kind": kind}, number(crawl.summary, key)
+
+
+def _crawl_node_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    """Yield what is known of each node of these crawls."""
+    for metric_name, text, key in _OF_NODE:
         # A crawl's node is listed once; a number that its row lacks is no sample.
-        samples = {
-            (crawl.id, str(node.get("name"))): (
-                {**_labels(crawl), "node": str(node.get("name"))},
-                number(node, key),
-            )
-            for crawl, node in rows
-            if key in node
-        }
-        yield _metric(f"crawl_node_{name}", text, list(samples.values()))
+        samples: dict[tuple[str, str], Sample] = {}
+        for crawl in crawls:
+            for node in crawl.summary.get("nodes") or ():
+                if key in node:
+                    name = str(node.get("name"))
+                    labels = {**_labels(crawl), "node": name}
+                    samples[crawl.id, name] = (labels, number(node, key))
+        yield _metric(f"crawl_node_{metric_name}", text, list(samples.values()))
 
 
-def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
-    """The last crawl of each spider that has ended: what an alarm asks for."""
+def _last_crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    """Yield how the last crawl of each spider ended: what an alarm asks for."""
     last: dict[tuple[str, str], Crawl] = {}
     for crawl in crawls:
         if crawl.state.ended and crawl.ended is not None:
             last.setdefault((crawl.project, crawl.spider), crawl)
-    rows = [
-        ({"project": project, "spider": spider}, crawl) for (project, spider), crawl in last.items()
-    ]
-    codes: list[Sample] = [
-        (labels, crawl.exit_code) for labels, crawl in rows if crawl.exit_code is not None
-    ]
+
+    def each(value: Callable[[Crawl], float | None]) -> Iterator[Sample]:
+        return _samples(last.values(), _spider_labels, value)
+
+    codes = each(lambda crawl: crawl.exit_code)
     yield _metric("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
-    items: list[Sample] = [(labels, number(crawl.summary, "items")) for labels, crawl in rows]
+    items = each(lambda crawl: number(crawl.summary, "items"))
     yield _metric("last_crawl_items", "Items of the spider's last crawl that ended.", items)
-    ends: list[Sample] = [(labels, round(crawl.ended or 0.0, 3)) for labels, crawl in rows]
+    ends = each(lambda crawl: round(crawl.ended or 0.0, 3))
     yield _metric("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
 
 
-def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
-    states: list[Sample] = [
-        ({"state": word}, count) for word, count in throttled.items() if word != "slowed"
-    ]
+def _spider_labels(crawl: Crawl) -> dict[str, str]:
+    return {"project": crawl.project, "spider": crawl.spider}
+
+
+def _throttle_metrics(throttled: Mapping[str, int]) -> Iterator[Metric]:
+    states: list[Sample] = []
+    slowed: list[Sample] = []
+    for state, count in throttled.items():
+        if state == "slowed":
+            slowed.append(({}, count))
+        else:
+            states.append(({"state": state}, count))
     yield _metric("throttle_domains", "Domains that the throttle knows, by state.", states)
-    slow: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
     yield _metric(
         "throttle_slowed_domains",
         "Of these, how many are slower than their limits, for their sites.",
-        slow,
+        slowed,
     )
+
+
+@dataclass
+class _RecentWork:
+    """What was done in each window; the keys begin with the window and the spider."""
+
+    ends: Counter[tuple[str, ...]] = field(default_factory=Counter)  #: by window, spider, outcome
+    errors: Counter[tuple[str, ...]] = field(default_factory=Counter)  #: by window, spider
+    codes: Counter[tuple[str, ...]] = field(default_factory=Counter)  #: by window, spider, status
+    pages: Counter[tuple[str, ...]] = field(default_factory=Counter)  #: by window, spider
+    items: Counter[tuple[str, ...]] = field(default_factory=Counter)  #: by window, spider
+
+    def add_job(self, window: str, record: JobRecord) -> None:
+        """Count a plain job that ended in the window."""
+        key = (window, record.spider)
+        self.ends[window, record.spider, record.state.value] += 1
+        self.errors[key] += record.errors or 0
+        self.pages[key] += record.pages or 0
+        self.items[key] += record.items or 0
+        for code, count in record.codes.items():
+            self.codes[window, record.spider, code] += count
+
+    def add_growth(self, window: str, spider: str, grown: Mapping[str, int]) -> None:
+        """Count by how much a crawl has grown in the window."""
+        key = (window, spider)
+        self.pages[key] += grown.get("pages", 0)
+        self.items[key] += grown.get("items", 0)
 
 
 def rolling(
     records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]], now: float
 ) -> Iterator[Metric]:
-    """What was done in the last minutes, hours and day; grown: the crawls that worked in the last day."""
-    ends, errors, codes = (
-        Counter[tuple[str, ...]](),
-        Counter[tuple[str, ...]](),
-        Counter[tuple[str, ...]](),
-    )
-    work: dict[str, Counter[tuple[str, ...]]] = {"pages": Counter(), "items": Counter()}
+    """Yield what was done in the last minutes, hours and day.
+
+    grown: the crawls that worked in the last day; now: seconds since the epoch.
+    """
+    work = _RecentWork()
     grown = list(grown)
     for window, seconds in WINDOWS.items():
-        for record in ended_since(records, now - seconds):
-            key = (window, record.spider)
-            ends[(*key, record.state.value)] += 1
-            errors[key] += record.errors or 0
-            work["pages"][key] += record.pages or 0
-            work["items"][key] += record.items or 0
-            for code, count in record.codes.items():
-                codes[(*key, code)] += count
+        since = now - seconds
+        for record in ended_since(records, since):
+            work.add_job(window, record)
         for crawl, samples in grown:
-            if crawl.ended is None or crawl.ended >= now - seconds:
-                for name, count in growth(crawl, samples, now - seconds).items():
-                    work[name][window, crawl.spider] += count
-    for name, counts in work.items():
+            if crawl.ended is None or crawl.ended >= since:
+                work.add_growth(window, crawl.spider, growth(crawl, samples, since))
+    for name, counts in (("pages", work.pages), ("items", work.items)):
         yield _metric(
             f"recent_{name}",
             f"Of crawls, and of plain jobs that ended in the window: {name}.",
-            _windows(counts),
+            _window_samples(counts),
         )
     yield _metric(
         "recent_job_ends",
         "Plain jobs that ended in the window, by outcome.",
-        _windows(ends, "state"),
+        _window_samples(work.ends, "state"),
     )
-    yield _metric("recent_job_errors", "Errors that these jobs logged.", _windows(errors))
-    waiting = sum(record.state is Outcome.WAITING for record in records)
+    yield _metric(
+        "recent_job_errors", "Errors that these jobs logged.", _window_samples(work.errors)
+    )
+    waiting = [record.state for record in records].count(Outcome.WAITING)
     yield _metric("jobs_waiting", "Plain jobs that wait in the store.", [({}, waiting)])
     yield _metric(
         "recent_job_responses",
         "Responses that these jobs got, by status code.",
-        _windows(codes, "status"),
+        _window_samples(work.codes, "status"),
     )
 
 
-def _windows(counts: Mapping[tuple[str, ...], int], more: str = "") -> list[Sample]:
-    names = ("window", "spider", more)
-    return [(dict(zip(names, key, strict=False)), count) for key, count in counts.items()]
+def _window_samples(
+    counts: Mapping[tuple[str, ...], int], third_label: str = ""
+) -> Iterator[Sample]:
+    """Yield a sample for each key, whose parts are window, spider and, where named, a third one."""
+    names = ("window", "spider", third_label)
+    for key, count in counts.items():
+        yield dict(zip(names, key, strict=False)), count
+
+
+def _samples(
+    subjects: Iterable[T],
+    labels: Callable[[T], Mapping[str, str]],
+    value: Callable[[T], float | None],
+) -> Iterator[Sample]:
+    """Yield a sample of each subject for which there is a value."""
+    for subject in subjects:
+        amount = value(subject)
+        if amount is not None:
+            yield labels(subject), amount
 
 
 def _labels(crawl: Crawl) -> dict[str, str]:
@@ -311,20 +368,23 @@ def _labels(crawl: Crawl) -> dict[str, str]:
 def _metric(
     name: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]], kind: str = "gauge"
 ) -> Metric:
-    metric = Metric(
-        f"sdist_{name}".removesuffix("_total"), text, kind
-    )  # the library writes a counter's suffix
+    # The library writes a counter's suffix.
+    metric = Metric(f"sdist_{name}".removesuffix("_total"), text, kind)
     for labels, value in samples:
-        # A name may come from a foreign file: a lone surrogate in it must not spoil the whole text.
-        clean = {
-            label: word.encode("utf-8", "replace").decode("utf-8") for label, word in labels.items()
-        }
+        clean = {label: _writable(word) for label, word in labels.items()}
         metric.add_sample(f"sdist_{name}", clean, value)
     return metric
 
 
+def _writable(word: str) -> str:
+    """Return a name without lone surrogates: one of a foreign file must not spoil the text."""
+    return word.encode("utf-8", "replace").decode("utf-8")
+
+
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    if value is None:
+        return None
+    return round(value, 3)
 
 
 def metrics(
@@ -353,21 +413,7 @@ def metrics(
         raise ConfigError(
             f"There is no folder {textfile.absolute().parent} for the textfile; make it first."
         )
-    began = time.time()
-    seen: list[NodeStatus] = []
-    if node or context.all_nodes:
-        seen = look(context.sender, context.nodes(node), None, timeout)
-        recognise(context, context.sender, seen, timeout)
-    store = context.store_if_any
-    crawls = store.crawls() if store is not None else []
-    domains = rows_of(store)[0] if store is not None else []
-    throttled = standing(domains) if domains else {}
-    up, since = [one.node for one in seen if one.load is not None], began - max(WINDOWS.values())
-    records = look_back(context, up, timeout=timeout, since=since).records
-    worked = [crawl for crawl in crawls if crawl.ended is None or crawl.ended > since]
-    grown = [(crawl, store.samples(crawl.id)) for crawl in worked] if store is not None else []
-    recent = rolling([*records.values()], grown, began)
-    measured = measure(seen, crawls, throttled, recent, now=began, took=time.time() - began)
+    measured = _collect(context, node, timeout)
     if textfile is None:
         typer.echo(generate_latest(measured), nl=False)
         return
@@ -375,3 +421,36 @@ def metrics(
         os.fchmod(file.fileno(), 0o644)  # the collector is another user
         file.write(generate_latest(measured))
     say(f"{sum(len(metric.samples) for metric in measured.collect())} numbers in {textfile}.")
+
+
+def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -> Measurements:
+    """Ask the nodes, and read the store."""
+    began = time.time()
+    seen: list[NodeStatus] = []
+    if patterns or context.all_nodes:
+        seen = look(context.sender, context.nodes(patterns), None, timeout)
+        recognise(context, context.sender, seen, timeout)
+    store = context.store_if_any
+    crawls: list[Crawl] = []
+    throttled: Mapping[str, int] = {}
+    if store is not None:
+        crawls = store.crawls()
+        domains = rows_of(store)[0]
+        throttled = standing(domains) if domains else {}
+    since = began - max(WINDOWS.values())
+    up = [status.node for status in seen if status.load is not None]
+    records = look_back(context, up, timeout=timeout, since=since).records
+    grown = []
+    if store is not None:
+        grown = list(_samples_since(store, crawls, since))
+    recent = rolling([*records.values()], grown, began)
+    return measure(seen, crawls, throttled, recent, now=began, took=time.time() - began)
+
+
+def _samples_since(
+    store: Store, crawls: Iterable[Crawl], since: float
+) -> Iterator[tuple[Crawl, Samples]]:
+    """Yield the crawls that worked after this time, with the samples of their growth."""
+    for crawl in crawls:
+        if crawl.ended is None or crawl.ended > since:
+            yield crawl, store.samples(crawl.id)

@@ -1,10 +1,11 @@
-"""`sdist nodes`: the fleet as it answers, nodes beside those of scrapy.cfg, drained nodes, and local ones.
+"""`sdist nodes`: the fleet as it answers, nodes beside those of scrapy.cfg, and drained nodes.
 
-The rule it keeps: the store has names and addresses of nodes, and no passwords; those come from ~/.netrc.
+The rule it keeps: the store has names and addresses of nodes, and no passwords; those come from
+~/.netrc.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +18,7 @@ from scrapyd_dist.errors import (
     TIME_UP,
     AuthRefused,
     ConfigError,
+    DistError,
     NodeError,
     NoNodeReachable,
     NothingMatched,
@@ -24,7 +26,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
@@ -46,7 +48,11 @@ from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 EVERY = 1.0
 #: seconds in which the crawls that run have read that a node is draining
 SETTLED = 3.0
-#: looks in a row without an answer after which a node is not waited for
+SILENT_LOOKS = 5
+#: nodes in trouble of which all is said
+SAID = 5
+#: columns of the table that are fields of a node's document
+_COLUMNS = ("name", "state", "running", "pending", "finished", "slots")
 SILENT_LOOKS = 5
 Names = Annotated[
     list[str] | None, argument("NODE", "Names of nodes, or globs in quotes.", node_names)
@@ -59,12 +65,15 @@ class DrainResult(NodeStatus):
     """A node that is asked for its load again and again, until it has none."""
 
     idle_watch: IdleWatch = field(default_factory=IdleWatch)
-    empty_since: float | None = None
-    silent: int = 0
+    empty_since: float | None = None  #: seconds since the epoch; None: it has jobs, or is silent
+    silent: int = 0  #: looks in a row without an answer
     over: bool = False  #: nothing more is to be learned by waiting
 
     def saw(self, error: NodeError | None, now: float, settled: float) -> None:
-        """Take in one look at the node, after `ask_load`; settled: seconds that it has to stay empty."""
+        """Take in one look at the node, after `ask_load`.
+
+        now: seconds since the epoch; settled: seconds that the node has to stay empty.
+        """
         self.error = error
         if error is not None or self.load is None:
             self.empty_since = None
@@ -84,13 +93,17 @@ class DrainResult(NodeStatus):
 
     @property
     def stage(self) -> str:
+        """Return how far the drain is: unknown, wedged, draining or drained."""
         if self.error is not None:
             return "unknown"
         if self.wedged:
             return "wedged"
-        return "drained" if self.over else "draining"
+        if self.over:
+            return "drained"
+        return "draining"
 
     def text(self) -> str:
+        """Return what a waiting user is shown of the node."""
         if self.load is None:
             return f"{self.node.name}: {self.short or 'not asked'}"
         return f"{self.node.name}: {self.load.running} running, {self.load.pending} waiting"
@@ -117,72 +130,123 @@ def drain(
     Example: sdist nodes drain web3 --timeout 2h
     """
     nodes = context.nodes_or_all(node, everyone=all_, verb="drain")
-    records, now = context.node_records(nodes), time.time()
-    since = {name: record.draining or now for name, record in records.items()}
-    context.remember({name: {"draining": at} for name, at in since.items()})
-    waited = [
-        DrainResult(
-            node=one,
-            draining=since[one.name],
-            idle_watch=IdleWatch(start_delay=records[one.name].start_delay),
-        )
-        for one in nodes
-    ]
-    # A crawl that runs may be sending it a last job, so it has to stay empty for a while.
-    settled = (
-        SETTLED
-        if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls())
-        else 0.0
-    )
+    results = _begin_draining(context, nodes)
+    settled = 0.0 if no_wait else _settling_time(context)
     sender = context.sender_within(connect_timeout)
-
-    def left() -> list[DrainResult]:
-        for answer in sweep(
-            [one for one in waited if not one.over], lambda one: one.ask_load(sender, TIMEOUT)
-        ):
-            answer.asked.saw(answer.error, time.time(), settled)
-        return [one for one in waited if not one.over]
-
-    end = 0.0 if no_wait else float("inf") if timeout is None else time.monotonic() + timeout
+    deadline = _deadline(timeout, no_wait=no_wait)
     try:
-        with waiting() as show:
-            while (those := left()) and time.monotonic() < end:
-                show("; ".join(one.text() for one in those))
-                time.sleep(EVERY)
-        code = TIME_UP if those and not no_wait else 0
+        all_over = _wait_until_empty(results, sender, settled, deadline)
+        code = 0 if all_over or no_wait else TIME_UP
     except KeyboardInterrupt:
         code = INTERRUPTED
-    _tell(waited, code, output, waited_for=not no_wait)
-    if not code and not no_wait:
-        code = exit_code(len(waited), [one.error for one in waited])
-        code = code or int(any(one.wedged for one in waited))
-    return code
+    _report_drain(results, code, output, waited_for=not no_wait)
+    if code or no_wait:
+        return code
+    return _exit_code_of_drain(results)
 
 
-def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_for: bool) -> None:
+def _begin_draining(context: Context, nodes: Sequence[Node]) -> list[DrainResult]:
+    """Keep in the store that the nodes are draining."""
+    records = context.node_records(nodes)
+    now = time.time()
+    changes: dict[str, dict[str, Any]] = {}
+    for name, record in records.items():
+        changes[name] = {"draining": record.draining or now}
+    context.remember(changes)
+    results = []
+    for node in nodes:
+        watch = IdleWatch(start_delay=records[node.name].start_delay)
+        since = changes[node.name]["draining"]
+        results.append(DrainResult(node=node, draining=since, idle_watch=watch))
+    return results
+
+
+def _settling_time(context: Context) -> float:
+    """Return the seconds for which a node has to stay empty: a crawl may be sending a last job."""
+    for crawl in context.store.crawls():
+        if not crawl.state.ended:
+            return SETTLED
+    return 0.0
+
+
+def _deadline(timeout: float | None, *, no_wait: bool) -> float:
+    """Return when the waiting ends, by the monotonic clock."""
+    if no_wait:
+        return 0.0
+    if timeout is None:
+        return float("inf")
+    return time.monotonic() + timeout
+
+
+def _exit_code_of_drain(results: Sequence[DrainResult]) -> int:
+    """Return the exit code by the nodes that did not answer, else 1 where one is wedged."""
+    errors = []
+    any_wedged = False
+    for result in results:
+        errors.append(result.error)
+        any_wedged = any_wedged or result.wedged
+    return exit_code(len(results), errors) or int(any_wedged)
+
+
+def _wait_until_empty(
+    results: Sequence[DrainResult], sender: Sender, settled: float, deadline: float
+) -> bool:
+    """Ask the nodes again and again; give whether nothing more is to be learned of any.
+
+    deadline: by the monotonic clock. All nodes are asked once, even where it has passed.
+    """
+    left = list(results)
+    with waiting() as show:
+        while True:
+            for answer in sweep(left, lambda result: result.ask_load(sender, TIMEOUT)):
+                answer.asked.saw(answer.error, time.time(), settled)
+            left = [result for result in results if not result.over]
+            if not left or time.monotonic() >= deadline:
+                return not left
+            show("; ".join(map(DrainResult.text, left)))
+            time.sleep(EVERY)
+
+
+def _report_drain(
+    results: Sequence[DrainResult], code: int, output: Output, *, waited_for: bool
+) -> None:
     names = ("name", "url", "state", "running", "pending", "draining")
-    documents = [{**one.document(), "state": one.stage} for one in waited]
-    rows = [{name: document[name] for name in names} for document in documents]
+    rows = []
+    for result in results:
+        document = {**result.document(), "state": result.stage}
+        rows.append({name: document[name] for name in names})
     output.columns({"nodes": rows}, "nodes", ("name", "state", "running", "pending"))
-    for one, row in zip(waited, rows, strict=True):
-        if one.error is not None:
+    for result, row in zip(results, rows, strict=True):
+        if result.error is not None:
             complain(
-                f"{one.error} What it still runs is not known; the drain is in force all the same."
+                f"{result.error} What it still runs is not known; the drain is in force all the "
+                "same."
             )
-        elif one.wedged:
+        elif result.wedged:
+            jobs = counted(row["pending"], "job waits", "jobs wait")
             complain(
-                f"{one.node}: {counted(row['pending'], 'job waits', 'jobs wait')} there and none is started, so"
-                f" it will never be empty. Its "
-                "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist jobs cancel`. The "
-                "drain is in force."
+                f"{result.node}: {jobs} there and none is started, so it will never be empty. Its "
+                "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist "
+                "jobs cancel`. The drain is in force."
             )
-    left = [one.node for one in waited if one.stage == "draining"]
-    if left and (waited_for or not output.as_json):
+    _say_what_is_left(results, code, shown=waited_for or not output.as_json)
+
+
+def _say_what_is_left(results: Sequence[DrainResult], code: int, *, shown: bool) -> None:
+    """Say how to go on; where `shown`, also which nodes still have jobs."""
+    nodes = []
+    left = []
+    for result in results:
+        nodes.append(result.node)
+        if result.stage == "draining":
+            left.append(result.node)
+    if left and shown:
         why = {TIME_UP: "The time is up. ", INTERRUPTED: "Interrupted. "}.get(code, "")
         say(
-            f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: sdist nodes"
+            f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: "
+            "sdist nodes"
         )
-    say(f"To give work again: sdist nodes resume {names_of((one.node for one in waited), ' ')}")
+    say(f"To give work again: sdist nodes resume {names_of(nodes, ' ')}")
 
 
 def resume(
@@ -193,20 +257,24 @@ def resume(
     Example: sdist nodes resume web3
     """
     nodes = context.nodes_or_all(node, everyone=all_, verb="resume")
-    known = {
-        name for name, record in context.node_records(nodes).items() if record.draining is not None
-    }
-    back = [one for one in nodes if one.name in known]
-    context.remember({one.name: {"draining": None, "idle_looks": ()} for one in back})
-    rows = [{"name": one.name, "url": one.url, "was_draining": one.name in known} for one in nodes]
-    if not output.document({"nodes": rows}) and back:
-        say(f"Work is given again to {names_of(back)}.")
-    if len(back) < len(nodes):
-        say(f"Was not draining: {names_of(one for one in nodes if one.name not in known)}.")
-
-
-#: nodes in trouble of which all is said
-SAID = 5
+    records = context.node_records(nodes)
+    changes: dict[str, dict[str, Any]] = {}
+    resumed: list[Node] = []
+    others: list[Node] = []
+    rows = []
+    for named in nodes:
+        was_draining = named.name in records and records[named.name].draining is not None
+        rows.append({"name": named.name, "url": named.url, "was_draining": was_draining})
+        if was_draining:
+            resumed.append(named)
+            changes[named.name] = {"draining": None, "idle_looks": ()}
+        else:
+            others.append(named)
+    context.remember(changes)
+    if not output.document({"nodes": rows}) and resumed:
+        say(f"Work is given again to {names_of(resumed)}.")
+    if others:
+        say(f"Was not draining: {names_of(others)}.")
 
 
 def list_(
@@ -241,17 +309,13 @@ def list_(
     if fleet == context.local_nodes:
         fleet = (*fleet, *context.dead_local_nodes)
     name = quick_project(context.project, project)
-    sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
-    seen = look(sender, fleet, name, timeout, known)
+    sender = context.sender_within(connect_timeout)
+    seen = look(sender, fleet, name, timeout, context.known_times(fleet, name))
     recognise(context, sender, seen, timeout)
-    projects = {one.node.project or name for one in seen}
-    latest = {
-        one: newest_of(node for node in seen if (node.node.project or name) == one)
-        for one in projects
-    }
+    latest = _latest_versions(seen, name)
     usual = latest.get(name) or newest_of(seen)
-    chosen = [one for one in seen if not state or one.state in state]
-    rows = [one.document(latest[one.node.project or name]) for one in chosen]
+    chosen = _in_states(seen, state)
+    rows = [status.document(latest[status.node.project or name]) for status in chosen]
     if not output.rows({"project": name, "version": usual, "nodes": rows}, "nodes", "name"):
         _show(chosen, rows, most=len(chosen) if all_ else ROWS)
         if len(seen) > 1:
@@ -260,50 +324,106 @@ def list_(
     return exit_code_of(seen)
 
 
+def _latest_versions(
+    seen: Sequence[NodeStatus], usual_project: str | None
+) -> dict[str | None, str | None]:
+    """Return the newest version of each project, over the nodes whose targets are for it."""
+    by_project: dict[str | None, list[NodeStatus]] = {}
+    for status in seen:
+        by_project.setdefault(status.node.project or usual_project, []).append(status)
+    return {project: newest_of(statuses) for project, statuses in by_project.items()}
+
+
+def _in_states(
+    seen: Sequence[NodeStatus], states: Sequence[NodeHealth] | None
+) -> Sequence[NodeStatus]:
+    """Return the nodes that are in one of these states; without any state, all."""
+    if not states:
+        return seen
+    return [status for status in seen if status.state in states]
+
+
 def _totals(seen: Sequence[NodeStatus]) -> str:
-    """How many nodes there are, and how much they have to do."""
-    loads = [one.load for one in seen if one.load is not None]
-    running = sum(load.running for load in loads)
-    pending = sum(load.pending for load in loads)
-    states = describe_states(one.state.value for one in seen)
-    return f"{counted(len(seen), 'node')}: {states} · {running:,} running, {pending:,} pending"
+    """Return how many nodes there are, and how much they have to do."""
+    running = 0
+    pending = 0
+    states = []
+    for status in seen:
+        states.append(status.state.value)
+        if status.load is not None:
+            running += status.load.running
+            pending += status.load.pending
+    nodes = f"{counted(len(seen), 'node')}: {describe_states(states)}"
+    return f"{nodes} · {running:,} running, {pending:,} pending"
 
 
 def _show(
     seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], most: int = ROWS
 ) -> None:
     """Print a table of so many nodes at most, and what is wrong with some."""
-    described = {id(one): document for one, document in zip(seen, documents, strict=True)}
-    seen = sort_by_urgency(
-        seen, lambda one: one.state.value, lambda one: one.load.running if one.load else None
-    )
-    names = ("name", "state", "running", "pending", "finished", "slots")
-    clocks = ("clock",) if any(clock(one.skew) for one in seen) else ()
+    described = {}
+    with_clock = False
+    for status, document in zip(seen, documents, strict=True):
+        described[id(status)] = document
+        with_clock = with_clock or clock(status.skew) != ""
+    seen = sort_by_urgency(seen, lambda status: status.state.value, _running_jobs)
+    headings = [*_COLUMNS, "latency", "version", "url", ""]
+    if with_clock:
+        headings.insert(-2, "clock")
     rows = []
-    for one in seen[:most]:
-        row = described[id(one)]
-        latency = None if one.latency is None else f"{row['latency_ms']:.0f} ms"
-        version = f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]
-        known = None if row["drift"] is None else version
-        skew = [clock(one.skew) for _ in clocks]
-        rows.append(
-            (*(row[name] for name in names), latency, known, *skew, one.node.url, one.short)
-        )
-    table((*names, "latency", "version", *clocks, "url", ""), rows)
-    if rest := describe_rest([one.state.value for one in seen[most:]]):
+    for status in seen[:most]:
+        row = _table_row(status, described[id(status)])
+        if with_clock:
+            row.insert(-2, clock(status.skew))
+        rows.append(row)
+    table(headings, rows)
+    if rest := describe_rest([status.state.value for status in seen[most:]]):
         say(f"{rest} (--all lists them)")
-    troubles = [f"{one.node}: {one.reason}" for one in seen if one.reason]
+    _complain_of_some(seen)
+
+
+def _table_row(status: NodeStatus, document: Mapping[str, Any]) -> list[object]:
+    """Return the cells of a node's row, without the one of its clock."""
+    row = [document[name] for name in _COLUMNS]
+    latency = None
+    if status.latency is not None:
+        latency = f"{document['latency_ms']:.0f} ms"
+    return [*row, latency, _version_text(document), status.node.url, status.short]
+
+
+def _running_jobs(status: NodeStatus) -> int | None:
+    if status.load:
+        return status.load.running
+    return None
+
+
+def _version_text(document: Mapping[str, Any]) -> str | None:
+    """Return the version of a node, with a remark where others have a newer one."""
+    if document["drift"] is None:
+        return None
+    if document["drift"]:
+        return f"{document['version'] or 'none'} (drift)"
+    version: str | None = document["version"]
+    return version
+
+
+def _complain_of_some(seen: Sequence[NodeStatus]) -> None:
+    """Say what is wrong with the first nodes in trouble, and how many more there are."""
+    troubles = [f"{status.node}: {status.reason}" for status in seen if status.reason]
     for text in troubles[:SAID]:
         complain(text)
     if len(troubles) > SAID:
         complain(
-            f"and {len(troubles) - SAID} nodes more; `sdist nodes --json` says why of each, `sdist doctor` what to do."
+            f"and {len(troubles) - SAID} nodes more; `sdist nodes --json` says why of each, "
+            "`sdist doctor` what to do."
         )
 
 
 def clock(skew: float | None) -> str:
-    """How wrong a node's clock is, where that is worth a word."""
-    return "" if skew is None or abs(skew) < SKEW else f"{skew:+.0f} s"
+    """Return how wrong a node's clock is, in seconds, where that is worth a word."""
+    if skew is None or abs(skew) < SKEW:
+        return ""
+    return f"{skew:+.0f} s"
 
 
 def targets(context: Context) -> None:
@@ -311,8 +431,8 @@ def targets(context: Context) -> None:
 
     Example: sdist nodes targets
     """
-    for one in context.project.targets or context.local_nodes:
-        put(f"{one.name:<20} {one.url}")
+    for target in context.project.targets or context.local_nodes:
+        put(f"{target.name:<20} {target.url}")
 
 
 def add(
@@ -338,47 +458,61 @@ def add(
     nodes = _new(context, address, name)
     resting = () if context.project.targets or context.added else context.local_nodes
     seen = look(context.sender_within(connect_timeout), nodes, None, TIMEOUT)
-    silent = [
-        one.error
-        for one in seen
-        if one.error is not None and one.error.exit_code != AuthRefused.exit_code
-    ]
-    if resting and len(silent) == len(seen):
-        raise NoNodeReachable(
-            f"{' '.join(map(str, silent))} Nothing was added: the local nodes ({names_of(resting)}) are used only where"
-            " no other node is named, so no node at all would work. Add it when it answers; or stop the local nodes"
-            " first: sdist nodes down."
-        )
-    context.remember(
-        {node.name: {"url": ("dns+" if node.lookup else "") + node.url} for node in nodes}
-    )
-    output.document({"nodes": [one.document() for one in seen]})
-    for one in seen:
-        if one.error is not None:
-            complain(
-                f"{one.error} It is added all the same. To take it away again: sdist nodes remove {one.node.name}"
-            )
-        elif not output.as_json:
-            say(f"Added {one.node.name} ({one.node.url}).")
+    if resting:
+        _check_any_answers(seen, resting)
+    changes = {}
+    for node in nodes:
+        scheme = "dns+" if node.lookup else ""
+        changes[node.name] = {"url": scheme + node.url}
+    context.remember(changes)
+    output.document({"nodes": [status.document() for status in seen]})
+    _report_added(seen, output)
     context.note_unused_nodes()
     return exit_code_of(seen)
 
 
+def _check_any_answers(seen: Sequence[NodeStatus], resting: Sequence[Node]) -> None:
+    """Refuse nodes of which none answers, where the local nodes would rest for them."""
+    errors = []
+    for status in seen:
+        if status.error is None or status.error.exit_code == AuthRefused.exit_code:
+            return
+        errors.append(str(status.error))
+    raise NoNodeReachable(
+        f"{' '.join(errors)} Nothing was added: the local nodes ({names_of(resting)}) are used "
+        "only where no other node is named, so no node at all would work. Add it when it answers; "
+        "or stop the local nodes first: sdist nodes down."
+    )
+
+
+def _report_added(seen: Sequence[NodeStatus], output: Output) -> None:
+    for status in seen:
+        if status.error is not None:
+            complain(
+                f"{status.error} It is added all the same. To take it away again: "
+                f"sdist nodes remove {status.node.name}"
+            )
+        elif not output.as_json:
+            say(f"Added {status.node.name} ({status.node.url}).")
+
+
 def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[Node]:
-    taken = {node.name: node for node in (*context.project.targets, *context.added)}
+    """Return the nodes at these addresses, with the passwords of ~/.netrc."""
+    named = {node.name: node for node in (*context.project.targets, *context.added)}
     nodes = []
     for address in addresses:
         node = Node.parse(address, name=name)
         if node.username is not None:
             raise ConfigError(
-                f"The address of {node.name} has a user name in it, and the store keeps no secrets. Put it into "
-                "~/.netrc (`machine HOST login USER password PASSWORD`, chmod 600), or add a [deploy:…] section "
-                "to scrapy.cfg."
+                f"The address of {node.name} has a user name in it, and the store keeps no "
+                "secrets. Put it into ~/.netrc (`machine HOST login USER password PASSWORD`, "
+                "chmod 600), or add a [deploy:…] section to scrapy.cfg."
             )
-        there = taken.get(node.name)
-        if there is not None and there != node:
+        other = named.get(node.name)
+        if other is not None and other != node:
             raise ConfigError(
-                f"There is a node {node.name!r} already, {there.url}. Choose another name with --name."
+                f"There is a node {node.name!r} already, {other.url}. Choose another name with "
+                "--name."
             )
         nodes.append(with_netrc(node))
     return nodes
@@ -397,22 +531,36 @@ def remove(
 
     Example: sdist nodes remove spare
     """
-    known = context.added
+    added = context.added
     for pattern in node:
-        if any(fnmatchcase(one.name, pattern) for one in known):
-            continue
-        if any(fnmatchcase(one.name, pattern) for one in context.project.targets):
-            file = context.root / "scrapy.cfg"
-            raise ConfigError(
-                f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
-            )
-        names = ", ".join(one.name for one in known) or "none"
-        raise NothingMatched(f"No node {pattern!r} was added. Those that were: {names}.")
-    gone = [one for one in known if any(fnmatchcase(one.name, pattern) for pattern in node)]
-    nothing: dict[str, Any] = {"url": "", "draining": None, "idle_looks": ()}
-    context.remember({one.name: nothing for one in gone})
-    if not output.document({"nodes": [{"name": one.name, "url": one.url} for one in gone]}):
+        if not _matching(added, pattern):
+            raise _nothing_added(context, pattern)
+    gone = []
+    rows = []
+    changes: dict[str, dict[str, Any]] = {}
+    for known in added:
+        if any(fnmatchcase(known.name, pattern) for pattern in node):
+            gone.append(known)
+            rows.append({"name": known.name, "url": known.url})
+            changes[known.name] = {"url": "", "draining": None, "idle_looks": ()}
+    context.remember(changes)
+    if not output.document({"nodes": rows}):
         say(f"Removed {names_of(gone)}. A crawl that runs there sees its jobs to their end.")
+
+
+def _matching(nodes: Iterable[Node], pattern: str) -> list[Node]:
+    return [node for node in nodes if fnmatchcase(node.name, pattern)]
+
+
+def _nothing_added(context: Context, pattern: str) -> DistError:
+    """Return the error for a name, or glob, of no node that was added."""
+    if _matching(context.project.targets, pattern):
+        file = context.root / "scrapy.cfg"
+        return ConfigError(
+            f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
+        )
+    names = ", ".join([node.name for node in context.added]) or "none"
+    return NothingMatched(f"No node {pattern!r} was added. Those that were: {names}.")
 
 
 def up(
@@ -452,7 +600,8 @@ def down(context: Context) -> None:
     """
     from scrapyd_dist.deploy import local_nodes
 
-    # A script without a scrapy.cfg has its state folder where it runs; and a broken one must not keep nodes alive.
+    # A script without a scrapy.cfg has its state folder where it runs; and a broken scrapy.cfg
+    # must not keep nodes alive.
     root = find_root() or Path.cwd()
     if not state_folder(root).is_dir():
         root = context.root

@@ -1,16 +1,17 @@
-"""`sdist code versions`, `spiders`, `prune` and `rollback`: what nodes have, where they differ, and the way back."""
+"""`sdist code versions`, `spiders`, `prune` and `rollback`: the nodes' code, and the way back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 from scrapyd_dist.deploy import node_versions
-from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
+from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, choose, kept_eggs
 from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.nodes import names_by
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
@@ -23,10 +24,27 @@ from ..silence import heard
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 from .fleet_screen import shorten_names
 
-#: seconds that a node gets for each question, and for one that makes it import the project
-TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
+#: seconds that a node gets for each question
+TIMEOUT = 15.0
+#: the same for a question that makes it import the project
+SLOW_TIMEOUT = 60.0
 #: with more nodes, a table of versions tells numbers and names in place of a column for each node
 _COLUMNS = 8
+
+
+class _Answer(Protocol):
+    """What a node answered to one question: an error, or what was asked for."""
+
+    @property
+    def node(self) -> Node:
+        """Return the node that was asked."""
+
+    @property
+    def error(self) -> NodeError | None:
+        """Return why there is no answer; None where there is one."""
+
+
+A = TypeVar("A", bound=_Answer)
 
 
 def versions(
@@ -49,78 +67,123 @@ def versions(
     """
     name, nodes, known = context.project_nodes(node, project)
     seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
-    differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
-    rows = [
-        _row(
-            entry,
-            "jobs",
-            versions=entry.versions,
-            default=entry.default,
-            newest=current(entry.versions, known),
-        )
-        for entry in seen
-    ]
+    differing = node_versions.differences(seen, known)
+    crawls = node_versions.only_crawls(seen)
     document = {
         "project": name,
         "same": not differing,
         "differences": differing,
         "warnings": crawls,
-        "nodes": rows,
+        "nodes": _version_rows(seen, known),
     }
     if not output.document(document):
-        _show_versions([entry for entry in seen if entry.error is None], name)
-    errors = list(heard(context, {entry.node: entry.error for entry in seen}).values())
+        _show_versions(_answered(seen), name)
+    errors = _counting_errors(context, seen)
     complain_each([*differing, *crawls, *errors])
-    return 10 if check and differing else exit_code(len(errors), errors)
+    if check and differing:
+        return 10
+    return exit_code(len(errors), errors)
 
 
-def _row(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
-    """What `--json` says of a node; jobs: what those that need its versions are called there."""
+def _version_rows(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> list[dict[str, Any]]:
+    rows = []
+    for entry in seen:
+        newest = current(entry.versions, known)
+        row = _node_document(
+            entry, "jobs", versions=entry.versions, default=entry.default, newest=newest
+        )
+        rows.append(row)
+    return rows
+
+
+def _node_document(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
+    """Return what `--json` says of a node.
+
+    jobs: what those that need its versions are called there.
+    """
     node = {"name": entry.node.name, "url": entry.node.url, "project": entry.project}
     needed = {jobs: entry.jobs, "jobs_of_unknown_version": entry.unknown}
     return {**node, **values, **needed, "reason": str(entry.error or "")}
 
 
-def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
-    def order(
-        name: str,
-    ) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
-        places = [
-            len(one.versions) - one.versions.index(name) for one in answered if name in one.versions
-        ]
-        return min(places), name
+def _answered(entries: Iterable[A]) -> list[A]:
+    return [entry for entry in entries if entry.error is None]
 
-    names = sorted({name for entry in answered for name in entry.versions}, key=order)
+
+def _errors(entries: Iterable[_Answer]) -> list[NodeError | None]:
+    return [entry.error for entry in entries]
+
+
+def _counting_errors(context: Context, answers: Iterable[_Answer]) -> list[NodeError | None]:
+    """Return the errors of the nodes that count, None for each that answered; see `heard`."""
+    by_node = {answer.node: answer.error for answer in answers}
+    return list(heard(context, by_node).values())
+
+
+def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
+    """Print the versions of the nodes that answered, those first that Scrapyd sorts last."""
+    names = _names_in_order(answered)
     if not names and answered:
         say(
-            f"No node that answered has a version of the project {project}. Send one: sdist deploy --all."
+            f"No node that answered has a version of the project {project}. "
+            "Send one: sdist deploy --all."
         )
     if not names:
         return
     if len(answered) <= _COLUMNS:
-        rows = [(name, *(_cell(entry, name) for entry in answered)) for name in names]
-        table(("version", *(entry.node.name for entry in answered)), rows)
+        _show_columns(answered, names)
     else:
-        counts = []
-        for name in names:
-            missing = [entry.node.name for entry in answered if name not in entry.versions]
-            on = sum(entry.default == name for entry in answered)
-            counts.append(
-                (name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-")
-            )
-        table(("version", "nodes", "default on", "missing on"), counts)
-    untold = names_by((len(entry.unknown), entry.node) for entry in answered if entry.unknown)
+        _show_counts(answered, names)
+    untold: dict[int, list[str]] = {}
+    for entry in answered:
+        if entry.unknown:
+            untold.setdefault(len(entry.unknown), []).append(entry.node.name)
     for count, nodes in untold.items():
         put(f"{shorten_names(nodes)}: {count} running, of a version that Scrapyd does not tell")
+
+
+def _names_in_order(answered: Sequence[NodeVersions]) -> list[str]:
+    """Return all names of versions; what Scrapyd sorts last on one of the nodes stands first."""
+    places: dict[str, int] = {}
+    for entry in answered:
+        for place, name in enumerate(reversed(entry.versions), 1):
+            places[name] = min(place, places.get(name, place))
+    return sorted(places, key=lambda name: (places[name], name))
+
+
+def _show_columns(answered: Sequence[NodeVersions], names: Sequence[str]) -> None:
+    """Print a table with a column for each node."""
+    headings = ["version", *(entry.node.name for entry in answered)]
+    rows = []
+    for name in names:
+        cells = [_cell(entry, name) for entry in answered]
+        rows.append((name, *cells))
+    table(headings, rows)
+
+
+def _show_counts(answered: Sequence[NodeVersions], names: Sequence[str]) -> None:
+    """Print a table with numbers of nodes."""
+    rows = []
+    for name in names:
+        missing = []
+        defaults = 0
+        for entry in answered:
+            defaults += entry.default == name
+            if name not in entry.versions:
+                missing.append(entry.node.name)
+        present = len(answered) - len(missing)
+        rows.append((name, present, defaults, some_of(missing, _COLUMNS) or "-"))
+    table(("version", "nodes", "default on", "missing on"), rows)
 
 
 def _cell(seen: NodeVersions, name: str) -> str:
     if name not in seen.versions:
         return "-"
+    text = "default" if name == seen.default else "has it"
     jobs = len(seen.jobs.get(name, ()))
-    return ("default" if name == seen.default else "has it") + (
-        f", {counted(jobs, 'job')}" if jobs else ""
-    )
+    if jobs:
+        text += f", {counted(jobs, 'job')}"
+    return text
 
 
 def spiders(
@@ -142,42 +205,64 @@ def spiders(
     """
     name, nodes, known = context.project_nodes(node, project)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
-    good = [entry for entry in lists if entry.error is None]
-    rows = [
-        {
-            "spider": spider,
-            "nodes": [entry.node.name for entry in good if spider in entry.spiders],
-            "missing": [entry.node.name for entry in good if spider not in entry.spiders],
-        }
-        for spider in sorted({spider for entry in good for spider in entry.spiders})
-    ]
-    told = [
-        {
+    good = _answered(lists)
+    rows = _presence_rows("spider", [(entry.node.name, entry.spiders) for entry in good])
+    document = {"project": name, "spiders": rows, "nodes": _spider_lists(lists)}
+    if verbose and not output.as_json:
+        for row in rows:
+            put(f"{name} {row['spider']}")
+    elif not output.rows(document, "spiders", "spider") and good:
+        _show_spiders(rows, good)
+    errors = _counting_errors(context, lists)
+    complain_each(errors)
+    return exit_code(len(errors), errors)
+
+
+def _presence_rows(
+    kind: str, names_of_nodes: Sequence[tuple[str, Sequence[str]]]
+) -> list[dict[str, Any]]:
+    """Return a row for each spider, or project, with the nodes that have it and those that lack it.
+
+    names_of_nodes: the name of each node that answered, and the names of what it has.
+    """
+    everything: set[str] = set()
+    for _, names in names_of_nodes:
+        everything.update(names)
+    rows = []
+    for name in sorted(everything):
+        row: dict[str, Any] = {kind: name, "nodes": [], "missing": []}
+        for node, names in names_of_nodes:
+            row["nodes" if name in names else "missing"].append(node)
+        rows.append(row)
+    return rows
+
+
+def _spider_lists(lists: Iterable[NodeResult]) -> list[dict[str, Any]]:
+    """Return what `--json` says of each node that was asked for its spiders."""
+    documents = []
+    for entry in lists:
+        document = {
             "name": entry.node.name,
             "url": entry.node.url,
             "version": entry.version,
             "spiders": entry.spiders,
             "reason": str(entry.error or ""),
         }
-        for entry in lists
-    ]
-    if verbose and not output.as_json:
-        for row in rows:
-            put(f"{name} {row['spider']}")
-    elif (
-        not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider")
-        and good
-    ):
-        cells = [
-            (row["spider"], len(row["nodes"]), some_of(row["missing"], _COLUMNS) or "-")
-            for row in rows
-        ]
-        table(("spider", "nodes", "missing on"), cells)
-        for one, names in names_by((entry.version, entry.node) for entry in good).items():
-            say(f"{one}: {shorten_names(names)}")
-    errors = list(heard(context, {entry.node: entry.error for entry in lists}).values())
-    complain_each(errors)
-    return exit_code(len(errors), errors)
+        documents.append(document)
+    return documents
+
+
+def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResult]) -> None:
+    cells = []
+    for row in rows:
+        missing = some_of(row["missing"], _COLUMNS) or "-"
+        cells.append((row["spider"], len(row["nodes"]), missing))
+    table(("spider", "nodes", "missing on"), cells)
+    nodes_by_version: dict[str | None, list[str]] = {}
+    for entry in answered:
+        nodes_by_version.setdefault(entry.version, []).append(entry.node.name)
+    for version, names in nodes_by_version.items():
+        say(f"{version}: {shorten_names(names)}")
 
 
 def projects(
@@ -187,25 +272,21 @@ def projects(
 
     Example: sdist code projects
     """
-    nodes = context.nodes(node)
-    answers = list(
-        sweep(nodes, lambda one: context.sender.send(one, api.listprojects(), timeout=timeout))
-    )
-    there = {one.asked.name: one.value for one in answers if one.value is not None}
-    rows: list[dict[str, Any]] = [
-        {
-            "project": name,
-            "nodes": [node for node in there if name in there[node]],
-            "missing": [node for node in there if name not in there[node]],
-        }
-        for name in sorted({name for found in there.values() for name in found})
-    ]
+    names_of_nodes: dict[str, Sequence[str]] = {}
+    errors_of_nodes: dict[Node, NodeError | None] = {}
+    call = api.listprojects()
+    for answer in sweep(
+        context.nodes(node), lambda asked: context.sender.send(asked, call, timeout=timeout)
+    ):
+        errors_of_nodes[answer.asked] = answer.error
+        if answer.value is not None:
+            names_of_nodes[answer.asked.name] = answer.value
+    rows = _presence_rows("project", list(names_of_nodes.items()))
     if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
-            put(
-                row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else "")
-            )
-    errors = list(heard(context, {one.asked: one.error for one in answers}).values())
+            note = f"  (not on {some_of(row['missing'])})" if row["missing"] else ""
+            put(row["project"] + note)
+    errors = list(heard(context, errors_of_nodes).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 
@@ -233,57 +314,94 @@ def rollback(
     Example: sdist code rollback
     """
     name, nodes, known = context.project_nodes(None, project)
-    state = state_dir(context.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
-    must_answer(len(seen), [entry.error for entry in seen])
-    kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
-    newest = [current(entry.versions, known) for entry in seen]
-    deployed = [one for one in newest if one is not None]
-    usual = max(deployed, key=lambda one: (deployed.count(one), one), default=None)
-    saved = choose(kept, version, usual, folder=state / "eggs")
+    must_answer(len(seen), _errors(seen))
+    newest: list[str | None] = []
+    defaults: list[str | None] = []
+    for entry in seen:
+        newest.append(current(entry.versions, known))
+        defaults.append(entry.default)
+    saved = _chosen_egg(context, name, version, newest)
     egg = saved.read()
     # The code was deployed last on every node, and runs there by default.
-    running = [*newest, *(entry.default for entry in seen)]
-    if all(
-        one is not None and not is_crawls(one) and hash_in(one) == egg.content_hash
-        for one in running
-    ):
+    if _all_have(egg.content_hash, [*newest, *defaults]):
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        present = [
-            NodeResult(node=one.node, version=one.default, default=one.default) for one in seen
-        ]
-        rows = [{**node_row(one, name), "spiders": None} for one in present]
-        document = {
-            "project": name,
-            "version": RollOut(present).version,
-            "dry_run": False,
-            "nodes": rows,
-        }
-        output.document(document)
+        _put_unchanged(seen, name, output)
         return 0
-    there = [name for entry in seen for name in entry.versions]
-    again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), there))
-    given = {node.name: again for node in nodes}
-    wish = RollOutRequest(given=given, retries=RETRIES, dry_run=dry_run, timeout=timeout)
+    present: set[str] = set()
+    for entry in seen:
+        present.update(entry.versions)
+    again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), present))
     if not quiet:
-        is_there = any(saved.version in entry.versions for entry in seen)
-        what = f"{saved.version}{' again' if is_there else ''} as {again}"
-        say(f"Would send {what}; asking the nodes …" if dry_run else f"Sending {what} …")
-    result = roll_out(context.root, name, nodes, egg, wish, progress=not quiet)
-    tell(result, name, wish, output, quiet=quiet)
-    if code := exit_code_of(result):
-        return code
-    wrong = [
-        entry
-        for entry in result.ready
-        if entry.default not in {None, entry.version} and not entry.planned
-    ]
-    if wrong:
-        complain(
-            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
-            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
-        )
-    return 3 if wrong else 0
+        suffix = " again" if saved.version in present else ""
+        _say_sending(f"{saved.version}{suffix} as {again}", dry_run=dry_run)
+    request = RollOutRequest(
+        given=dict.fromkeys((node.name for node in nodes), again),
+        retries=RETRIES,
+        dry_run=dry_run,
+        timeout=timeout,
+    )
+    result = roll_out(context.root, name, nodes, egg, request, progress=not quiet)
+    tell(result, name, request, output, quiet=quiet)
+    return exit_code_of(result) or _check_defaults(result)
+
+
+def _chosen_egg(
+    context: Context, project: str, version: str | None, newest: Sequence[str | None]
+) -> SavedEgg:
+    """Return the kept egg to go back to.
+
+    newest: of each node, the deployment that sorts last; None where there is none.
+    """
+    state = state_dir(context.root)
+    kept = kept_eggs(state, project) if version is None else all_eggs(state, project)
+    deployed = [name for name in newest if name is not None]
+    usual = max(deployed, key=lambda name: (deployed.count(name), name), default=None)
+    return choose(kept, version, usual, folder=state / "eggs")
+
+
+def _all_have(content_hash: str, versions: Iterable[str | None]) -> bool:
+    """Return whether each of these is a deployed version with this content."""
+    for version in versions:
+        if version is None or is_crawls(version) or hash_in(version) != content_hash:
+            return False
+    return True
+
+
+def _put_unchanged(seen: Sequence[NodeVersions], project: str, output: Output) -> None:
+    """Print the document of a rollback that had nothing to send."""
+    results = []
+    rows = []
+    for entry in seen:
+        result = NodeResult(node=entry.node, version=entry.default, default=entry.default)
+        results.append(result)
+        rows.append({**node_row(result, project), "spiders": None})
+    version = RollOut(results).version
+    output.document({"project": project, "version": version, "dry_run": False, "nodes": rows})
+
+
+def _say_sending(version: str, *, dry_run: bool) -> None:
+    if dry_run:
+        say(f"Would send {version}; asking the nodes …")
+    else:
+        say(f"Sending {version} …")
+
+
+def _check_defaults(result: RollOut) -> int:
+    """Complain of nodes where another version stays the default; gives the exit code."""
+    names: list[str] = []
+    defaults: list[str | None] = []
+    for entry in result.ready:
+        if entry.default not in {None, entry.version} and not entry.planned:
+            names.append(entry.node.name)
+            defaults.append(entry.default)
+    if not names:
+        return 0
+    complain(
+        f"On {', '.join(names)} another version stays the default, since Scrapyd sorts it last: "
+        f"{defaults[0]}. Jobs that name no version go on with that one until it is deleted."
+    )
+    return 3
 
 
 def prune(
@@ -307,23 +425,40 @@ def prune(
     name, nodes, known = context.project_nodes(node, project)
     version_of = context.version_lookup()
     seen = node_versions.look(nodes, name, version_of, timeout=timeout)
-    plans = [node_versions.plan(entry, keep, known) for entry in seen]
-    doomed = sum(len(entry.old) for entry in plans)
-    if doomed and not dry_run:
+    plans = []
+    has_old = False
+    for entry in seen:
+        plan = node_versions.plan(entry, keep, known)
+        plans.append(plan)
+        has_old = has_old or bool(plan.old)
+    if has_old and not dry_run:
         if not yes:
-            what = f"{counted(doomed, 'version')} from {counted(sum(bool(one.old) for one in plans), 'node')}"
-            lines = [f"{entry.node.name}: {', '.join(entry.old)}" for entry in plans if entry.old]
-            confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
+            _confirm_deletion(plans)
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
-    _tell(plans, name, output=output, dry_run=dry_run)
-    complain_each(entry.error for entry in plans)
-    if dry_run and doomed:
+    _show_deleted(plans, name, output=output, dry_run=dry_run)
+    errors = _errors(plans)
+    complain_each(errors)
+    if dry_run and has_old:
         return 10
-    return exit_code(len(plans), [entry.error for entry in plans])
+    return exit_code(len(plans), errors)
 
 
-def _tell(plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool) -> None:
-    nodes = [_row(entry, "in_use", deleted=entry.old) for entry in plans]
+def _confirm_deletion(plans: Sequence[NodeVersions]) -> None:
+    lines = []
+    doomed = 0
+    for entry in plans:
+        if entry.old:
+            doomed += len(entry.old)
+            lines.append(f"{entry.node.name}: {', '.join(entry.old)}")
+    deletion = f"{counted(doomed, 'version')} from {counted(len(lines), 'node')}"
+    confirm(f"Delete {deletion}?", lines, refusal=f"{deletion} would be deleted")
+
+
+def _show_deleted(
+    plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool
+) -> None:
+    """Say what was deleted, or would be, and what stays for which jobs."""
+    nodes = [_node_document(entry, "in_use", deleted=entry.old) for entry in plans]
     if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
         return
     rows = [(entry.node.name, name) for entry in plans for name in entry.old]
@@ -331,11 +466,15 @@ def _tell(plans: Sequence[NodeVersions], project: str, *, output: Output, dry_ru
         table(("node", "would be deleted" if dry_run else "deleted"), rows)
     elif not any(entry.error for entry in plans):
         say("There is nothing to delete.")
+    _say_what_stays(plans)
+
+
+def _say_what_stays(plans: Sequence[NodeVersions]) -> None:
     for entry in plans:
         for version, jobs in entry.jobs.items():
             say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
         if entry.unknown:
             say(
-                f"{entry.node.name}: everything stays; of {', '.join(entry.unknown)}, which runs there, Scrapyd"
-                " does not tell the version. Run this again when it has ended."
+                f"{entry.node.name}: everything stays; of {', '.join(entry.unknown)}, which runs "
+                "there, Scrapyd does not tell the version. Run this again when it has ended."
             )
