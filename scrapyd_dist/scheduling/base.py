@@ -195,12 +195,16 @@ class SchedulerState:
         return f" of the slot{'s' if names[1:] else ''} {listed(names)}" if names else ""
 
     def workers(self) -> Iterator[WorkerRun]:
-        return (
-            out
-            for member in self.members
-            for out in member.out.values()
-            if isinstance(out, WorkerRun)
-        )
+        """Generate the workers on all nodes."""
+        for member in self.members:
+            for out in member.out.values():
+                if isinstance(out, WorkerRun):
+                    yield out
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any worker is out."""
+        return next(self.workers(), None) is not None
 
     @property
     def sent_to(self) -> list[NodeState]:
