@@ -160,7 +160,7 @@ def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
 
 def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
     """Return the eggs in these folders, newest first."""
-    eggs = []
+    eggs: list[SavedEgg] = []
     for folder in folders:
         eggs.extend(SavedEgg(version=path.stem, path=path) for path in folder.glob("*.egg"))
     return sorted(eggs, key=lambda egg: (egg.at, egg.version), reverse=True)
