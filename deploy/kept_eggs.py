@@ -207,17 +207,20 @@ def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> Save
     if current is not None:
         current_hash = hash_in(current) or _hash_of_version(kept, current)
         current_time = made_at(current)
-    others = [egg for egg in kept if egg.content_hash not in {None, current_hash}]
-    if not others:
+    newest_other = None
+    for egg in kept:
+        if egg.content_hash in {None, current_hash}:
+            continue
+        if current_time is None or egg.at < current_time:
+            return egg
+        newest_other = newest_other or egg
+    if newest_other is None:
         raise NothingMatched(
             f"No earlier version can be brought back: {folder} keeps {_names(kept)}, and the nodes "
             f"run {current or 'no version'}. Check the earlier code out and deploy it: "
             "sdist deploy --all."
         )
-    for egg in others:
-        if current_time is None or egg.at < current_time:
-            return egg
-    return others[0]
+    return newest_other
 
 
 def _hash_of_version(kept: Sequence[SavedEgg], version: str) -> str | None:

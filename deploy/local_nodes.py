@@ -46,8 +46,6 @@ STOP_GRACE = 10.0
 _KILL_GRACE = 5.0
 #: seconds between two polls of processes that start or end
 _POLL = 0.05
-#: the fields of a row of the list, each with its type
-_FIELDS = {"name": str, "port": int, "password": str, "slots": int, "pid": int, "folder": Path}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +106,14 @@ def read(state: Path) -> list[LocalNode]:
 
 
 def _node_of(row: Mapping[str, Any]) -> LocalNode:
-    return LocalNode(**{name: kind(row[name]) for name, kind in _FIELDS.items()})
+    return LocalNode(
+        name=str(row["name"]),
+        port=int(row["port"]),
+        password=str(row["password"]),
+        slots=int(row["slots"]),
+        pid=int(row["pid"]),
+        folder=Path(row["folder"]),
+    )
 
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
@@ -153,15 +158,11 @@ def up(
 
 def _free_names(known: Sequence[LocalNode], count: int) -> list[str]:
     """Return names for so many new nodes."""
-    taken = {node.name for node in known}
-    names: list[str] = []
-    number = 1
-    while len(names) < count:
-        name = f"local{number}"
-        if name not in taken:
-            names.append(name)
-        number += 1
-    return names
+    free = [f"local{number}" for number in range(1, len(known) + count + 1)]
+    for node in known:
+        if node.name in free:
+            free.remove(node.name)
+    return free[: max(0, count)]
 
 
 def _start_all(
@@ -180,14 +181,16 @@ def _start_all(
 
 def running(state: Path) -> tuple[Node, ...]:
     """Return the local nodes whose process runs, ordered by name."""
-    return tuple(node.node for node in _alive(read(state)))
+    return _addresses(_alive(read(state)))
 
 
 def dead(state: Path) -> tuple[Node, ...]:
     """Return the local nodes that were not stopped and whose process has ended, ordered by name."""
-    nodes = read(state)
-    alive = _alive(nodes)
-    return tuple(node.node for node in nodes if node not in alive)
+    return _addresses(node for node in read(state) if not is_alive(node))
+
+
+def _addresses(nodes: Iterable[LocalNode]) -> tuple[Node, ...]:
+    return tuple(node.node for node in nodes)
 
 
 def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:

@@ -94,8 +94,10 @@ class Autoscaler:
 
     def _with_room(self, pool: str, project: str) -> list[NodeState]:
         """Return the nodes that may get one more worker for this pool."""
-        free = [member for member in self.state.members if room(member)]
-        return [member for member in free if self.others.fits(member, pool, project)]
+        fits = self.others.fits
+        return [
+            member for member in self.state.members if room(member) and fits(member, pool, project)
+        ]
 
     def cramped(self, pools: Iterable[str]) -> set[str]:
         """Return the pools of other projects that no free node can serve.
@@ -150,7 +152,8 @@ class Autoscaler:
         here = [worker for worker in self.state.workers() if worker.pool == pool]
         if for_:
             here = [worker for worker in here if self._may_serve(worker.member, for_)]
-        if here and all(worker.posted and not worker.dismissed for worker in here):  # one at a time
+        # one at a time
+        if here and all(worker.posted and not worker.dismissed for worker in here):
             self.state.spawn(self.dismiss(here[0]))
         return bool(here)
 

@@ -101,10 +101,13 @@ class BatchCounters:
         self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]
     ) -> None:
         """Count the batches that an earlier process left in the store."""
-        dead = BatchState.DEAD.value
         self.sent = len(attempts)
-        self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
-        self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
+        self.dead = 0
+        self.dead_urls = 0
+        dead = BatchState.DEAD.value
+        for slot in slots:
+            self.dead += slot.batches.get(dead, 0)
+            self.dead_urls += slot.requests.get(dead, 0)
         # a retry has a higher batch number
         for attempt in sorted(attempts, key=lambda attempt: attempt.batch):
             if attempt.state is AttemptState.ACCEPTED:
@@ -250,7 +253,8 @@ class SchedulerState:
     def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Replace a batch by the smaller ones that took over its requests; they wait first."""
         if batch.number in self.open:
-            self.open.update(piece.number for piece in pieces)
+            for piece in pieces:
+                self.open.add(piece.number)
             self.waiting.extendleft(reversed(pieces))
         self.ended(batch.number)
         self.pump()
@@ -367,15 +371,18 @@ class SchedulerState:
 
     def check_unfit(self) -> None:
         """Stop when no node takes work and none will."""
-        here = [member for member in self.members if not member.left]
-        reasons = {member.unfit for member in here}
-        if here and "" not in reasons:
-            reason = "; ".join(sorted(reasons))
-            message = f"No node takes the work{self.which_work}: {reason}"
-            remedy = remedy_for(reason)
-            if remedy:
-                message = f"{message.rstrip('.')}. {remedy}"
-            self.stop_now(message)
+        reasons = set()
+        for member in self.members:
+            if not member.left:
+                reasons.add(member.unfit)
+        if not reasons or "" in reasons:  # one that is not unfit has no reason
+            return
+        reason = "; ".join(sorted(reasons))
+        message = f"No node takes the work{self.which_work}: {reason}"
+        remedy = remedy_for(reason)
+        if remedy:
+            message = f"{message.rstrip('.')}. {remedy}"
+        self.stop_now(message)
 
     def stop_now(self, reason: str) -> None:
         """Stop before the end; the batches stay in the store."""

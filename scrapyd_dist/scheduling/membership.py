@@ -150,8 +150,13 @@ class Membership:
 
     def _are_all_drained(self) -> bool:
         """Whether every node that could work is drained, and there is one."""
-        able = [member for member in self.state.members if member.able and not member.left]
-        return bool(able) and all(member.draining for member in able)
+        found = False
+        for member in self.state.members:
+            if member.able and not member.left:
+                if not member.draining:
+                    return False
+                found = True
+        return found
 
     # members
 

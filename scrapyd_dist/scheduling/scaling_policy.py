@@ -110,7 +110,7 @@ def decide(
     starved = _starved(pools, working, wanted)
     turns = [pool for pool in _turns(wanted, starved) if pool not in cramped]
     stuck = starved
-    if free > 0:
+    if free > 0:  # only those that no free node can serve
         stuck = [pool for pool in starved if pool in cramped]
     return ScalingDecision(
         start=turns[: max(0, free)],
@@ -162,8 +162,12 @@ def _spare(
     pools: Mapping[str, Workload], working: Mapping[str, int], wanted: Mapping[str, int]
 ) -> list[str]:
     """Return the pools with idle workers, while another one has batches and no worker."""
-    idle = [pool for pool, number in working.items() if number and not wanted.get(pool)]
-    return [pool for pool in idle if pool not in pools or pools[pool].over]
+    spare = []
+    for pool, workers in working.items():
+        is_over = pool not in pools or pools[pool].over
+        if is_over and workers and not wanted.get(pool):
+            spare.append(pool)
+    return spare
 
 
 @dataclass(kw_only=True)

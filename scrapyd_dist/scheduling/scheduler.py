@@ -205,7 +205,7 @@ class Scheduler:
         state.counters.recall(slots, attempts, await state.run(state.db.misses))
         await self._begin_goals()
         self._recall_accepted(accepted)
-        await self._recover_jobs([attempt for attempt in attempts if not attempt.worker])
+        await self._recover_jobs(attempts)
         await self._autoscaler.recover(accepted)
         await self._announce()
 
@@ -227,12 +227,12 @@ class Scheduler:
                 member.jobs += 1
                 member.items += attempt.report.get("items", 0)
 
-    async def _recover_jobs(self, sent: Sequence[Attempt]) -> None:
-        """Cancel the failed ones of these sent attempts again, and take up those that are out."""
-        for attempt in sent:
-            if attempt.state is AttemptState.FAILED:
+    async def _recover_jobs(self, attempts: Sequence[Attempt]) -> None:
+        """Cancel the jobs of failed attempts again, and take up those that are out."""
+        for attempt in attempts:
+            if attempt.state is AttemptState.FAILED and not attempt.worker:
                 self._cancel_again(attempt)
-        for attempt in sent:
+        for attempt in attempts:
             if _is_sent_and_out(attempt):
                 await self._take_up(attempt)
 
@@ -659,8 +659,8 @@ class Scheduler:
         """Whether nobody works, and none of the pools that have batches `left` gets a worker."""
         if self.collector.coming or self.state.has_workers:
             return False
-        closed = self.breaker.closed
-        return ALL in closed or (bool(left) and all(pool in closed for pool in left))
+        closed = self.breaker.closed.keys()
+        return ALL in closed or (bool(left) and closed >= set(left))
 
     def _why_closed(self) -> str:
         """Return a sentence for each pool that gets no more workers."""
@@ -750,11 +750,13 @@ class Scheduler:
 
     def _room(self) -> int:
         """Return the free process slots for workers, in the limit shared with sent jobs."""
-        free = sum(room(member) for member in self.state.members)
+        free = 0
+        jobs = 0
+        for member in self.state.members:
+            free += room(member)
+            jobs += len(member.out)
         most = self.state.limits.max_jobs
-        if not most:
-            return free
-        return min(free, most - sum(len(member.out) for member in self.state.members))
+        return min(free, most - jobs) if most else free
 
     def _has_unseen_workers(self) -> bool:
         """Whether workers of an earlier process have not been polled yet.
