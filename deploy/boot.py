@@ -140,6 +140,7 @@ def keep_output_for_names() -> None:
     load_object = import_module("scrapy.utils.misc").load_object
 
     def run(command: Any, *_: Any) -> None:
+        """Write the names of the project's spiders, one per line."""
         settings = command.settings
         loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
         with os.fdopen(names, "w", encoding="utf-8") as output:

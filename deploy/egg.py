@@ -287,7 +287,7 @@ def _egg_info(
         # pkg_resources accepts the file as an egg only with PKG-INFO.
         f"{INFO}PKG-INFO": re.sub(rb"(?m)^Version:.*$", version_line, about, count=1),
         f"{INFO}entry_points.txt": _entry_points(project, entry).encode(),
-        f"{INFO}top_level.txt": "".join(f"{name}\n" for name in _top_levels(files)).encode(),
+        f"{INFO}top_level.txt": "\n".join([*_top_levels(files), ""]).encode(),
     }
 
 
@@ -309,7 +309,7 @@ def _top_levels(files: Iterable[str]) -> list[str]:
     tops = set()
     for path in files:
         parts = path.removesuffix(".py").split("/")
-        if path.endswith(".py") and all(part.isidentifier() for part in parts):
+        if path.endswith(".py") and all(map(str.isidentifier, parts)):
             tops.add(parts[0])
     return sorted(tops)
 

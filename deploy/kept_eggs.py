@@ -160,9 +160,10 @@ def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
 
 def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
     """Return the eggs in these folders, newest first."""
-    eggs: list[SavedEgg] = []
+    paths: list[Path] = []
     for folder in folders:
-        eggs.extend(SavedEgg(version=path.stem, path=path) for path in folder.glob("*.egg"))
+        paths.extend(folder.glob("*.egg"))
+    eggs = [SavedEgg(version=path.stem, path=path) for path in paths]
     return sorted(eggs, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 

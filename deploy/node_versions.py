@@ -74,6 +74,7 @@ def look(
     """
 
     def read(sender: Sender, node: Node) -> NodeVersions:
+        """Ask one node."""
         return _read_versions(sender, node, node.project or project, version_of, timeout)
 
     return _on_all(nodes, read)
@@ -108,6 +109,7 @@ def spiders(
     """
 
     def read(sender: Sender, node: Node) -> NodeResult:
+        """Ask one node."""
         name = node.project or project
         try:
             present = sender.send(node, api.listversions(name), timeout=timeout)
@@ -252,6 +254,7 @@ def delete(
     """
 
     def delete_old(sender: Sender, entry: NodeVersions) -> NodeVersions:
+        """Delete the old versions from one node."""
         if entry.error is not None or not entry.old:
             return entry
         now = _read_versions(sender, entry.node, entry.project, version_of, timeout)

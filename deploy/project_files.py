@@ -106,7 +106,7 @@ def read_project(root: Path, settings_module: str) -> ProjectFiles:
     is unreadable.
     """
     parts = settings_module.split(".")
-    if not all(part.isidentifier() for part in parts):
+    if not all(map(str.isidentifier, parts)):
         raise ConfigError(
             f"scrapy.cfg in {root} names {settings_module!r} as its settings module, which is no "
             "dotted Python name. Correct the line below [settings]."
@@ -253,6 +253,7 @@ def _copy(root: Path, copy: Path) -> None:
     patterns = shutil.ignore_patterns(*_NOT_COPIED)
 
     def ignored(folder: str, names: list[str]) -> set[str]:
+        """Return the names in a folder that are not copied."""
         environments = {name for name in names if _is_environment(Path(folder) / name)}
         return patterns(folder, names) | environments
 

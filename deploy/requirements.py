@@ -138,10 +138,14 @@ def _install(project_root: Path, folder: Path, known: set[str]) -> None:
 
 def _reason_in(stderr: str) -> str:
     """Return pip's last error message, else its last line, without the full stop."""
+    reason = "it gave no reason"
     lines = stderr.splitlines()
-    errors = [line for line in lines if line.startswith("ERROR:")]
-    last = (errors or lines or ["it gave no reason"])[-1]
-    return last.removeprefix("ERROR: ").rstrip(".")
+    if lines:
+        reason = lines[-1]
+    for line in lines:
+        if line.startswith("ERROR:"):
+            reason = line
+    return reason.removeprefix("ERROR: ").rstrip(".")
 
 
 def _without(known: set[str], text: str, root: Path) -> str:
@@ -193,14 +197,16 @@ def _closure(names: Iterable[str]) -> set[str]:
 
     What this environment does not know is left out.
     """
+    closure: set[str] = set()
     seen: set[tuple[str, str]] = set()
     queue = [(canonicalize_name(name), "") for name in names]
     while queue:
-        distribution_and_extra = queue.pop()
-        if distribution_and_extra not in seen:
-            seen.add(distribution_and_extra)
-            queue.extend(_required_by(*distribution_and_extra))
-    return {name for name, _ in seen}
+        name, extra = queue.pop()
+        if (name, extra) not in seen:
+            seen.add((name, extra))
+            closure.add(name)
+            queue.extend(_required_by(name, extra))
+    return closure
 
 
 def _required_by(name: str, extra: str) -> Iterator[tuple[NormalizedName, str]]:

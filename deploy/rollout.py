@@ -292,6 +292,7 @@ def _upload_to_all(
     """Upload the egg to each node under the name that `names` has for it; undo all if asked for."""
 
     def bring(upload: NodeUpload) -> NodeResult:
+        """Upload the egg to one node."""
         return upload.bring(names[upload.node.name], egg)
 
     result = RollOut(pool.map(bring, uploads))

@@ -149,17 +149,19 @@ class Autoscaler:
         `for_`: the pools that wait, if they have room on some nodes only. Returns whether one is
         ending, or will.
         """
-        here = [worker for worker in self.state.workers() if worker.pool == pool]
-        if for_:
-            here = [worker for worker in here if self._may_serve(worker.member, for_)]
+        here = [
+            worker
+            for worker in self.state.workers()
+            if worker.pool == pool and self._is_of_use(worker.member, for_)
+        ]
         # one at a time
         if here and all(worker.posted and not worker.dismissed for worker in here):
             self.state.spawn(self.dismiss(here[0]))
         return bool(here)
 
-    def _may_serve(self, member: NodeState, pools: Iterable[str]) -> bool:
-        """Whether batches of one of these pools could be done on a node."""
-        return any(self.others.may_have(member, pool) for pool in pools)
+    def _is_of_use(self, member: NodeState, pools: Collection[str]) -> bool:
+        """Whether a node could do batches of one of these pools; without pools, any could."""
+        return not pools or any(self.others.may_have(member, pool) for pool in pools)
 
     def vacate_nodes(self) -> None:
         """Let the workers end whose node is drained, left the list, or is unfit.

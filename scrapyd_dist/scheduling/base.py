@@ -116,12 +116,15 @@ class BatchCounters:
 
     def _missed(self, misses: Sequence[Miss]) -> None:
         """Count requests that were not made."""
-        kinds = Counter(miss.kind for miss in misses)
-        self.gone += kinds["gone"]
-        self.failed_urls += kinds["failed"]
-        # Those of a dead batch are made at the end: these are for spiders or callbacks that are
-        # nowhere.
-        self.dead_urls += kinds["dead"]
+        for miss in misses:
+            if miss.kind == "gone":
+                self.gone += 1
+            elif miss.kind == "failed":
+                self.failed_urls += 1
+            elif miss.kind == "dead":
+                # Those of a dead batch are made at the end: these are for spiders or callbacks that
+                # are nowhere.
+                self.dead_urls += 1
 
 
 @dataclass(kw_only=True)
@@ -215,7 +218,17 @@ class SchedulerState:
         """The nodes that are sent their batches; the workers of the others lease them."""
         if not self.leases:
             return list(self.members)
-        return [member for member in self.members if self.sends and member.unreached]
+        if not self.sends:
+            return []
+        return [member for member in self.members if member.unreached]
+
+    @property
+    def jobs_out(self) -> int:
+        """How many jobs are out on all nodes, workers too."""
+        jobs = 0
+        for member in self.members:
+            jobs += len(member.out)
+        return jobs
 
     def member_at(self, url: str) -> NodeState | None:
         """Return the node at this address, or None when it is not in the fleet any more."""

@@ -254,7 +254,10 @@ class Batcher:
             return []
         size = sizes.first(len(self._waiting))
         count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
-        return [self._waiting.take(size) for _ in range(count) if self._waiting]
+        cuts: list[BatchDraft] = []
+        while self._waiting and len(cuts) < count:
+            cuts.append(self._waiting.take(size))
+        return cuts
 
     def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
         """Return one waiting batch per slot, and what has waited long enough."""

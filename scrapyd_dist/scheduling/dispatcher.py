@@ -61,7 +61,7 @@ class Dispatcher:
         most = self.state.limits.max_jobs
         if not most:
             return None
-        return max(0, most - sum(len(member.out) for member in self.state.members))
+        return max(0, most - self.state.jobs_out)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""

@@ -65,7 +65,8 @@ class Membership:
     async def _read_records(self) -> None:
         """Do what users want of nodes."""
         records = await self.state.store(self.state.store.store.nodes)
-        await self._apply({record.name: record for record in records})
+        by_name = {record.name: record for record in records}
+        await self._apply(by_name)
         self._warn_if_drained()
         self.monitor.check_dark()
 

@@ -325,10 +325,8 @@ class NodeMonitor:
             return
         self._dark_since = self._dark_since or time.time()
         if time.time() - self._dark_since > patience:
-            reasons = {_why_dark(member) for member in members}
-            self.state.stop_now(
-                f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))})."
-            )
+            reasons = "; ".join(sorted(set(map(_why_dark, members))))
+            self.state.stop_now(f"No node has answered for {patience:.0f} s ({reasons}).")
 
 
 def _why_dark(member: NodeState) -> str:

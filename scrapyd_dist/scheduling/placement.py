@@ -113,6 +113,7 @@ class Placement:
 
         @cache
         def latest() -> float:
+            """Return the most seconds that a batch may take."""
             work = _open_work(usable)
             if not work:
                 return math.inf
@@ -175,7 +176,10 @@ def _rooms(members: Sequence[NodeState]) -> list[int]:
 
 def _total_size(batches: Iterable[Batch]) -> int:
     """Return the requests in these batches."""
-    return sum(batch.size for batch in batches)
+    size = 0
+    for batch in batches:
+        size += batch.size
+    return size
 
 
 def _total_pace(members: Iterable[NodeState], typical: float) -> float:

@@ -339,7 +339,9 @@ class Scheduler:
         """Count what the store has, if steps that were counted here were lost and made again."""
         state = self.state
         slots = (await state.run(state.db.backlog)).slots
-        done = sum(slot.batches.get(BatchState.DONE.value, 0) for slot in slots)
+        done = 0
+        for slot in slots:
+            done += slot.batches.get(BatchState.DONE.value, 0)
         if state.counters.done == done:
             return
         anew = BatchCounters(failed=state.counters.failed, cuts=state.counters.cuts)
@@ -580,7 +582,10 @@ class Scheduler:
 
     def _stock(self) -> int:
         """Return how many waiting batches are to be in memory, at most."""
-        jobs = self.state.limits.max_jobs or sum(member.slots for member in self.state.sent_to)
+        jobs = self.state.limits.max_jobs
+        if not jobs:
+            for member in self.state.sent_to:
+                jobs += member.slots
         return SOME + 2 * jobs
 
     async def _read_slot(self, slot: str, stock: int) -> None:
@@ -750,13 +755,11 @@ class Scheduler:
 
     def _room(self) -> int:
         """Return the free process slots for workers, in the limit shared with sent jobs."""
-        free = 0
-        jobs = 0
-        for member in self.state.members:
-            free += room(member)
-            jobs += len(member.out)
+        free = sum(map(room, self.state.members))
         most = self.state.limits.max_jobs
-        return min(free, most - jobs) if most else free
+        if not most:
+            return free
+        return min(free, most - self.state.jobs_out)
 
     def _has_unseen_workers(self) -> bool:
         """Whether workers of an earlier process have not been polled yet.

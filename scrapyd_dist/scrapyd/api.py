@@ -123,6 +123,7 @@ def daemonstatus() -> Call[Load]:
     """Ask for the numbers of pending, running and remembered finished jobs."""
 
     def read(doc: Document) -> Load:
+        """Return the load in the reply."""
         return Load(
             pending=doc.number("pending"),
             running=doc.number("running"),
@@ -208,6 +209,7 @@ def listjobs(project: str | None = None) -> Call[Jobs]:
     """
 
     def read(doc: Document) -> Jobs:
+        """Return the jobs in the reply, by state."""
         return Jobs(
             pending=_jobs(doc, JobState.PENDING),
             running=_jobs(doc, JobState.RUNNING),
@@ -389,6 +391,7 @@ def serves(folder: str) -> Call[bool]:
     """
 
     def read(reply: Reply) -> bool:
+        """Return whether this is the reply of a node that serves the folder."""
         if reply.status == 404:
             return b"File not found" in reply.body
         if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page

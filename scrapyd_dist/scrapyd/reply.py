@@ -109,8 +109,11 @@ class Document:
 
     def documents(self, name: str) -> tuple[Document, ...]:
         """Return the objects in a list."""
-        objects = [self._part(name, item, dict) for item in self._field(name, list)]
-        return tuple(Document(reply=self.reply, values=values) for values in objects)
+        documents = []
+        for item in self._field(name, list):
+            values = self._part(name, item, dict)
+            documents.append(Document(reply=self.reply, values=values))
+        return tuple(documents)
 
     def mapping(self, name: str) -> dict[str, str]:
         """Return an object of plain values, each as text."""

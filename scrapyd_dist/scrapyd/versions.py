@@ -152,6 +152,7 @@ def by_time(versions: Sequence[str], known: Mapping[str, float] | None = None) -
     """Sort oldest first; names without a known time come last, in Scrapyd's order."""
 
     def key(name: str) -> float:
+        """Return the time of a version; infinite if it is not known."""
         at = time_of(name, known)
         return float("inf") if at is None else at
 
