@@ -100,7 +100,7 @@ _MODE_FOLDER = 0o040755 << 16 | 0x10
 
 @dataclass(frozen=True, kw_only=True)
 class Egg:
-    """An egg that is made when its bytes are needed."""
+    """Holds an egg that is made when its bytes are needed."""
 
     #: makes the zip file, which is not needed if the nodes have the code already
     make: Callable[[], bytes] = field(repr=False, compare=False)
@@ -110,7 +110,7 @@ class Egg:
 
     @cached_property
     def data(self) -> bytes:
-        """The zip file."""
+        """Return the zip file."""
         return self.make()
 
 

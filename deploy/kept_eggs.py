@@ -26,16 +26,16 @@ _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MUL
 
 @dataclass(frozen=True, kw_only=True)
 class SavedEgg:
-    """An egg in the state folder."""
+    """Names an egg in the state folder, and reads it."""
 
     version: str
     path: Path
 
     @property
     def content_hash(self) -> str | None:
-        """The content hash in the name or in the egg's metadata.
+        """Return the content hash in the name or in the egg's metadata.
 
-        None if this program did not build the egg.
+        It is None if this program did not build the egg.
         """
         known = hash_in(self.version)
         if known is not None:
@@ -49,9 +49,9 @@ class SavedEgg:
 
     @property
     def at(self) -> float:
-        """The creation time by its name, else the file's modification time.
+        """Return the creation time by its name, else the file's modification time.
 
-        In seconds since the epoch.
+        It is in seconds since the epoch.
         """
         named = made_at(self.version)
         return self.path.stat().st_mtime if named is None else named

@@ -50,7 +50,7 @@ _POLL = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Leader:
-    """The first process of a process group."""
+    """Identifies the first process of a process group."""
 
     pid: int
     folder: Path  #: the working directory it was started in, which its descendants share
@@ -58,7 +58,7 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNode(Leader):
-    """A node started by `up`: a row of the list."""
+    """Describes a node started by `up`, and is a row of the list."""
 
     name: str
     port: int
@@ -67,7 +67,7 @@ class LocalNode(Leader):
 
     @property
     def node(self) -> Node:
-        """The node as others address it."""
+        """Return the node as others address it."""
         address = f"{_HOST}:{self.port}"
         return Node.parse(
             address, name=self.name, username=USERNAME, password=self.password, slots=self.slots
@@ -329,7 +329,7 @@ def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
 
 
 def is_alive(leader: Leader) -> bool:
-    """Whether this very process still runs."""
+    """Return whether this very process still runs."""
     return _folder_of(leader.pid) == leader.folder
 
 

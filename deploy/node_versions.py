@@ -42,7 +42,7 @@ def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVersions:
-    """The versions of a project on a node, and the jobs that need them."""
+    """Lists the versions of a project on a node, and the jobs that need them."""
 
     node: Node
     project: str  #: the project's name on the node
@@ -55,7 +55,7 @@ class NodeVersions:
 
     @property
     def default(self) -> str | None:
-        """The version that a job runs by default."""
+        """Return the version that a job runs by default."""
         return self.versions[-1] if self.versions else None
 
 

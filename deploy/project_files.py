@@ -88,7 +88,7 @@ _COMMANDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectFiles:
-    """All that an egg has of a project and its requirements."""
+    """Holds all that an egg has of a project and its requirements."""
 
     settings_module: str  #: dotted name
     files: Mapping[str, bytes] = field(repr=False)  #: path inside the egg, with slashes -> content

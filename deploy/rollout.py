@@ -55,7 +55,7 @@ _PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerF
 
 
 class Step(str, Enum):
-    """A step of the deployment to one node, as `progress` is told of it."""
+    """Names a step of the deployment to one node; `progress` is called with each."""
 
     ASKING = "asking"  #: asking for its versions
     UPLOADING = "uploading"
@@ -73,7 +73,7 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 
 @dataclass(frozen=True, kw_only=True)
 class RollOutRequest:
-    """What a deployment is to do, the same for all nodes."""
+    """Says what a deployment is to do, the same for all nodes."""
 
     spider: str | None = None  #: the version must have it
     #: if not, the version with the egg's content is taken, else the newest deployment
@@ -95,7 +95,7 @@ class RollOutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
-    """What the deployment to one node has come to."""
+    """Says what the deployment to one node has come to."""
 
     node: Node
     version: str | None = None  #: the version that jobs there are pinned to; None if it failed
@@ -112,14 +112,14 @@ class NodeResult:
 
     @property
     def reason(self) -> str:
-        """Why it failed, if possible without the node's name, for grouping."""
+        """Return why it failed, if possible without the node's name, for grouping."""
         if isinstance(self.error, BrokenEggError):
             return self.error.reason
         return str(self.error or "")
 
 
 class RollOut:
-    """The results of a deployment, in the order of the nodes."""
+    """Holds the results of a deployment, in the order of the nodes."""
 
     def __init__(self, results: Iterable[NodeResult]) -> None:
         self.results = tuple(results)
@@ -151,7 +151,7 @@ class RollOut:
 
 
 class BrokenEggError(DistError):
-    """The node cannot import the egg."""
+    """Says that the node cannot import the egg."""
 
     def __init__(self, node: Node, reason: str, *, after: str = "") -> None:
         self.reason = reason
@@ -159,7 +159,7 @@ class BrokenEggError(DistError):
 
 
 class RollOutInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the upload; nodes finish what they have begun."""
+    """Says that Ctrl-C came during the upload; nodes finish what they have begun."""
 
     def __init__(self, steps: Mapping[str, Step], version: str) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ def _deployed_names(counts: Mapping[str, int]) -> list[str]:
 
 @dataclass(kw_only=True)
 class NodeUpload:
-    """The deployment to one node. Not thread-safe."""
+    """Deploys an egg to one node. It is not thread-safe."""
 
     node: Node
     project: str

@@ -48,7 +48,7 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits:
-    """Limits and timeouts of a scheduler, in seconds unless noted."""
+    """Sets the limits and timeouts of a scheduler, in seconds unless noted."""
 
     #: between two polls of a job, up to five times that while its end is far and other work waits
     poll: float = 1.0
@@ -63,7 +63,7 @@ class SchedulerLimits:
 
 @dataclass(kw_only=True)
 class BatchCounters:
-    """Counts of batches, attempts, and requests in them."""
+    """Counts batches, attempts, and requests in them."""
 
     sent: int = 0  #: attempts that a node accepted
     done: int = 0  #: batches done
@@ -129,10 +129,10 @@ class BatchCounters:
 
 @dataclass(kw_only=True)
 class SchedulerState:
-    """One crawl's open work. Its holder may put batches back, start tasks and end the crawl.
+    """Holds one crawl's open work.
 
-    The store has all batches. Those in `waiting` are about to be sent to nodes; workers lease
-    theirs from the store.
+    Its holder may put batches back, start tasks and end the crawl. The store has all batches. Those
+    in `waiting` are about to be sent to nodes; workers lease theirs from the store.
     """
 
     spec: JobRequest
@@ -190,12 +190,12 @@ class SchedulerState:
 
     @property
     def ends_early(self) -> bool:
-        """Whether nothing more is begun, and the crawl ends with what is under way."""
+        """Return whether nothing more is begun, and what is under way ends the crawl."""
         return bool(self.goal or self.closed_by)
 
     @property
     def which_work(self) -> str:
-        """Where the batches wait, as the end of a sentence; empty when that has no name."""
+        """Return where the batches wait, as the end of a sentence; empty without a name."""
         names = [repr(count.slot) for count in self.backlog.slots if count.slot and count.waiting]
         if not names:
             return ""
@@ -210,12 +210,12 @@ class SchedulerState:
 
     @property
     def has_workers(self) -> bool:
-        """Whether any worker is out."""
+        """Return whether any worker is out."""
         return next(self.workers(), None) is not None
 
     @property
     def sent_to(self) -> list[NodeState]:
-        """The nodes that are sent their batches; the workers of the others lease them."""
+        """Return the nodes that are sent their batches; workers of the others lease them."""
         if not self.leases:
             return list(self.members)
         if not self.sends:
@@ -224,7 +224,7 @@ class SchedulerState:
 
     @property
     def jobs_out(self) -> int:
-        """How many jobs are out on all nodes, workers too."""
+        """Return how many jobs are out on all nodes, workers too."""
         jobs = 0
         for member in self.members:
             jobs += len(member.out)

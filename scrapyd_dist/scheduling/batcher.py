@@ -42,7 +42,7 @@ BatchDraft: TypeAlias = list[FrontierIntake]
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the fleet could take now."""
+    """Says what the fleet could take now."""
 
     slots: int  #: process slots that get work
     idle: int  #: slots without a batch, running or waiting; negative: batches that wait for a slot
@@ -52,7 +52,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """Batch sizes: small at first, so that every slot starts early; then large; at last small."""
+    """Computes batch sizes: small so that every slot starts early, then large, small at the end."""
 
     most: int  #: largest size, in requests
     demand: Demand
@@ -60,7 +60,7 @@ class BatchSizes:
 
     @property
     def least(self) -> int:
-        """The smallest size that is worth a job's start, in requests.
+        """Return the smallest size that is worth a job's start, in requests.
 
         It still leaves something for every slot.
         """
@@ -94,14 +94,14 @@ class BatchSizes:
 
     @property
     def reserve(self) -> int:
-        """Requests to keep for small batches at the end, while the end is unknown."""
+        """Return the requests to keep for small batches at the end, while that is unknown."""
         if self.demand.more is not None:
             return 0
         return 2 * self.demand.slots * self.least
 
 
 class Buffer:
-    """Found requests that are in no batch yet.
+    """Holds found requests that are in no batch yet.
 
     Each is taken out once, and those of one site keep their order. `fair` is a value of
     `DISTRIBUTED_FAIR`: `SPREAD` takes one request of each site in turn, so that no batch depends on

@@ -78,7 +78,7 @@ def most_attempts(batch: Batch, most: int) -> int:
 
 
 def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
-    """Whether to cut a batch now that its attempts are used up."""
+    """Return whether to cut a batch now that its attempts are used up."""
     return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 

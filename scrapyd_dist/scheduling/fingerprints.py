@@ -15,7 +15,7 @@ PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """A set of `bytes` with `add`, `discard` and `count`."""
+    """Holds a set of `bytes`, with `add`, `discard` and `count`."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]

@@ -33,7 +33,7 @@ def newest(versions: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Handshake:
-    """What the handshake of a spider's code has given on one node.
+    """Keeps what the handshake of a spider's code has given on one node.
 
     Another spider of its project may differ.
     """

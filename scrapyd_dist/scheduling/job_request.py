@@ -32,7 +32,7 @@ HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What all jobs of a crawl have in common."""
+    """Says what all jobs of a crawl have in common."""
 
     crawl: str
     home: str  #: the crawl's folder in the nodes' logs

@@ -29,7 +29,7 @@ LOG_TAIL = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClient:
-    """The calls of one crawl. Each raises `NodeError` when the node cannot be asked."""
+    """Makes the calls of one crawl; each raises `NodeError` when the node cannot be asked."""
 
     spec: JobRequest
     sender: AsyncSender

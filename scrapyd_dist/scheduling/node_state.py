@@ -51,7 +51,7 @@ LASTING = 8.0
 
 @dataclass(kw_only=True)
 class IdleWatch:
-    """The polls in a row that found jobs waiting on a node and none running.
+    """Keeps the polls in a row that found jobs waiting on a node and none running.
 
     A job may wait for the node's next poll of its own queue, so polls close together count as one.
     """
@@ -77,9 +77,9 @@ class IdleWatch:
 
     @property
     def since(self) -> float | None:
-        """When the row of polls began that shows that the node starts nothing any more.
+        """Return when the row of polls began that shows that the node starts nothing.
 
-        None without such a row.
+        It is None without such a row.
         """
         chain: list[float] = []
         for at in reversed(self.looks):
@@ -91,7 +91,7 @@ class IdleWatch:
 
     @property
     def wedged(self) -> bool:
-        """Whether the node takes jobs and starts none."""
+        """Return whether the node takes jobs and starts none."""
         return self.since is not None
 
 
@@ -144,7 +144,7 @@ def skew_of(node_now: datetime | None, ours: float) -> float | None:
 
 
 class AbandonedJob(NamedTuple):
-    """A job that was given up and may not have been told yet."""
+    """Names a job that was given up, and that its node may not know of yet."""
 
     job: str
     project: str = ""  #: where it is not the crawl's own
@@ -152,7 +152,7 @@ class AbandonedJob(NamedTuple):
 
 @dataclass(kw_only=True)
 class JobRun:
-    """One attempt that is out on a node."""
+    """Describes one attempt that is out on a node."""
 
     batch: Batch
     number: int  #: of the attempt
@@ -201,12 +201,12 @@ class JobRun:
 
     @property
     def given_up(self) -> AbandonedJob:
-        """This job, as one to be cancelled."""
+        """Return this job as one to be cancelled."""
         return AbandonedJob(self.job, self.project)
 
     @property
     def to_blame(self) -> bool:
-        """Whether its death may be caused by its requests."""
+        """Return whether its death may be caused by its requests."""
         return self.report is not None and self.report.blames_batch
 
     def progress(self) -> Counter[str]:
@@ -215,7 +215,7 @@ class JobRun:
 
     @property
     def succeeded(self) -> int:
-        """The least number of the ended requests in `progress` that gave a result."""
+        """Return how many of the ended requests in `progress` gave a result, at least."""
         if self.report is None:
             return 0
         return max(0, self.progress()["requests"] - self.report.missed)
@@ -231,7 +231,7 @@ class JobRun:
 
 @dataclass(kw_only=True)
 class WorkerRun(JobRun):
-    """A long-lived job that leases batches.
+    """Describes a long-lived job that leases batches.
 
     Its pseudo batch has the worker's number, and no requests.
     """
@@ -245,7 +245,7 @@ class WorkerRun(JobRun):
 
     @property
     def to_blame(self) -> bool:
-        """Whether its requests may have caused its death, unless its report excludes it.
+        """Return whether its requests may have caused its death; its report may exclude it.
 
         It may have died in a batch before it could report.
         """
@@ -268,7 +268,7 @@ def _event() -> asyncio.Event:
 
 @dataclass(kw_only=True, eq=False)
 class NodeState:
-    """One node as this crawl knows it."""
+    """Describes one node as this crawl knows it."""
 
     node: Node
     out: dict[str, JobRun] = field(default_factory=dict)  #: by job id
@@ -311,33 +311,33 @@ class NodeState:
 
     @property
     def up(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         return self.down_since is None
 
     @property
     def down_for(self) -> float:
-        """Seconds since it was missed first; 0 while it answers."""
+        """Return the seconds since it was missed first; 0 while it answers."""
         return 0.0 if self.down_since is None else time.time() - self.down_since
 
     @property
     def able(self) -> bool:
-        """Whether it could work, users' wishes aside."""
+        """Return whether it could work, users' wishes aside."""
         return self.up and self.prepared and not self.unfit
 
     @property
     def usable(self) -> bool:
-        """Whether it gets work while it has room."""
+        """Return whether it gets work while it has room."""
         waits = self.draining or self.left or (self.wedged_since is not None and not self.trial)
         return self.able and not waits
 
     @property
     def is_vacated(self) -> bool:
-        """Whether its workers are to end."""
+        """Return whether its workers are to end."""
         return self.draining or self.left or bool(self.unfit)
 
     @property
     def crowded_out(self) -> bool:
-        """Whether jobs of others take all its room."""
+        """Return whether jobs of others take all its room."""
         return not self.out and self.wedged_since is None and self.others >= self.slots + AHEAD
 
     def room(self) -> int:
@@ -350,7 +350,7 @@ class NodeState:
 
     @property
     def ahead(self) -> int:
-        """How many jobs may wait there: one for each job that ends soon.
+        """Return how many jobs may wait there: one for each job that ends soon.
 
         A few may while its pace is unknown.
         """
@@ -362,10 +362,10 @@ class NodeState:
 
     @property
     def likely_slots(self) -> int:
-        """Process slots that batches are cut for: those that it states, or has shown.
+        """Return the process slots that batches are cut for: those it states or has shown.
 
-        As many again as it has shown may be free. Too high a guess would make many small batches
-        wait where few large ones could run.
+        Of those that it has only shown, twice as many count. Too high a guess would make many small
+        batches wait where few large ones could run.
         """
         if self.node.slots is not None:
             return self.slots
@@ -373,14 +373,14 @@ class NodeState:
 
     @property
     def idle_slots(self) -> int:
-        """The likely slots that no job runs on or waits for."""
+        """Return the likely slots that no job runs on or waits for."""
         if not self.usable:
             return 0
         return max(0, self.likely_slots - len(self.out) - self.others)
 
     @property
     def state(self) -> str:
-        """Its state in one word, for a summary."""
+        """Return its state in one word, for a summary."""
         if self.left:
             return "left"
         if self.unfit:

@@ -22,7 +22,7 @@ OF_A_POOL = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPolicy:
-    """The allowed number of workers, and their slots."""
+    """Says how many workers are allowed, and which slots they lease from."""
 
     most: int = 0  #: workers at one time; 0: as many as the fleet has process slots
     #: workers per slot; 0: workers are not bound to slots, each leases from all of them
@@ -44,14 +44,14 @@ class ScalingPolicy:
 
 @dataclass(kw_only=True)
 class Workload:
-    """The open batches of a pool."""
+    """Counts the open batches of a pool."""
 
     waiting: int = 0
     out: int = 0  #: leased, or their part is being fetched
 
     @property
     def over(self) -> bool:
-        """Whether no batch is open."""
+        """Return whether no batch is open."""
         return not (self.waiting or self.out)
 
 
@@ -74,7 +74,7 @@ def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Wo
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision:
-    """Which pools get workers, and which have to let some end."""
+    """Says which pools get workers, and which have to let some end."""
 
     #: pools that get one more worker for each time they are named
     start: Sequence[str] = field(default_factory=list)

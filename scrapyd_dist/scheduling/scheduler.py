@@ -148,12 +148,12 @@ class Scheduler:
 
     @property
     def failed(self) -> bool:
-        """Whether it stopped and resuming alone does not help."""
+        """Return whether it stopped and resuming alone does not help."""
         return self.state.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
 
     @property
     def stop_code(self) -> int:
-        """The exit code when it has stopped before the end.
+        """Return the exit code when it has stopped before the end.
 
         1 and 2 mean that something has to be set right, 3 that the crawl can go on.
         """

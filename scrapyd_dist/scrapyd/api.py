@@ -28,7 +28,7 @@ SILENCE = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """A request to an endpoint or file of a node, and the function that reads its reply."""
+    """Describes a request to an endpoint or file of a node, and reads its reply."""
 
     path: str  #: relative to the node's base, already quoted
     read: Callable[[Reply], T] = field(repr=False)
@@ -51,7 +51,7 @@ class Call(Generic[T]):
 
     @property
     def target(self) -> str:
-        """The path with its query."""
+        """Return the path with its query."""
         if not self.params:
             return self.path
         return f"{self.path}?{urlencode(self.params)}"
@@ -71,7 +71,7 @@ class Call(Generic[T]):
 
 
 class JobState(str, Enum):
-    """The state of a job by Scrapyd; `joblogs.verdict` says how a finished one has ended."""
+    """Names the state of a job by Scrapyd; `joblogs.verdict` says how a finished one ended."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -80,7 +80,7 @@ class JobState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The load of a node: numbers of jobs."""
+    """Gives the load of a node, in numbers of jobs."""
 
     pending: int
     running: int
@@ -91,7 +91,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A row of a node's job list. Times are the node's local time, without a zone."""
+    """Describes a row of a node's job list; its times are the node's local time, without a zone."""
 
     id: str
     project: str
@@ -109,7 +109,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """A node's job list.
+    """Gives a node's job list.
 
     Finished jobs are newest first, and limited to those that the node remembers.
     """
@@ -312,7 +312,7 @@ def _job(row: Document, state: JobState) -> Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A piece of a raw file. An empty body means that the file has not grown."""
+    """Holds a piece of a raw file; an empty body means that the file has not grown."""
 
     body: bytes = field(repr=False)  #: empty if the bytes went to a sink
     start: int  #: offset of the first byte in the file

@@ -54,7 +54,7 @@ _LENGTH = re.compile(r"[0-9]{1,16}\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A complete HTTP reply, not checked yet."""
+    """Holds a complete HTTP reply, which is not checked yet."""
 
     where: str  #: `str(node)`, for error messages
     path: str  #: the requested path, relative to the node's base
@@ -65,12 +65,15 @@ class Reply:
 
     @property
     def date(self) -> datetime | None:
-        """The node's clock by its Date header, in UTC, whole seconds."""
+        """Return the node's clock by its Date header, in UTC, whole seconds."""
         return moment(self.headers.get("date"))
 
     @property
     def length(self) -> int | None:
-        """The body's length by Content-Length; None without it, or with a transfer encoding."""
+        """Return the body's length by Content-Length.
+
+        It is None without that header, or with a transfer encoding.
+        """
         text = self.headers.get("content-length") or ""
         if not _LENGTH.match(text) or self.headers.get("transfer-encoding"):
             return None
@@ -84,7 +87,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The JSON object of a good reply.
+    """Reads the JSON object of a good reply.
 
     A field that is missing or has the wrong type raises `NotJson`.
     """
@@ -135,7 +138,7 @@ class Document:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether the field exists and is not null."""
+        """Return whether the field exists and is not null."""
         return self.values.get(name) is not None
 
     def wrong(self, name: str) -> NodeError:
