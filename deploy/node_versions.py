@@ -123,10 +123,7 @@ def spiders(
 
 
 def _version_to_ask(
-    project: str,
-    version: str | None,
-    present: Sequence[str],
-    known: Mapping[str, float] | None,
+    project: str, version: str | None, present: Sequence[str], known: Mapping[str, float] | None
 ) -> str:
     """Return this version, else the current one, of those on the node.
 

@@ -269,7 +269,6 @@ def _version_for_all(
     )
     if common is not None:
         return common
-
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)
