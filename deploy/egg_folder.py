@@ -41,11 +41,12 @@ def unpack_egg(egg: Path) -> Path:
     """Return the folder of an egg's files, beside the egg or else in the temporary folder.
 
     It is made if it is missing. In the temporary folder it is this process's own, because programs
-    that clean up there may take files out of it between two jobs. An egg that is a folder already is
-    returned as it is.
+    that clean up there may take files out of it between two jobs. An egg that is a folder already
+    is returned as it is.
 
     Raises:
-        NotUnpacked: neither place can be written, or the egg is damaged or names files outside itself.
+        NotUnpacked: neither place can be written, or the egg is damaged or names files outside
+            itself.
     """
     if not egg.is_file():
         return egg
@@ -56,14 +57,17 @@ def unpack_egg(egg: Path) -> Path:
     try:
         return _own_folder(egg, _private_home(Path(tempfile.gettempdir())))
     except _ZIP_ERRORS as error:
-        reasons = dict.fromkeys(
-            [str(beside), str(error)]
-        )  # an egg that is damaged is so in both places
+        # an egg that is damaged is so in both places
+        reasons = dict.fromkeys([str(beside), str(error)])
         raise NotUnpacked("; ".join(reasons)) from error
 
 
 def _private_home(parent: Path) -> Path:
-    """Return the folder below this one that this user alone can use; PermissionError if it is not so."""
+    """Return the folder below this one that this user alone can use.
+
+    Raises:
+        PermissionError: another user can use it, too.
+    """
     about = parent.stat()
     if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
         raise PermissionError(f"every user can replace what is in {parent}")
@@ -105,7 +109,10 @@ def _own_folder(egg: Path, home: Path) -> Path:
 
 
 def _name_of(egg: Path) -> str:
-    """Return the folder's name, another one once the egg was replaced or the machine was started again."""
+    """Return the name of an egg's folder.
+
+    It is another one once the egg was replaced, or the machine was started again.
+    """
     about = egg.stat()
     boot_id = BOOT_ID.read_text("ascii") if BOOT_ID.exists() else ""
     facts = f"{egg.name}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}/{boot_id}"
@@ -113,7 +120,7 @@ def _name_of(egg: Path) -> str:
 
 
 def _lock(folder: Path) -> bool:
-    """Keep a folder from being removed while this process lives; False if there is no such folder."""
+    """Keep a folder from being removed while this process lives; False if there is none."""
     try:
         # Not closed: the lock ends with the process.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -172,7 +179,7 @@ def _cache_path(path: Path) -> Path:
 
 
 def _remove_unused(home: Path) -> None:
-    """Remove the folders that no process has locked and no egg in the folder above has for its own."""
+    """Remove the folders that no process has locked and that belong to no egg above them."""
     with suppress(OSError):
         names = {_name_of(egg) for egg in home.parent.glob("*.egg")}
         for folder in home.iterdir():

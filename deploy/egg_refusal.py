@@ -1,4 +1,7 @@
-"""Why a node refuses an egg, by Scrapyd's words, and what to do: the project is to blame only where it is."""
+"""Explains why a node refuses an egg, by Scrapyd's words, and says what to do.
+
+The project is blamed only where it is at fault.
+"""
 
 import re
 import sys
@@ -22,10 +25,12 @@ def why(error: ApiRefused, egg: Egg) -> str:
         )
     if old := _OLD_PYTHON.search(words):
         return (
-            f"its Scrapyd cannot run what sdist sends ({old[0]}). Install Scrapy and Scrapyd for Python {old[1]} or a"
-            " later one on the node, start its Scrapyd with that, and deploy again."
+            f"its Scrapyd cannot run what sdist sends ({old[0]}). Install Scrapy and Scrapyd for "
+            f"Python {old[1]} or a later one on the node, start its Scrapyd with that, and deploy "
+            "again."
         )
-    return f"the project cannot be imported there ({words}). {_remedy(words, egg).rstrip('.')}, and deploy again."
+    remedy = _remedy(words, egg).rstrip(".")
+    return f"the project cannot be imported there ({words}). {remedy}, and deploy again."
 
 
 def _remedy(words: str, egg: Egg) -> str:
@@ -41,7 +46,7 @@ def _remedy(words: str, egg: Egg) -> str:
     if "SyntaxError" in words or "cannot import name" in words:
         here = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return (
-            f"If it can be imported here, with Python {here}, the node has an older Python or other packages: bring"
-            " them to the same versions; else correct the project"
+            f"If it can be imported here, with Python {here}, the node has an older Python or "
+            "other packages: bring them to the same versions; else correct the project"
         )
     return remedy_for(words) or "Correct the project"

@@ -1,7 +1,7 @@
 """Keeps eggs in the state folder, under their versions, and finds the one to deploy again.
 
-The last ten deployed eggs of each project are kept. The egg of a crawl is kept in the crawl's folder, as long as that
-exists, so that the crawl can be resumed with the same code.
+The last ten deployed eggs of each project are kept. The egg of a crawl is kept in the crawl's
+folder, as long as that exists, so that the crawl can be resumed with the same code.
 """
 
 import hashlib
@@ -26,12 +26,17 @@ _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MUL
 
 @dataclass(frozen=True, kw_only=True)
 class SavedEgg:
+    """Names an egg in the state folder, and reads it."""
+
     version: str
     path: Path
 
     @property
     def content_hash(self) -> str | None:
-        """The content hash in the name or in the egg's metadata; None if this program did not build it."""
+        """Return the content hash in the name or in the egg's metadata.
+
+        It is None if this program did not build the egg.
+        """
         known = hash_in(self.version)
         if known is not None:
             return known
@@ -44,7 +49,10 @@ class SavedEgg:
 
     @property
     def at(self) -> float:
-        """The creation time by its name, else the file's modification time; seconds since the epoch."""
+        """Return the creation time by its name, else the file's modification time.
+
+        It is in seconds since the epoch.
+        """
         named = made_at(self.version)
         return self.path.stat().st_mtime if named is None else named
 
@@ -53,7 +61,8 @@ class SavedEgg:
         content_hash = self.content_hash
         if content_hash is None:
             raise NothingMatched(
-                f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew."
+                f"{self.path} is no egg that this program has built, so it is not sent. "
+                "Deploy anew."
             )
         data = self.path.read_bytes()
         return Egg(make=lambda: data, content_hash=content_hash)
@@ -74,21 +83,28 @@ def read_egg(path: Path) -> Egg:
         names = []
     if not {"EGG-INFO/PKG-INFO", "EGG-INFO/entry_points.txt"} <= {*names}:
         raise ConfigError(
-            f"{path} is no egg with Scrapy's settings among its entry points, so Scrapyd cannot use it."
+            f"{path} is no egg with Scrapy's settings among its entry points, "
+            "so Scrapyd cannot use it."
         )
-    known = SavedEgg(version="", path=path).content_hash
-    return Egg(
-        make=lambda: data, content_hash=known or hashlib.sha256(data).hexdigest()[:HASH_DIGITS]
-    )
+    content_hash = SavedEgg(version="", path=path).content_hash
+    if not content_hash:
+        content_hash = hashlib.sha256(data).hexdigest()[:HASH_DIGITS]
+    return Egg(make=lambda: data, content_hash=content_hash)
 
 
 def folder_of(state: Path, project: str) -> Path:
-    """Return the folder of a project's deployed eggs; its name may be any text, which must not act as a path here."""
+    """Return the folder of a project's deployed eggs.
+
+    The project's name may be any text, which must not act as a path here.
+    """
     return state / "eggs" / quote(project, safe="").replace(".", "%2E")
 
 
 def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
-    """Save an egg as `eggs/<project>/<version>.egg` in the state folder, and delete the oldest beyond `KEPT_EGGS`."""
+    """Save an egg as `eggs/<project>/<version>.egg` in the state folder.
+
+    The oldest eggs beyond `KEPT_EGGS` are deleted.
+    """
     path = write_egg(folder_of(state, project), version, data)
     for old in kept_eggs(state, project)[KEPT_EGGS:]:
         old.path.unlink(missing_ok=True)
@@ -114,14 +130,21 @@ def all_eggs(state: Path, *projects: str) -> list[SavedEgg]:
     `projects` are the names that the project has on nodes.
     """
     folders = [folder_of(state, name) for name in dict.fromkeys(projects)]
-    found = _eggs_in([*folders, *(state / "crawls").glob("*")])
-    return list({egg.version: egg for egg in reversed(found)}.values())[::-1]
+    folders.extend((state / "crawls").glob("*"))
+    # of two eggs of the same version, the newer one stands for both, at the place of the older one
+    by_version: dict[str, SavedEgg] = {}
+    for egg in reversed(_eggs_in(folders)):
+        by_version[egg.version] = egg
+    return list(reversed(by_version.values()))
 
 
 def egg_of_version(folders: Sequence[Path], version: str) -> SavedEgg | None:
     """Return the egg with this name in one of the folders, else None."""
-    paths = (folder / f"{sanitised(version)}.egg" for folder in folders)
-    return next((SavedEgg(version=path.stem, path=path) for path in paths if path.is_file()), None)
+    for folder in folders:
+        path = folder / f"{sanitised(version)}.egg"
+        if path.is_file():
+            return SavedEgg(version=path.stem, path=path)
+    return None
 
 
 def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
@@ -129,18 +152,19 @@ def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
 
     A custom name may mean other content on a node by now.
     """
-    return next(
-        (egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None
-    )
+    for egg in kept_eggs(state, project):
+        if hash_in(egg.version) == content_hash:
+            return egg
+    return None
 
 
 def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
-    found = [
-        SavedEgg(version=path.stem, path=path)
-        for folder in folders
-        for path in folder.glob("*.egg")
-    ]
-    return sorted(found, key=lambda egg: (egg.at, egg.version), reverse=True)
+    """Return the eggs in these folders, newest first."""
+    paths: list[Path] = []
+    for folder in folders:
+        paths.extend(folder.glob("*.egg"))
+    eggs = [SavedEgg(version=path.stem, path=path) for path in paths]
+    return sorted(eggs, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
 def choose(
@@ -148,45 +172,63 @@ def choose(
 ) -> SavedEgg:
     """Return the egg to deploy again, out of the kept ones, newest first.
 
-    `wanted` is a version's name, or a prefix of it or of its content hash; None means the version before the current
-    one, which counts as the project's code on most nodes. Error messages name `folder` as that of the kept eggs.
-    Raises NothingMatched if no kept egg matches, or several do.
+    `wanted` is a version's name, or a prefix of it or of its content hash; None means the version
+    before the current one, which counts as the project's code on most nodes. Error messages name
+    `folder` as that of the kept eggs. Raises NothingMatched if no kept egg matches, or several do.
     """
     if wanted is None:
         return _before(kept, current, folder)
     name = sanitised(wanted)
-    exact = [egg for egg in kept if egg.version == name]
-    near = [
-        egg
-        for egg in kept
-        if egg.version.startswith(name) or (hash_in(egg.version) or "").startswith(name)
-    ]
-    found = exact or near
-    if not found:
+    matches = [egg for egg in kept if egg.version == name]
+    if not matches:
+        matches = [egg for egg in kept if _has_prefix(egg, name)]
+    if not matches:
         raise NothingMatched(
-            f"The egg of the version {name} is not kept in {folder}, and Scrapyd gives no egg back. Kept are "
-            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy --all."
+            f"The egg of the version {name} is not kept in {folder}, and Scrapyd gives no egg "
+            f"back. Kept are {_names(kept)}. Name one of these, or check that version's code out "
+            "and deploy it: sdist deploy --all."
         )
-    if len({egg.content_hash for egg in found}) > 1:
-        raise NothingMatched(f"{name} may be each of {_names(found)}. Give more of the name.")
-    return found[0]
+    if len({egg.content_hash for egg in matches}) > 1:
+        raise NothingMatched(f"{name} may be each of {_names(matches)}. Give more of the name.")
+    return matches[0]
+
+
+def _has_prefix(egg: SavedEgg, prefix: str) -> bool:
+    """Whether the version's name, or the content hash in it, begins with this prefix."""
+    return egg.version.startswith(prefix) or (hash_in(egg.version) or "").startswith(prefix)
 
 
 def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> SavedEgg:
-    now, before = None, None
+    """Return the newest egg with other code that was made before the current version.
+
+    If there is none that is older, it is the newest egg with other code.
+    """
+    current_hash = None
+    current_time = None
     if current is not None:
-        now = hash_in(current) or next(
-            (egg.content_hash for egg in kept if egg.version == current), None
-        )
-        before = made_at(current)
-    others = [egg for egg in kept if egg.content_hash is not None and egg.content_hash != now]
-    older = [egg for egg in others if before is None or egg.at < before]
-    if not others:
+        current_hash = hash_in(current) or _hash_of_version(kept, current)
+        current_time = made_at(current)
+    newest_other = None
+    for egg in kept:
+        if egg.content_hash in {None, current_hash}:
+            continue
+        if current_time is None or egg.at < current_time:
+            return egg
+        newest_other = newest_other or egg
+    if newest_other is None:
         raise NothingMatched(
-            f"No earlier version can be brought back: {folder} keeps {_names(kept)}, and the nodes run "
-            f"{current or 'no version'}. Check the earlier code out and deploy it: sdist deploy --all."
+            f"No earlier version can be brought back: {folder} keeps {_names(kept)}, and the nodes "
+            f"run {current or 'no version'}. Check the earlier code out and deploy it: "
+            "sdist deploy --all."
         )
-    return (older or others)[0]
+    return newest_other
+
+
+def _hash_of_version(kept: Sequence[SavedEgg], version: str) -> str | None:
+    for egg in kept:
+        if egg.version == version:
+            return egg.content_hash
+    return None
 
 
 def _names(kept: Sequence[SavedEgg]) -> str:

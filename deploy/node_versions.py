@@ -1,6 +1,7 @@
-"""The versions on all nodes, the jobs that use them and their spiders; and which old versions may be deleted.
+"""Lists the versions on all nodes, the jobs that use them and their spiders; deletes old versions.
 
-Scrapyd names the version of pending jobs only; that of a running job is known from its id, or unknown.
+Scrapyd names the version of pending jobs only; that of a running job is known from its id, or
+unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ VersionOf = Callable[[str], str | None]
 
 
 def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]:
+    """Return the result of a call for each node; each has a thread, at most 64 run at once."""
     sender = RequestsTransport()
     with thread_pool(len(nodes)) as pool:
         return tuple(pool.map(lambda node: call(sender, node), nodes))
@@ -40,19 +42,20 @@ def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVersions:
+    """Lists the versions of a project on a node, and the jobs that need them."""
+
     node: Node
     project: str  #: the project's name on the node
     versions: tuple[str, ...] = ()  #: versions of the project, in Scrapyd's order
-    jobs: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  #: version -> ids of jobs that need it
+    #: version -> ids of jobs that need it
+    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()  #: ids of running jobs whose version is unknown
     old: tuple[str, ...] = ()  #: versions to delete, or those that were deleted
     error: NodeError | None = None
 
     @property
     def default(self) -> str | None:
-        """The version that a job runs by default."""
+        """Return the version that a job runs by default."""
         return self.versions[-1] if self.versions else None
 
 
@@ -63,18 +66,21 @@ def look(
     *,
     timeout: float = api.TIMEOUT,
 ) -> tuple[NodeVersions, ...]:
-    """Ask every node for its versions of the project, whose name a node may have otherwise, and for the jobs on them.
+    """Ask every node for its versions of the project, and for the jobs on them.
 
-    `version_of` knows the version of a crawl's job, by its id; without it, no jobs are asked for. Each node is asked in
-    a thread of its own, at most 64 at once; `timeout` is that of each call, in seconds.
+    A node may have another name for the project. `version_of` knows the version of a crawl's job,
+    by its id; without it, no jobs are asked for. Each node is asked in a thread of its own, at most
+    64 at once; `timeout` is that of each call, in seconds.
     """
-    return _on_all(
-        nodes,
-        lambda sender, node: _look(sender, node, node.project or project, version_of, timeout),
-    )
+
+    def read(sender: Sender, node: Node) -> NodeVersions:
+        """Ask one node."""
+        return _read_versions(sender, node, node.project or project, version_of, timeout)
+
+    return _on_all(nodes, read)
 
 
-def _look(
+def _read_versions(
     sender: Sender, node: Node, project: str, version_of: VersionOf | None, timeout: float
 ) -> NodeVersions:
     seen = NodeVersions(node=node, project=project)
@@ -98,36 +104,47 @@ def spiders(
 ) -> tuple[NodeResult, ...]:
     """Ask every node for the spiders of a version, by default of its newest deployment; see `look`.
 
-    `known` are upload times of versions whose names have none. The first call for a version makes the node import the
-    project.
+    `known` are upload times of versions whose names have none. The first call for a version makes
+    the node import the project.
     """
 
-    def one(sender: Sender, node: Node) -> NodeResult:
+    def read(sender: Sender, node: Node) -> NodeResult:
+        """Ask one node."""
         name = node.project or project
         try:
-            there = sender.send(node, api.listversions(name), timeout=timeout)
-            if not there:
-                raise NothingMatched(
-                    f"There is no version of the project {name}. Deploy it first: sdist deploy --all."
-                )
-            wanted = (
-                sanitised(version) if version is not None else current(there, known) or there[-1]
-            )
-            if wanted not in there:
-                shown = ", ".join(there)
-                raise NothingMatched(
-                    f"There is no version {version} of the project {name}. It has: {shown}."
-                )
-            found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
+            present = sender.send(node, api.listversions(name), timeout=timeout)
+            chosen = _version_to_ask(name, version, present, known)
+            found = sender.send(node, api.listspiders(name, chosen), timeout=timeout)
         except DistError as error:
             return NodeResult(node=node, version=version, error=error)
-        return NodeResult(node=node, version=wanted, spiders=tuple(sorted(found)))
+        return NodeResult(node=node, version=chosen, spiders=tuple(sorted(found)))
 
-    return _on_all(nodes, one)
+    return _on_all(nodes, read)
+
+
+def _version_to_ask(
+    project: str, version: str | None, present: Sequence[str], known: Mapping[str, float] | None
+) -> str:
+    """Return this version, else the current one, of those on the node.
+
+    Raises NothingMatched if the node lacks it, or has none.
+    """
+    if not present:
+        raise NothingMatched(
+            f"There is no version of the project {project}. Deploy it first: sdist deploy --all."
+        )
+    if version is None:
+        return current(present, known) or present[-1]
+    chosen = sanitised(version)
+    if chosen not in present:
+        raise NothingMatched(
+            f"There is no version {version} of the project {project}. It has: {', '.join(present)}."
+        )
+    return chosen
 
 
 def in_use(seen: NodeVersions, running: Iterable[Job], version_of: VersionOf) -> NodeVersions:
-    """Add which versions of the node its jobs need."""
+    """Return the versions of a node with the jobs that need them."""
     jobs: dict[str, tuple[str, ...]] = {}
     unknown = []
     for job in running:
@@ -148,58 +165,71 @@ def _needed(job: Job, seen: NodeVersions, version_of: VersionOf) -> list[str]:
     if content is not None:
         # The node may have the same code under several names.
         return [name for name in seen.versions if hash_in(name) == content]
-    return [seen.default] if job.state is api.JobState.PENDING and seen.default else []
+    if job.state is api.JobState.PENDING and seen.default:
+        return [seen.default]
+    return []
 
 
 def differences(
     seen: Iterable[NodeVersions], known: Mapping[str, float] | None = None
 ) -> list[str]:
-    """Return a sentence for each reason why the default version is not the same newest code on all nodes.
+    """Return a sentence for each reason why the default is not the same newest code on all nodes.
 
     `known` are upload times of versions whose names have none, in seconds since the epoch.
     """
     answered = [entry for entry in seen if entry.error is None]
+    reasons = _unusual_defaults(answered) + _wrongly_sorted(answered, known)
+    return _sentences(reasons)
+
+
+def _sentences(reasons: Iterable[tuple[str, Node]]) -> list[str]:
+    """Return a sentence for each reason, which names its nodes."""
+    return [f"{', '.join(names)} would run {what}." for what, names in names_by(reasons).items()]
+
+
+def _unusual_defaults(answered: Sequence[NodeVersions]) -> list[tuple[str, Node]]:
+    """Return the nodes whose default has other code than most, each with what it has."""
     contents = [told_content(entry.default) for entry in answered]
     common = max(contents, key=contents.count, default=None)
-    usual = next(
-        (entry.default for entry in answered if told_content(entry.default) == common), None
-    )
-    other = (
-        (
-            f"{entry.default or 'no version at all'}, most nodes {usual or 'no version at all'}",
-            entry.node,
-        )
-        for entry, content in zip(answered, contents, strict=True)
-        if content != common
-    )
-    wrong = (
-        (f"{entry.default}, which Scrapyd sorts behind {why}", entry.node)
-        for entry in answered
-        if (why := behind(entry.versions, known))
-    )
-    return [
-        f"{', '.join(names)} would run {what}."
-        for what, names in names_by([*other, *wrong]).items()
-    ]
+    usual: str | None = None
+    if answered:
+        usual = answered[contents.index(common)].default
+    unusual = []
+    for entry, content in zip(answered, contents, strict=True):
+        if content != common:
+            default = entry.default or "no version at all"
+            what = f"{default}, most nodes {usual or 'no version at all'}"
+            unusual.append((what, entry.node))
+    return unusual
+
+
+def _wrongly_sorted(
+    answered: Sequence[NodeVersions], known: Mapping[str, float] | None
+) -> list[tuple[str, Node]]:
+    """Return the nodes whose default is not their newest version, each with what it has."""
+    wrong = []
+    for entry in answered:
+        why = behind(entry.versions, known)
+        if why:
+            wrong.append((f"{entry.default}, which Scrapyd sorts behind {why}", entry.node))
+    return wrong
 
 
 def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
     """Return a sentence for each default version that a crawl brought."""
-    brought = names_by(
-        (one.default, one.node)
-        for one in seen
-        if one.default is not None and is_crawls(one.default)
-    )
-    return [
-        f"{', '.join(names)} would run {version}, which a crawl brought: nothing was deployed there."
-        for version, names in brought.items()
-    ]
+    brought = []
+    for entry in seen:
+        if entry.default is not None and is_crawls(entry.default):
+            what = f"{entry.default}, which a crawl brought: nothing was deployed there"
+            brought.append((what, entry.node))
+    return _sentences(brought)
 
 
 def plan(seen: NodeVersions, keep: int, known: Mapping[str, float] | None = None) -> NodeVersions:
-    """Choose the old versions: all except the newest `keep`, those in use, the newest deployment, the default.
+    """Choose the old versions.
 
-    Of the jobs, those stay because of which an old version is kept. For `known` see `differences`.
+    These are all except the newest `keep`, those in use, the newest deployment, and the default. Of
+    the jobs, those stay because of which an old version is kept. For `known` see `differences`.
     """
     stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}
     old = [name for name in seen.versions if name not in stay]
@@ -208,31 +238,43 @@ def plan(seen: NodeVersions, keep: int, known: Mapping[str, float] | None = None
     if seen.unknown:
         return replace(seen, jobs={})  # a running job may still import from any of them
     held = {name: jobs for name, jobs in seen.jobs.items() if name in old}
-    return replace(seen, jobs=held, old=tuple(name for name in old if name not in held))
+    unused = [name for name in old if name not in held]
+    return replace(seen, jobs=held, old=tuple(unused))
 
 
 def delete(
     plans: Sequence[NodeVersions], version_of: VersionOf, *, timeout: float = api.TIMEOUT
 ) -> tuple[NodeVersions, ...]:
-    """Delete the old versions from all nodes concurrently, except those that have come into use since."""
+    """Delete the old versions from all nodes, except those that have come into use since.
 
-    def one(sender: Sender, entry: NodeVersions) -> NodeVersions:
+    Each node has a thread of its own, at most 64 run at once.
+    """
+
+    def delete_old(sender: Sender, entry: NodeVersions) -> NodeVersions:
+        """Delete the old versions from one node."""
         if entry.error is not None or not entry.old:
             return entry
-        now = _look(sender, entry.node, entry.project, version_of, timeout)
+        now = _read_versions(sender, entry.node, entry.project, version_of, timeout)
         if now.error is not None or now.unknown:
             return replace(entry, old=(), unknown=now.unknown, error=now.error)
-        gone: list[str] = []
-        for name in entry.old:
-            if name in now.jobs or name == now.default or name not in now.versions:
-                continue
-            try:
-                sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
-            except ApiRefused:
-                continue  # it was deleted in the meantime
-            except NodeError as error:
-                return replace(entry, old=tuple(gone), error=error)
-            gone.append(name)
-        return replace(entry, old=tuple(gone))
+        return _delete_unused(sender, entry, now, timeout)
 
-    return _on_all(plans, one)
+    return _on_all(plans, delete_old)
+
+
+def _delete_unused(
+    sender: Sender, entry: NodeVersions, now: NodeVersions, timeout: float
+) -> NodeVersions:
+    """Delete the old versions that are still there and not in use `now`."""
+    deleted: list[str] = []
+    for name in entry.old:
+        if name in now.jobs or name == now.default or name not in now.versions:
+            continue
+        try:
+            sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
+        except ApiRefused:
+            continue  # it was deleted in the meantime
+        except NodeError as error:
+            return replace(entry, old=tuple(deleted), error=error)
+        deleted.append(name)
+    return replace(entry, old=tuple(deleted))

@@ -1,8 +1,8 @@
-"""Packages that travel in the egg besides the project: pure-Python requirements, and the Redis client.
+"""Reads the packages that travel in the egg: pure-Python requirements, and the Redis client.
 
-pip chooses and fetches the requirements; what it installed is read by each distribution's own list of files. Compiled
-packages, and those that every node has, do not travel. An egg comes last on Python's path, so a Redis client installed
-on the node is preferred.
+pip chooses and fetches the requirements; what it installed is read by each distribution's own list
+of files. Compiled packages, and those that every node has, do not travel. An egg comes last on
+Python's path, so a Redis client installed on the node is preferred.
 """
 
 import re
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.python_process import command_of_module
@@ -30,13 +30,16 @@ PIP_TIMEOUT = 600
 _COMPILED = (".so", ".pyd", ".dylib", ".dll")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _OTHER_FILE = re.compile(r"(-r|-c|--requirement|--constraint)[ =]*(\S+)")
-#: of a distribution's metadata, what code may ask for at run time; the rest tells of the machine it was made on
+#: of a distribution's metadata, what code may ask for at run time; the rest is about the machine
+#: that it was made on
 _METADATA = {"METADATA", "entry_points.txt", "top_level.txt"}
 #: what a node has, with all that these bring
 _ON_EVERY_NODE = ("scrapy", "scrapyd", "scrapyd-dist", "setuptools", "pip")
-#: Before Python 3.11.3 the Redis client imports async-timeout for its asyncio half, which no worker uses.
+#: Before Python 3.11.3 the Redis client imports async-timeout for its asyncio half, which no worker
+#: uses.
 _STAND_IN_NAME = "async_timeout/__init__.py"
-_STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a worker never calls."""
+_STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a \
+worker never calls."""
 
 
 def timeout(delay):
@@ -45,18 +48,20 @@ def timeout(delay):
 
 
 def redis_client(where: str) -> dict[str, bytes]:
-    """Return the installed Redis client, with its licence, for a store at this address: path inside the egg -> content.
+    """Return the installed Redis client, with its licence: path inside the egg -> content.
 
-    It is empty unless the address is a Redis URL. Raises ConfigError if the client is not installed here.
+    It is for a store at this address, and empty unless the address is a Redis URL. Raises
+    ConfigError if the client is not installed here.
     """
     if not is_url(where):
         return {}
     if find_spec("redis") is None:
         raise ConfigError(
-            "The workers of a crawl whose store is a Redis server need the package redis, and it is not installed here:"
-            " pip install 'scrapyd-dist[redis]'."
+            "The workers of a crawl whose store is a Redis server need the package redis, and it "
+            "is not installed here: pip install 'scrapyd-dist[redis]'."
         )
-    found = {**dict(package_files(files("redis"), "redis", (".py",))), _STAND_IN_NAME: _STAND_IN}
+    found = dict(package_files(files("redis"), "redis", (".py",)))
+    found[_STAND_IN_NAME] = _STAND_IN
     with suppress(PackageNotFoundError):
         for path in distribution("redis").files or ():
             if path.name.upper().startswith("LICEN"):
@@ -65,49 +70,50 @@ def redis_client(where: str) -> dict[str, bytes]:
 
 
 def read_requirements(project_root: Path) -> dict[str, bytes]:
-    """What requirements.txt beside scrapy.cfg names, as files for the egg: path -> content.
+    """Return what requirements.txt beside scrapy.cfg names, as files for the egg: path -> content.
 
-    Scrapy and what it brings are left out. Raises ConfigError if there is no such file, pip fails, or a requirement is
-    compiled.
+    Scrapy and what it brings are left out. Raises ConfigError if there is no such file, pip fails,
+    or a requirement is compiled.
     """
     if not (project_root / REQUIREMENTS).is_file():
         raise ConfigError(
-            f"--include-dependencies needs {project_root / REQUIREMENTS}, which is not there. Write the names of the "
-            "requirements into it, one per line."
+            f"--include-dependencies needs {project_root / REQUIREMENTS}, which is not there. "
+            "Write the names of the requirements into it, one per line."
         )
     with tempfile.TemporaryDirectory(prefix="sdist-") as folder:
         known = _closure(_ON_EVERY_NODE)
         _install(project_root, Path(folder), known)
-        wanted = [
-            found
-            for found in distributions(path=[folder])
-            if canonicalize_name(found.metadata["Name"]) not in known
-        ]
-        compiled = sorted(found.metadata["Name"] for found in wanted if _is_compiled(found))
-        if compiled:
-            raise ConfigError(
-                "These requirements are compiled for one kind of machine and cannot travel in an egg:"
-                f" {', '.join(compiled)}. Take them out of {REQUIREMENTS} and install them on each node: pip install"
-                f" {' '.join(compiled)}."
-            )
-        return dict(sorted(pair for found in wanted for pair in _files(found)))
+        installed = distributions(path=[folder])
+        wanted = [found for found in installed if _normal_name(found) not in known]
+        _check_pure(wanted)
+        pairs: list[tuple[str, bytes]] = []
+        for found in wanted:
+            pairs.extend(_files(found))
+        return dict(sorted(pairs))
+
+
+def _normal_name(found: Distribution) -> str:
+    return canonicalize_name(found.metadata["Name"])
+
+
+def _check_pure(wanted: Iterable[Distribution]) -> None:
+    """Raise ConfigError if one of these distributions is compiled."""
+    compiled = sorted(found.metadata["Name"] for found in wanted if _is_compiled(found))
+    if compiled:
+        raise ConfigError(
+            "These requirements are compiled for one kind of machine and cannot travel in an egg: "
+            f"{', '.join(compiled)}. Take them out of {REQUIREMENTS} and install them on each "
+            f"node: pip install {' '.join(compiled)}."
+        )
 
 
 def _install(project_root: Path, folder: Path, known: set[str]) -> None:
-    text = _without(
-        known,
-        (project_root / REQUIREMENTS).read_text(encoding="utf-8", errors="replace"),
-        project_root,
-    )
-    options = [
-        "--target",
-        str(folder),
-        "--no-compile",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--quiet",
-    ]
-    command = command_of_module("pip", "install", *options, "--requirement", "/dev/stdin")
+    """Let pip install the project's requirements into this folder, except the `known` ones."""
+    text = (project_root / REQUIREMENTS).read_text(encoding="utf-8", errors="replace")
+    options = ["--no-compile", "--no-input", "--disable-pip-version-check", "--quiet"]
+    target = ["--target", str(folder)]
+    source = ["--requirement", "/dev/stdin"]
+    command = command_of_module("pip", "install", *target, *options, *source)
     try:
         done = subprocess.run(
             command,
@@ -116,25 +122,37 @@ def _install(project_root: Path, folder: Path, known: set[str]) -> None:
             text=True,
             check=False,
             timeout=PIP_TIMEOUT,
-            input=text,
+            input=_without(known, text, project_root),
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"pip did not end within {PIP_TIMEOUT} seconds; the egg was not built."
         ) from None
     if done.returncode != 0:
-        lines = [
-            line for line in done.stderr.splitlines() if line.startswith("ERROR:")
-        ] or done.stderr.splitlines()
-        why = (lines or ["it gave no reason"])[-1].removeprefix("ERROR: ").rstrip(".")
         raise ConfigError(
-            f"pip cannot install what {project_root / REQUIREMENTS} names: {why}. Correct that file, or deploy without "
+            f"pip cannot install what {project_root / REQUIREMENTS} names: "
+            f"{_reason_in(done.stderr)}. Correct that file, or deploy without "
             "--include-dependencies and install the requirements on the nodes."
         )
 
 
+def _reason_in(stderr: str) -> str:
+    """Return pip's last error message, else its last line, without the full stop."""
+    reason = "it gave no reason"
+    lines = stderr.splitlines()
+    if lines:
+        reason = lines[-1]
+    for line in lines:
+        if line.startswith("ERROR:"):
+            reason = line
+    return reason.removeprefix("ERROR: ").rstrip(".")
+
+
 def _without(known: set[str], text: str, root: Path) -> str:
-    """The lines of requirements.txt in a folder that pip has to see: `known` are what every node has."""
+    """Return the lines of the requirements.txt in a folder that pip has to see.
+
+    `known` are the distributions that every node has.
+    """
     kept = []
     for line in text.replace("\\\n", "").splitlines():
         other = _OTHER_FILE.match(line.strip())
@@ -147,7 +165,7 @@ def _without(known: set[str], text: str, root: Path) -> str:
 
 
 def _name_in(line: str) -> str | None:
-    """The distribution that a line of requirements.txt names; None for options, paths and empty lines."""
+    """Return the distribution that a line names; None for options, paths and empty lines."""
     try:
         found = Requirement(_COMMENT.sub("", line).partition(" --")[0].strip())
     except InvalidRequirement:
@@ -157,11 +175,13 @@ def _name_in(line: str) -> str | None:
 
 def _is_compiled(found: Distribution) -> bool:
     wheel = found.read_text("WHEEL") or ""
-    pure = "root-is-purelib: true" in wheel.lower()
-    return not pure or any(path.name.endswith(_COMPILED) for path in found.files or ())
+    if "root-is-purelib: true" not in wheel.lower():
+        return True
+    return any(path.name.endswith(_COMPILED) for path in found.files or ())
 
 
 def _files(found: Distribution) -> Iterator[tuple[str, bytes]]:
+    """Generate the files of a distribution that travel: path inside the egg, content."""
     for path in found.files or ():
         name = path.as_posix()
         top, _, rest = name.partition("/")
@@ -173,19 +193,29 @@ def _files(found: Distribution) -> Iterator[tuple[str, bytes]]:
 
 
 def _closure(names: Iterable[str]) -> set[str]:
-    """The names of these distributions and of all that they require here, as far as this environment knows."""
-    found: set[tuple[str, str]] = set()
+    """Return the names of these distributions and of all that they require here.
+
+    What this environment does not know is left out.
+    """
+    closure: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     queue = [(canonicalize_name(name), "") for name in names]
     while queue:
         name, extra = queue.pop()
-        if (name, extra) in found:
-            continue
-        found.add((name, extra))
-        try:
-            required = [Requirement(text) for text in distribution(name).requires or ()]
-        except PackageNotFoundError:
-            continue
-        for one in required:
-            if one.marker is None or one.marker.evaluate({"extra": extra}):
-                queue += [(canonicalize_name(one.name), wanted) for wanted in ("", *one.extras)]
-    return {name for name, _ in found}
+        if (name, extra) not in seen:
+            seen.add((name, extra))
+            closure.add(name)
+            queue.extend(_required_by(name, extra))
+    return closure
+
+
+def _required_by(name: str, extra: str) -> Iterator[tuple[NormalizedName, str]]:
+    """Generate what an installed distribution requires: name and extra, which may be empty."""
+    try:
+        texts = distribution(name).requires or ()
+    except PackageNotFoundError:
+        return
+    for requirement in map(Requirement, texts):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            for wanted in ("", *requirement.extras):
+                yield canonicalize_name(requirement.name), wanted

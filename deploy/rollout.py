@@ -1,10 +1,12 @@
-"""The deployment of one egg to many nodes at the same time: calls, retries, and what follows from a refusal."""
+"""Deploys one egg to many nodes at the same time, with retries; undoes it when a node fails."""
 
+import itertools
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -53,6 +55,8 @@ _PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerF
 
 
 class Step(str, Enum):
+    """Names a step of the deployment to one node; `progress` is called with each."""
+
     ASKING = "asking"  #: asking for its versions
     UPLOADING = "uploading"
     CHECKING = "checking"  #: asking for the version's spiders
@@ -69,36 +73,35 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 
 @dataclass(frozen=True, kw_only=True)
 class RollOutRequest:
+    """Says what a deployment is to do, the same for all nodes."""
+
     spider: str | None = None  #: the version must have it
-    upload: bool = (
-        True  #: if not, the version with the egg's content is taken, else the newest deployment
-    )
+    #: if not, the version with the egg's content is taken, else the newest deployment
+    upload: bool = True
     timeout: float = 60.0  #: seconds for all calls to one node
     dirty: bool = False  #: whether there are uncommitted changes, for the name of a new version
     label: str = ""  #: name of the commit, for the name of a new version
-    for_crawl: bool = (
-        False  #: whether it is for a crawl, so that it must not become a node's default
-    )
+    #: whether it is for a crawl, so that it must not become a node's default
+    for_crawl: bool = False
     #: node name -> version name there, instead of one chosen by time and content
     given: Mapping[str, str] = field(default_factory=dict)
-    only_missing: bool = (
-        False  #: whether a node that has the given name is skipped, instead of uploading again
-    )
-    atomic: bool = (
-        False  #: whether all uploads are undone if one node fails, except those that a job may run
-    )
+    #: whether a node that has the given name is skipped, instead of uploading again
+    only_missing: bool = False
+    #: whether all uploads are undone if one node fails, except those that a job may run
+    atomic: bool = False
     retries: int = 0  #: maximum retries of a call after a transient failure
     dry_run: bool = False  #: whether nothing is uploaded; results have `planned` instead
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
+    """Says what the deployment to one node has come to."""
+
     node: Node
-    version: str | None = (
-        None  #: the version that jobs on this node are pinned to; None if it failed
-    )
+    version: str | None = None  #: the version that jobs there are pinned to; None if it failed
     uploaded: bool = False
-    same_code: bool = False  #: whether the version has the egg's content; others are accepted only without an upload
+    #: whether the version has the egg's content; others are accepted only without an upload
+    same_code: bool = False
     spiders: tuple[str, ...] = ()
     default: str | None = None  #: the node's default version; None if unknown
     before: tuple[str, ...] = ()  #: the node's versions before the deployment, its default last
@@ -109,38 +112,46 @@ class NodeResult:
 
     @property
     def reason(self) -> str:
-        """Why it failed, if possible without the node's name, for grouping."""
-        return (
-            self.error.reason if isinstance(self.error, BrokenEggError) else str(self.error or "")
-        )
+        """Return why it failed, if possible without the node's name, for grouping."""
+        if isinstance(self.error, BrokenEggError):
+            return self.error.reason
+        return str(self.error or "")
 
 
 class RollOut:
-    """The results of a deployment, in the order of the nodes."""
+    """Holds the results of a deployment, in the order of the nodes."""
 
     def __init__(self, results: Iterable[NodeResult]) -> None:
         self.results = tuple(results)
-        self.ready = tuple(
-            result for result in self.results if result.error is None and not result.undone
-        )
-        self.failed = tuple(result for result in self.results if result.error is not None)
-        versions = {result.version for result in self.results if result.version is not None}
-        #: on all good nodes; None without a good node, or with different versions (only without an upload)
+        ready = []
+        failed = []
+        versions = set()
+        for result in self.results:
+            if result.error is not None:
+                failed.append(result)
+            elif not result.undone:
+                ready.append(result)
+            if result.version is not None:
+                versions.add(result.version)
+        self.ready = tuple(ready)
+        self.failed = tuple(failed)
+        #: the version on all good nodes; None without a good node, or if they have different ones,
+        #: which happens only without an upload
         self.version = versions.pop() if len(versions) == 1 else None
 
     @property
     def spider_lists(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """List of spiders -> names of the good nodes with that list; more than one entry is an error."""
+        """Map each list of spiders to the good nodes that have it; two lists are an error."""
         return names_by((tuple(sorted(result.spiders)), result.node) for result in self.ready)
 
     @property
     def failures(self) -> dict[str, tuple[str, ...]]:
-        """Reason -> names of the nodes that failed for it."""
+        """Map each reason to the names of the nodes that failed for it."""
         return names_by((result.reason, result.node) for result in self.failed)
 
 
 class BrokenEggError(DistError):
-    """The node cannot import the egg."""
+    """Says that the node cannot import the egg."""
 
     def __init__(self, node: Node, reason: str, *, after: str = "") -> None:
         self.reason = reason
@@ -148,7 +159,7 @@ class BrokenEggError(DistError):
 
 
 class RollOutInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the upload; nodes finish what they have begun."""
+    """Says that Ctrl-C came during the upload; nodes finish what they have begun."""
 
     def __init__(self, steps: Mapping[str, Step], version: str) -> None:
         super().__init__()
@@ -160,154 +171,240 @@ def ensure(
     nodes: Sequence[Node],
     project: str,
     egg: Egg | None,
-    wish: RollOutRequest = RollOutRequest(),
+    request: RollOutRequest = RollOutRequest(),
     *,
     state: Path | None = None,
     now: datetime | None = None,
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
-    """Ensure that every node has the egg's code and can import it, each in its own thread, at most 64 at once.
+    """Ensure that every node has the egg's code and can import it.
 
-    A node's own project name goes before `project`. Without an upload, no egg is needed, and any version is taken then.
-    Uploaded eggs are kept in the folder `state`. The name of a new version has the time `now`. `progress` is called
-    with each step, from several threads, but never concurrently. Ctrl-C during the upload raises RollOutInterrupted.
+    Each node has its own thread, at most 64 run at once. A node's own project name goes before
+    `project`. Without an upload, no egg is needed, and any version is taken then. Uploaded eggs are
+    kept in the folder `state`. The name of a new version has the time `now`. `progress` is called
+    with each step, from several threads, but never concurrently. Ctrl-C during the upload raises
+    RollOutInterrupted.
     """
+    _check_request(nodes, egg, request)
+    steps = _StepBoard(nodes, progress)
+    sender = transport or RequestsTransport()
+    uploads = []
+    for node in nodes:
+        upload = NodeUpload(
+            node=node,
+            project=node.project or project,
+            egg=egg,
+            request=request,
+            report_step=steps.report,
+            transport=sender,
+        )
+        uploads.append(upload)
+    with thread_pool(len(uploads)) as pool:
+        list(pool.map(NodeUpload.list_versions, uploads))
+        if egg is None or not request.upload:
+            return RollOut(pool.map(NodeUpload.use_existing, uploads))
+        common = _version_for_all(uploads, egg, request, project=project, state=state, now=now)
+        names = {node.name: request.given.get(node.name, common) for node in nodes}
+        try:
+            result = _upload_to_all(pool, uploads, egg, names, request)
+        except KeyboardInterrupt:
+            if request.dry_run:  # nothing was under way
+                raise
+            last_steps = steps.snapshot()
+            _keep(state, project, egg, _sent_so_far(nodes, names, last_steps))
+            raise RollOutInterrupted(last_steps, common) from None
+    _keep(state, project, egg, _uploaded(result))
+    return result
+
+
+def _check_request(nodes: Sequence[Node], egg: Egg | None, request: RollOutRequest) -> None:
+    """Raise ConfigError if there is nothing to deploy, or nowhere to deploy it to."""
     if not nodes:
         raise ConfigError(
             "There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg."
         )
-    if egg is None and wish.upload:
+    if egg is None and request.upload:
         raise ConfigError("Nothing to deploy: no egg was built.")
-    lock, steps = threading.Lock(), {node.name: Step.ASKING for node in nodes}
 
-    def tell(node: Node, step: Step) -> None:
-        with lock:
-            steps[node.name] = step
-            progress(node, step)
 
-    sender = transport or RequestsTransport()
-    uploads = [
-        NodeUpload(
-            node=node,
-            project=node.project or project,
-            egg=egg,
-            wish=wish,
-            tell=tell,
-            transport=sender,
-        )
-        for node in nodes
-    ]
-    with thread_pool(len(uploads)) as pool:
-        list(pool.map(NodeUpload.ask, uploads))
-        if egg is None or not wish.upload:
-            return RollOut(
-                pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads)
-            )
-        there, content = [one.versions for one in uploads if one.error is None], egg.content_hash
-        saved = (
-            find_egg(state, project, content) if state is not None and not wish.for_crawl else None
-        )
-        common = common_name(
-            there, content, for_crawl=wish.for_crawl, kept=saved.version if saved else None
-        )
-        if common is None:
-            moment = later_than(
-                now or datetime.now(timezone.utc),
-                [name for one in uploads for name in one.versions],
-            )
-            common = version_name(
-                content, moment, for_crawl=wish.for_crawl, dirty=wish.dirty, label=wish.label
-            )
-        names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
-        try:
-            result = RollOut(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
-            if wish.atomic and result.failed:
-                result = RollOut(pool.map(NodeUpload.undo, uploads, result.results))
-        except KeyboardInterrupt:
-            if wish.dry_run:  # nothing was under way
-                raise
-            last = dict(steps)
-            _keep(
-                state,
-                project,
-                egg,
-                [(node, names[node.name]) for node in nodes if last[node.name] in _SENT],
-            )
-            raise RollOutInterrupted(last, common) from None
-    _keep(
-        state,
-        project,
-        egg,
-        [(one.node, one.version) for one in result.results if one.uploaded and one.version],
+class _StepBoard:
+    """The last step of each node, written by the threads of all nodes."""
+
+    def __init__(self, nodes: Sequence[Node], progress: Callable[[Node, Step], object]) -> None:
+        self._lock = threading.Lock()
+        self._progress = progress
+        self._steps = {node.name: Step.ASKING for node in nodes}
+
+    def report(self, node: Node, step: Step) -> None:
+        """Store the step of a node, and pass it on."""
+        with self._lock:
+            self._steps[node.name] = step
+            self._progress(node, step)
+
+    def snapshot(self) -> dict[str, Step]:
+        """Return a copy of the last steps, by node name."""
+        return dict(self._steps)
+
+
+def _version_for_all(
+    uploads: Sequence["NodeUpload"],
+    egg: Egg,
+    request: RollOutRequest,
+    *,
+    project: str,
+    state: Path | None,
+    now: datetime | None,
+) -> str:
+    """Return the version name for all nodes without a given one: an existing or a new name."""
+    saved = None
+    if state is not None and not request.for_crawl:
+        saved = find_egg(state, project, egg.content_hash)
+    answered = [upload.versions for upload in uploads if upload.error is None]
+    common = common_name(
+        answered,
+        egg.content_hash,
+        for_crawl=request.for_crawl,
+        kept=saved.version if saved else None,
     )
+    if common is not None:
+        return common
+    present: list[str] = []
+    for upload in uploads:
+        present.extend(upload.versions)
+    return version_name(
+        egg.content_hash,
+        later_than(now or datetime.now(timezone.utc), present),
+        for_crawl=request.for_crawl,
+        dirty=request.dirty,
+        label=request.label,
+    )
+
+
+def _upload_to_all(
+    pool: Executor,
+    uploads: Sequence["NodeUpload"],
+    egg: Egg,
+    names: Mapping[str, str],
+    request: RollOutRequest,
+) -> RollOut:
+    """Upload the egg to each node under the name that `names` has for it; undo all if asked for."""
+
+    def bring(upload: NodeUpload) -> NodeResult:
+        """Upload the egg to one node."""
+        return upload.bring(names[upload.node.name], egg)
+
+    result = RollOut(pool.map(bring, uploads))
+    if request.atomic and result.failed:
+        return RollOut(pool.map(NodeUpload.undo, uploads, result.results))
     return result
 
 
+def _sent_so_far(
+    nodes: Sequence[Node], names: Mapping[str, str], last_steps: Mapping[str, Step]
+) -> Iterator[tuple[Node, str]]:
+    """Generate the nodes that may have the egg, each with the version name there."""
+    for node in nodes:
+        if last_steps[node.name] in _SENT:
+            yield node, names[node.name]
+
+
+def _uploaded(result: RollOut) -> Iterator[tuple[Node, str]]:
+    """Generate the nodes that the egg was uploaded to, each with the version name there."""
+    for entry in result.results:
+        if entry.uploaded and entry.version:
+            yield entry.node, entry.version
+
+
 def _keep(state: Path | None, project: str, egg: Egg, sent: Iterable[tuple[Node, str]]) -> None:
-    """Keep the egg under each version, for the project itself and for each other name that it has on a node."""
-    if state is not None:
-        for name, version in {
-            (name, version) for node, version in sent for name in (project, node.project or project)
-        }:
-            save_egg(state, name, version, egg.data)
+    """Keep the egg under each version.
+
+    It is kept for the project itself and for each other name that the project has on a node.
+    """
+    if state is None:
+        return
+    copies = set()
+    for node, version in sent:
+        copies.add((project, version))
+        copies.add((node.project or project, version))
+    for name, version in copies:
+        save_egg(state, name, version, egg.data)
 
 
 def common_name(
-    there: Sequence[Sequence[str]],
+    node_versions: Sequence[Sequence[str]],
     content_hash: str,
     *,
     for_crawl: bool = False,
     kept: str | None = None,
 ) -> str | None:
-    """Return the existing version name to use for a content on all nodes: the most common one; None for a new name.
+    """Return the most common existing version name for a content; None if a new name is needed.
 
-    `there` are the versions of each node that answered. A crawl does not deploy: it uses a deployment's name only if
-    every node has it. Otherwise only a deployment's name is used, and only if no other code was deployed after it; if
-    no node has one, the name `kept` in the state folder.
+    `node_versions` are the versions of each node that answered. A crawl does not deploy: it uses a
+    deployment's name only if every node has it. Otherwise only a deployment's name is used, and
+    only if no other code was deployed after it; if no node has one, the name `kept` in the state
+    folder.
     """
-    names = Counter(name for node in there for name in node if hash_in(name) == content_hash)
+    all_names = [*itertools.chain.from_iterable(node_versions)]
+    counts: Counter[str] = Counter()
+    for name in all_names:
+        if hash_in(name) == content_hash:
+            counts[name] += 1
     if for_crawl:
-        usable = {name for name in names if is_crawls(name) or names[name] == len(there)}
+        usable = _crawl_names(counts, len(node_versions))
     else:
-        last = newest(name for node in there for name in node)
+        last = newest(all_names)
         if last is not None and hash_in(last) != content_hash:
             return None
-        usable = {name for name in names if not is_crawls(name)} or ({kept} if kept else set())
-    return max(usable, key=lambda name: (names[name], made_at(name) or 0.0, name), default=None)
+        usable = _deployed_names(counts)
+        if not usable and kept:
+            usable = [kept]
+    return max(usable, key=lambda name: (counts[name], made_at(name) or 0.0, name), default=None)
+
+
+def _crawl_names(counts: Mapping[str, int], nodes: int) -> list[str]:
+    """Return the names that a crawl may use: those of crawls, and those that every node has."""
+    return [name for name, count in counts.items() if is_crawls(name) or count == nodes]
+
+
+def _deployed_names(counts: Mapping[str, int]) -> list[str]:
+    return [name for name in counts if not is_crawls(name)]
 
 
 @dataclass(kw_only=True)
 class NodeUpload:
-    """The deployment to one node. Not thread-safe."""
+    """Deploys an egg to one node. It is not thread-safe."""
 
     node: Node
     project: str
     egg: Egg | None
-    wish: RollOutRequest
-    tell: Callable[[Node, Step], object]  #: called with each step
+    request: RollOutRequest
+    report_step: Callable[[Node, Step], object]  #: called with each step
     transport: Sender
-    versions: tuple[str, ...] = ()  #: the node's versions, its default last; set by `ask`
+    versions: tuple[str, ...] = ()  #: the node's, its default last; set by `list_versions`
     #: ids of the jobs that ran or waited before the upload; recorded if it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
     error: DistError | None = None  #: why the versions are not known
-    _deadline: float = field(init=False)
+    _deadline: float = field(init=False)  #: monotonic time, set by the first `list_versions`
 
-    def ask(self, *, again: bool = False) -> None:
-        """Ask for the versions. An error is kept for the result.
+    def list_versions(self) -> None:
+        """Ask the node for its versions, without a retry, because all nodes wait for the answer.
 
-        The first time without a retry, because all nodes wait for it; with `again` only after a failure that may have
-        passed, while other nodes continue.
+        An error is kept for the result.
         """
-        if not again:
-            self._deadline = time.monotonic() + self.wish.timeout
-            self.tell(self.node, Step.ASKING)
-        elif not isinstance(self.error, _PASSING) or not self._pause(0):
-            return
-        tried = 1 if again else self.wish.retries
+        self._deadline = time.monotonic() + self.request.timeout
+        self.report_step(self.node, Step.ASKING)
+        self._read_versions(tried=self.request.retries)
+
+    def _list_versions_again(self) -> None:
+        """Ask again after a failure that may have passed, while other nodes continue."""
+        if isinstance(self.error, _PASSING) and self._pause(0):
+            self._read_versions(tried=1)
+
+    def _read_versions(self, *, tried: int) -> None:
         try:
             self.versions = self._send(api.listversions(self.project), api.TIMEOUT, tried=tried)
-            if self.wish.atomic and self.versions:
+            if self.request.atomic and self.versions:
                 jobs = self._send(api.listjobs(self.project), api.TIMEOUT, tried=tried)
                 self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
             self.error = None
@@ -315,25 +412,17 @@ class NodeUpload:
             self.error = error
 
     def bring(self, version: str, egg: Egg) -> NodeResult:
-        """Upload the egg under this name if the node lacks it, or in any case if the name was given for it.
+        """Upload the egg under this name, and return what has come of it.
 
+        A node that has a version of this name gets no egg.
+        If the name was given for it, it gets the egg in any case, except with `only_missing`.
         A dry run only asks whether the node lacks it.
         """
-        self.ask(again=True)
-        if self.wish.dry_run:
-            planned, known = (
-                version not in self.versions and self.error is None,
-                None if self.error else version,
-            )
-            return NodeResult(
-                node=self.node,
-                version=known,
-                planned=planned,
-                before=self.versions,
-                error=self.error,
-            )
-        again = self.node.name in self.wish.given and not self.wish.only_missing
-        if version in self.versions and not again:
+        self._list_versions_again()
+        if self.request.dry_run:
+            return self._plan(version)
+        is_replaced = self.node.name in self.request.given and not self.request.only_missing
+        if version in self.versions and not is_replaced:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
             return replace(result, default=self.versions[-1])
         result = self._result(lambda: self._upload(version, egg), version=version, uploaded=True)
@@ -343,67 +432,97 @@ class NodeUpload:
                 return replace(result, default=names[-1] if names else None)
         return result
 
+    def _plan(self, version: str) -> NodeResult:
+        """Return what an upload would do."""
+        if self.error is not None:
+            return NodeResult(node=self.node, before=self.versions, error=self.error)
+        return NodeResult(
+            node=self.node,
+            version=version,
+            planned=version not in self.versions,
+            before=self.versions,
+        )
+
     def undo(self, result: NodeResult) -> NodeResult:
         """Delete the uploaded version, unless a job may run it."""
         version = result.version
         if result.error is not None or not result.uploaded or version is None:
             return result
         if version in self.versions:
-            stays = f"it replaced a version of the same name, {version}, which Scrapyd does not give back"
+            stays = (
+                f"it replaced a version of the same name, {version}, "
+                "which Scrapyd does not give back"
+            )
             return replace(result, stays=stays)
         try:
-            jobs = self._send(api.listjobs(self.project))
-            # Scrapyd names the version of pending jobs only; a new running job may use this version.
-            using = {job.id for job in jobs.pending if job.version == version}
-            using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
-            if using:
-                stays = f"the version {version} is in use there by {', '.join(sorted(using))}"
+            users = self._jobs_using(version)
+            if users:
+                stays = f"the version {version} is in use there by {', '.join(sorted(users))}"
                 return replace(result, stays=stays)
             self._send(api.delversion(self.project, version))
         except NodeError as error:
-            return replace(
-                result, stays=f"the version {version} could not be removed again: {error}"
-            )
-        self.tell(self.node, Step.UNDONE)
+            stays = f"the version {version} could not be removed again: {error}"
+            return replace(result, stays=stays)
+        self.report_step(self.node, Step.UNDONE)
         return replace(result, version=None, undone=True)
 
-    def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
-        """Use the wanted version, else the newest one with the egg's content, else the newest deployment."""
-        self.ask(again=True)
-        ours = [
-            name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash
-        ]
-        there = max(ours, key=lambda name: made_at(name) or 0.0) if ours else current(self.versions)
-        version = there if wanted is None else wanted
+    def _jobs_using(self, version: str) -> set[str]:
+        """Return the ids of the jobs that may run this version, which was just uploaded."""
+        jobs = self._send(api.listjobs(self.project))
+        users = set()
+        for job in jobs.pending:
+            if job.version == version:
+                users.add(job.id)
+        for job in jobs.running:
+            # Scrapyd does not name its version; a new running job may use this one
+            if job.id not in self._jobs_before:
+                users.add(job.id)
+        return users
+
+    def use_existing(self) -> NodeResult:
+        """Use the given version, else the newest one with the egg's content, else the current."""
+        self._list_versions_again()
+        version = self.request.given.get(self.node.name)
+        if version is None:
+            version = self._newest_with_content() or current(self.versions)
         return self._result(
-            lambda: self._check_there(version), version=version or "", uploaded=False
+            lambda: self._check_present(version), version=version or "", uploaded=False
         )
 
-    def _check_there(self, version: str | None) -> tuple[str, ...]:
+    def _newest_with_content(self) -> str | None:
+        if self.egg is None:
+            return None
+        content_hash = self.egg.content_hash
+        same = [name for name in self.versions if hash_in(name) == content_hash]
+        return max(same, key=lambda name: made_at(name) or 0.0, default=None)
+
+    def _check_present(self, version: str | None) -> tuple[str, ...]:
+        """Return the spiders of a version that the node must have already; see `_check`."""
         if version is not None and version in self.versions:
             return self._check(version)
-        what, advice = "version", "Deploy it first: sdist deploy --all."
-        if version is not None:
-            what, advice = (
-                f"version {version}",
-                "Deploy it first, or name another one: sdist code versions.",
-            )
+        if version is None:
+            missing = "version"
+            advice = "Deploy it first: sdist deploy --all."
+        else:
+            missing = f"version {version}"
+            advice = "Deploy it first, or name another one: sdist code versions."
         raise NothingMatched(
-            f"There is no {what} of the project {self.project} on the node, and uploading is switched off "
-            f'(DISTRIBUTED_DEPLOY = "never"). {advice}'
+            f"There is no {missing} of the project {self.project} on the node, and uploading is "
+            f'switched off (DISTRIBUTED_DEPLOY = "never"). {advice}'
         )
 
     def _result(
         self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool
     ) -> NodeResult:
+        """Return what `work`, which gives the spiders of the version, has come to."""
         try:
             if self.error is not None:
                 raise self.error
             spiders = work()
         except DistError as error:
-            self.tell(self.node, Step.FAILED)
+            self.report_step(self.node, Step.FAILED)
             return NodeResult(node=self.node, before=self.versions, error=error)
-        self.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
+        self.report_step(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(
             node=self.node,
@@ -415,32 +534,37 @@ class NodeUpload:
         )
 
     def _upload(self, version: str, egg: Egg) -> tuple[str, ...]:
-        self.tell(self.node, Step.UPLOADING)
+        """Upload the egg and return its spiders; it is removed again if the node refuses it."""
+        self.report_step(self.node, Step.UPLOADING)
         try:
-            try:
-                self._send(api.addversion(self.project, version, egg.data))
-            except NodeError as error:
-                # The upload may have succeeded although the reply was lost.
-                if not error.maybe_accepted or version not in self._send(
-                    api.listversions(self.project)
-                ):
-                    raise
+            self._add_version(version, egg)
             return self._check(version)
         except ApiRefused as error:
             raise BrokenEggError(self.node, why(error, egg), after=self._remove(version)) from error
 
+    def _add_version(self, version: str, egg: Egg) -> None:
+        try:
+            self._send(api.addversion(self.project, version, egg.data))
+        except NodeError as error:
+            if not error.maybe_accepted:
+                raise
+            # The upload may have succeeded although the reply was lost.
+            if version not in self._send(api.listversions(self.project)):
+                raise
+
     def _check(self, version: str) -> tuple[str, ...]:
         """Return the spiders of a version, which proves that the node can import it."""
-        self.tell(self.node, Step.CHECKING)
+        self.report_step(self.node, Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
-        if self.wish.spider is not None and self.wish.spider not in spiders:
+        if self.request.spider is not None and self.request.spider not in spiders:
             raise NothingMatched(
-                f"Version {version} of the project {self.project} has no spider {self.wish.spider!r}. "
-                f"It has: {', '.join(spiders) or 'none'}."
+                f"Version {version} of the project {self.project} has no spider "
+                f"{self.request.spider!r}. It has: {', '.join(spiders) or 'none'}."
             )
         return spiders
 
     def _remove(self, version: str) -> str:
+        """Delete a version; return what came of it, as a sentence after a space."""
         try:
             self._send(api.delversion(self.project, version))
         except ApiRefused:
@@ -452,21 +576,22 @@ class NodeUpload:
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], at_most: float = float("inf"), *, tried: int = 0) -> T:
-        """Send a call, with retries after transient failures; `tried` is the number of retries made already."""
+        """Send a call, with retries after transient failures, `tried` of which were made before."""
         while True:
             try:
-                left = max(min(CHECK_TIMEOUT, self.wish.timeout), self._deadline - time.monotonic())
-                return self.transport.send(self.node, call, timeout=min(left, at_most))
+                left = self._deadline - time.monotonic()
+                timeout = max(min(CHECK_TIMEOUT, self.request.timeout), left)
+                return self.transport.send(self.node, call, timeout=min(timeout, at_most))
             except _PASSING:
                 if not self._pause(tried):
                     raise
             tried += 1
 
     def _pause(self, tried: int) -> bool:
-        """Wait until the next retry; returns False if there is none left."""
+        """Wait until the next retry; return False if there is none left."""
         pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)
-        if tried >= self.wish.retries or time.monotonic() + pause > self._deadline:
+        if tried >= self.request.retries or time.monotonic() + pause > self._deadline:
             return False
-        self.tell(self.node, Step.RETRYING)
+        self.report_step(self.node, Step.RETRYING)
         time.sleep(pause)
         return True

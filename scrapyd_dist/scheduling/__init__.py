@@ -1,1 +1,1 @@
-"""Schedules one crawl's batches: places them on nodes, watches them, and decides how each attempt ends."""
+"""Schedules one crawl's batches: places and watches them, and decides how each attempt ends."""

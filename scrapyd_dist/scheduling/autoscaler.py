@@ -1,7 +1,7 @@
 """Starts workers on the nodes, and handles their ends.
 
-Invariants: a worker is stored before it is posted, and is posted once; what it had leased goes back into the frontier
-before another worker takes its place.
+Invariants: a worker is stored before it is posted, and is posted once; what it had leased goes back
+into the frontier before another worker takes its place.
 """
 
 import asyncio
@@ -43,27 +43,24 @@ class Autoscaler:
     breaker: CircuitBreaker
     collector: Collector
     others: ForeignProjects
-    again: bool = False  #: workers start in rounds: one that ended as its settings say starts again in the next round
+    #: workers start in rounds: one that ended as its settings say starts again in the next round
+    again: bool = False
     last: int = field(default=0, init=False)  #: the highest number that a worker was given
     ending: int = field(default=0, init=False)  #: workers that have ended and are not judged yet
-    retired: dict[str, list[str]] = field(
-        default_factory=dict, init=False
-    )  #: pool -> why its workers ended
+    #: pool -> why its workers ended
+    retired: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def start(self, pool: str) -> None:
         """Start a worker on the node with the most room, if a node has room."""
         project, spider = spider_of_slot(pool)
-        member = max(
-            self._with_room(pool, project),
-            key=lambda one: room(one) / max(1, one.slots),
-            default=None,
-        )
-        if member is None:
+        members = self._with_room(pool, project)
+        if not members:
             return
-        self.last = number = self.last + 1
+        member = max(members, key=lambda member: room(member) / max(1, member.slots))
+        self.last += 1
         entry = WorkerEntry(
-            number=number,
-            job=worker_id(self.state.spec.home, number),
+            number=self.last,
+            job=worker_id(self.state.spec.home, self.last),
             url=member.node.url,
             pool=pool,
             since=time.time(),
@@ -75,33 +72,38 @@ class Autoscaler:
         self.state.send_out(worker, self._post(worker, entry))
 
     def _run_of(
-        self, one: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False
+        self, entry: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False
     ) -> WorkerRun:
         # where a batch is expected, one without requests stands for the worker
-        batch = Batch(number=one.number, size=0, state=BatchState.RUNNING)
+        batch = Batch(number=entry.number, size=0, state=BatchState.RUNNING)
         return WorkerRun(
             batch=batch,
             number=1,
-            job=one.job,
+            job=entry.job,
             member=member,
-            since=one.since,
-            start_by=one.since + self.state.limits.start_timeout,
+            since=entry.since,
+            start_by=entry.since + self.state.limits.start_timeout,
             at_once=at_once,
             posted=posted,
-            pool=one.pool,
-            project=one.project,
-            spider=one.spider,
-            version=one.version,
-            introduces=one.introduces,
+            pool=entry.pool,
+            project=entry.project,
+            spider=entry.spider,
+            version=entry.version,
+            introduces=entry.introduces,
         )
 
     def _with_room(self, pool: str, project: str) -> list[NodeState]:
+        """Return the nodes that may get one more worker for this pool."""
+        fits = self.others.fits
         return [
-            one for one in self.state.members if room(one) and self.others.fits(one, pool, project)
+            member for member in self.state.members if room(member) and fits(member, pool, project)
         ]
 
     def cramped(self, pools: Iterable[str]) -> set[str]:
-        """Pools of other projects that no free node can serve; closes those that no node can serve at all."""
+        """Return the pools of other projects that no free node can serve.
+
+        Those that no node can serve at all are closed.
+        """
         found = set()
         for pool in pools:
             project, _ = spider_of_slot(pool)
@@ -115,59 +117,71 @@ class Autoscaler:
         return found
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
-        """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        left, self.last = await self.state.store(
-            self.state.store.store.workers, self.state.spec.crawl
-        )
-        for one in left:
-            member = self.state.member_at(one.url)
+        """Take up the workers of an earlier process.
+
+        `accepted` are attempts that were accepted there.
+        """
+        store = self.state.store
+        entries, self.last = await store(store.store.workers, self.state.spec.crawl)
+        for entry in entries:
+            member = self.state.member_at(entry.url)
             if member is None:
-                await self.collector.worker_gone(one.job, "its node is not in the fleet any more")
-                await self._unlist(one.job)
+                await self.collector.worker_gone(entry.job, "its node is not in the fleet any more")
+                await self._unlist(entry.job)
                 continue
-            worker = self._run_of(one, member, posted=True)
+            worker = self._run_of(entry, member, posted=True)
             for attempt in accepted:
-                if attempt.worker == one.job:
+                if attempt.worker == entry.job:
                     worker.recalled.update(counts_of(attempt.report))
             worker.counted.update(worker.recalled)
             member.out[worker.job] = worker
-            other_code = not worker.project and one.version not in {"", self.state.spec.version}
-            if (
-                other_code or not self.state.leases
-            ):  # the crawl goes on without it, and it would lease more
+            if not self.state.leases or self._has_other_code(entry):
+                # the crawl goes on without it, and it would lease more
                 await self.dismiss(worker)
 
-    def make_room(self, pool: str, for_: Collection[str] = ()) -> bool:
-        """Let one worker of this pool end in order, for another pool that has batches and no worker.
+    def _has_other_code(self, entry: WorkerEntry) -> bool:
+        """Whether a worker runs another version of the crawl's own project."""
+        return not entry.project and entry.version not in {"", self.state.spec.version}
 
-        `for_`: the pools that wait, if they have room on some nodes only. Returns whether one is ending, or will.
+    def make_room(self, pool: str, for_: Collection[str] = ()) -> bool:
+        """Let one worker of this pool end in order, for a pool that has batches and no worker.
+
+        `for_`: the pools that wait, if they have room on some nodes only. Returns whether one is
+        ending, or will.
         """
-        here = [worker for worker in self.state.workers() if worker.pool == pool]
-        if for_:
-            here = [
-                one
-                for one in here
-                if any(self.others.may_have(one.member, another) for another in for_)
-            ]
-        if here and all(worker.posted and not worker.dismissed for worker in here):  # one at a time
+        here = [
+            worker
+            for worker in self.state.workers()
+            if worker.pool == pool and self._is_of_use(worker.member, for_)
+        ]
+        # one at a time
+        if here and all(worker.posted and not worker.dismissed for worker in here):
             self.state.spawn(self.dismiss(here[0]))
         return bool(here)
 
+    def _is_of_use(self, member: NodeState, pools: Collection[str]) -> bool:
+        """Whether a node could do batches of one of these pools; without pools, any could."""
+        return not pools or any(self.others.may_have(member, pool) for pool in pools)
+
     def vacate_nodes(self) -> None:
-        """Let the workers end whose node is drained, left the list, or is unfit: else they would lease to the end."""
+        """Let the workers end whose node is drained, left the list, or is unfit.
+
+        They would lease to the end otherwise.
+        """
         for worker in self.state.workers():
             may_stay = worker.dismissed or not worker.posted or not worker.member.up
             if worker.member.is_vacated and not may_stay:
                 self.state.spawn(self.dismiss(worker))
 
     async def dismiss(self, worker: WorkerRun) -> None:
-        """Tell it to end: it finishes the pages under way, the rest goes to others, and its end is as any other."""
+        """Make a worker end: it finishes the pages under way, and the rest goes to others.
+
+        Its end is as any other.
+        """
         worker.dismissed = True
         try:
-            if (
-                await self.state.client.signal(worker.member, worker.given_up)
-                is api.JobState.PENDING
-            ):
+            state = await self.state.client.signal(worker.member, worker.given_up)
+            if state is api.JobState.PENDING:
                 self._forget(worker)
                 await self._unlist(worker.job)
         except NodeError as error:
@@ -177,11 +191,12 @@ class Autoscaler:
     # posting
 
     async def _post(self, worker: WorkerRun, entry: WorkerEntry) -> None:
-        state, node = self.state, worker.member.node
+        """List a worker in the store, and start it on its node."""
+        state = self.state
+        node = worker.member.node
         assert state.reach
-        way = await asyncio.get_running_loop().run_in_executor(
-            None, state.reach, node
-        )  # it may look up a name
+        loop = asyncio.get_running_loop()
+        way = await loop.run_in_executor(None, state.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
             self._out_of_reach(worker.member, way.reason)
@@ -194,9 +209,8 @@ class Autoscaler:
         except NodeError as error:
             await self._refused(worker, error)
             return
-        entry = replace(
-            entry, version=worker.version or state.spec.version or "", introduces=worker.introduces
-        )
+        version = worker.version or state.spec.version or ""
+        entry = replace(entry, version=version, introduces=worker.introduces)
         await state.run(state.db.add_workers, [entry], last=entry.number)
         try:
             await state.sender.send(node, call, timeout=state.limits.request_timeout)
@@ -211,7 +225,7 @@ class Autoscaler:
         worker.member.wake.set()
 
     async def _refused(self, worker: WorkerRun, error: NodeError) -> None:
-        """The node certainly did not take it."""
+        """Judge a node that has certainly not accepted a worker."""
         self._forget(worker)
         await self._unlist(worker.job)
         if isinstance(error, ApiRefused) and worker.project:
@@ -219,13 +233,14 @@ class Autoscaler:
         elif isinstance(error, ApiRefused) and worker.spider:
             if self.breaker.refused(worker.pool, str(error)):
                 logger.error("slot %s: %s; what is in it is given up", worker.pool, error)
-            else:  # the node may have lost the code; once that was deployed again, there is no such spider
+            else:
+                # the node may have lost the code; once that was deployed again, there is no such
+                # spider
                 worker.member.prepared = False
         else:
             note_refusal(self.state, worker.member, error)
-        if (
-            worker.member.up
-        ):  # a failing node waits for its next poll, or it would be asked without a pause
+        # a failing node waits for its next poll, or it would be asked without a pause
+        if worker.member.up:
             worker.member.wake.set()
         self.state.check_unfit()
         self.state.news.set()
@@ -239,43 +254,52 @@ class Autoscaler:
     # ends
 
     def end(self, out: JobRun, report: WorkerReport) -> None:
-        """Its final report is there."""
+        """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)
         out.report = report
         self.state.stray_items += report.stray_items
         self.state.close_crawl(report.closed_by)
         self._forget(out)
         self.ending += 1
-        if (
-            meaning(report.finish_reason).by_settings and not self.again
-        ):  # one in its place would end there as well
+        # one in its place would end there as well
+        if meaning(report.finish_reason).by_settings and not self.again:
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
             out.member.retired += 1
         is_wanted = out.dismissed or out.member.is_vacated or self.state.over.is_set()
-        was_told = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
-        blame = report.blames_batch or was_told  # one of its pages may have sent the signal
+        was_signalled = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
+        blame = report.blames_batch or was_signalled  # one of its pages may have sent the signal
         self.state.spawn(self._ended(out, _why(report), blame=blame))
 
     async def failed(
         self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> None:
-        """It died, never started, or its node is lost; it may still run, and is cancelled."""
+        """Give up a worker that died, never started, or whose node is lost.
+
+        It may still run, and is cancelled.
+        """
         assert isinstance(out, WorkerRun)
         self.ending += 1
         await self.state.abandon(out)
         await self._ended(out, reason, blame=blame, harmless=harmless)
 
     async def cancelled(self, job: str) -> None:
-        """Put back what it has leased since it was given up, long before these leases expire."""
+        """Put back what a worker has leased since it was given up.
+
+        That is long before these leases expire.
+        """
         await self.collector.worker_gone(
             job, "its worker was given up while its node was away", harmless=True
         )
 
     def hangs(self, job: str, reason: str) -> None:
-        """Its lease expired while its node answers: its event loop stands still, whatever its report says."""
-        worker = next((one for one in self.state.workers() if one.job == job and one.posted), None)
-        if worker is not None:
-            self.state.spawn(self._end_hanging(worker, reason))
+        """End a worker whose lease expired while its node answers.
+
+        Its event loop stands still, whatever its report says.
+        """
+        for worker in self.state.workers():
+            if worker.job == job and worker.posted:
+                self.state.spawn(self._end_hanging(worker, reason))
+                return
 
     async def _end_hanging(self, worker: WorkerRun, reason: str) -> None:
         await self.failed(worker, reason, blame=True)
@@ -286,17 +310,18 @@ class Autoscaler:
     async def _ended(
         self, worker: WorkerRun, reason: str, *, blame: bool, harmless: bool = False
     ) -> None:
+        """Put back what a worker has leased, and judge it; `reason`: why it failed."""
         try:
             # the next worker finds again what its own pages led to
             await self.state.run(self.state.db.sign_off, worker.job)
-            had = await self.collector.worker_gone(
+            leased = await self.collector.worker_gone(
                 worker.job,
                 reason or "its worker has ended without it",
                 blame=blame,
                 harmless=harmless,
             )
             await self._unlist(worker.job)
-            self._judge(worker, reason, begun=had > 0)
+            self._judge(worker, reason, begun=leased > 0)
         finally:
             self.ending -= 1
         self.state.news.set()
@@ -304,31 +329,51 @@ class Autoscaler:
     # failures
 
     def _judge(self, worker: WorkerRun, reason: str, *, begun: bool) -> None:
-        """Judge a worker that has ended; `reason`: why it failed, empty when it did not; `begun`: it had a batch."""
-        report, node = worker.report, worker.member.node
+        """Judge a worker that has ended.
+
+        `reason`: why it failed, empty when it did not; `begun`: it had a batch.
+        """
+        report = worker.report
         if worker.introduces:
             self.others.heard(worker, reason)
         elif report is not None and report.ended_requests:
-            self.breaker.worked(worker.pool, node.name)
-        elif report is not None and report.unreached and worker.project:
-            self.others.cannot(worker, report.problem)
+            self.breaker.worked(worker.pool, worker.member.node.name)
         elif report is not None and report.unreached:
-            self._out_of_reach(worker.member, report.problem)
+            self._note_unreached(worker, report.problem)
         elif not worker.at_once:
-            pass  # a worker of an earlier process may have run another spider, or code that was mended since
+            # a worker of an earlier process may have run another spider, or code that was mended
+            # since
+            pass
         elif reason and worker.member.up and not worker.dismissed:
-            logger.warning("worker %s did nothing: %s", worker.job, reason)
-            unfit = self.breaker.failed(
-                worker.pool, node.name, reason, begun=begun or bool(worker.spider)
-            )
-            is_lost = report is not None and report.finish_reason == FinishReason.STORE_LOST
-            if unfit and is_lost and self.state.sends:
-                self._out_of_reach(worker.member, unfit)
-            elif unfit:
-                self._unfit(worker.member, unfit)
+            self._count_failure(worker, reason, begun=begun)
+
+    def _note_unreached(self, worker: WorkerRun, problem: str) -> None:
+        """Note that a worker did not reach the store."""
+        if worker.project:
+            self.others.cannot(worker, problem)
+        else:
+            self._out_of_reach(worker.member, problem)
+
+    def _count_failure(self, worker: WorkerRun, reason: str, *, begun: bool) -> None:
+        """Count a worker that has done nothing; its node may get no more workers."""
+        logger.warning("worker %s did nothing: %s", worker.job, reason)
+        unfit = self.breaker.failed(
+            worker.pool, worker.member.node.name, reason, begun=begun or bool(worker.spider)
+        )
+        if not unfit:
+            return
+        report = worker.report
+        is_lost = report is not None and report.finish_reason == FinishReason.STORE_LOST
+        if is_lost and self.state.sends:
+            self._out_of_reach(worker.member, unfit)
+        else:
+            self._unfit(worker.member, unfit)
 
     def _out_of_reach(self, member: NodeState, reason: str) -> None:
-        """Workers on this node do not reach the store: it is sent its batches, where that can be, or gets none."""
+        """Note that workers on this node do not reach the store.
+
+        It is sent its batches, where that can be, or gets none.
+        """
         if self.state.sends:
             member.unreached = reason
             logger.info(
@@ -349,18 +394,16 @@ class Autoscaler:
 
 
 def _why(report: WorkerReport) -> str:
-    """Why a worker that ended in order counts as failed; empty when it does not."""
+    """Return why a worker that ended in order counts as failed; empty when it does not."""
     if report.problem:
         return report.problem
-    return (
-        ""
-        if meaning(report.finish_reason).in_order
-        else f"the worker ended early ({report.finish_reason})"
-    )
+    if meaning(report.finish_reason).in_order:
+        return ""
+    return f"the worker ended early ({report.finish_reason})"
 
 
 def room(member: NodeState) -> int:
-    """How many more workers it may get now."""
+    """Return how many more workers a node may get now."""
     if member.unreached or not member.usable:
         return 0
     return max(0, member.slots - len(member.out) - member.others - member.retired)

@@ -1,4 +1,4 @@
-"""What the parts of a scheduler share: the state of its crawl's work, its counters, and the limits that it keeps."""
+"""Holds what the parts of a scheduler share: its crawl's open work, its counters and its limits."""
 
 import asyncio
 import logging
@@ -27,8 +27,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-#: the stats of requests that have left, and of exceptions in the spider's code
-HITS, EXCEPTIONS = "downloader/request_count", "spider_exceptions/count"
+#: the stat of requests that have left
+HITS = "downloader/request_count"
+#: the stat of exceptions in the spider's code
+EXCEPTIONS = "spider_exceptions/count"
 #: requests that a job may make besides two for each of its batch: a robots.txt, and more retries
 SPARE = 10
 #: most slots or nodes that a message names
@@ -36,17 +38,20 @@ NAMED = 5
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of these names, and how many others there are."""
-    return ", ".join(names[:NAMED]) + (
-        f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
-    )
+    """Return the first of these names, and how many others there are."""
+    text = ", ".join(names[:NAMED])
+    others = len(names) - NAMED
+    if others > 0:
+        text += f" and {others:,} others"
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits:
-    """Limits and timeouts of a scheduler, in seconds unless noted."""
+    """Sets the limits and timeouts of a scheduler, in seconds unless noted."""
 
-    poll: float = 1.0  #: between two polls of a job, up to five times that while its end is far and other work waits
+    #: between two polls of a job, up to five times that while its end is far and other work waits
+    poll: float = 1.0
     request_timeout: float = 15.0  #: for one call to a node
     node_timeout: float = 30.0  #: of silence after which a node's work goes elsewhere
     fleet_timeout: float = 300.0  #: without any answering node after which the crawl stops
@@ -58,7 +63,7 @@ class SchedulerLimits:
 
 @dataclass(kw_only=True)
 class BatchCounters:
-    """Counts of batches, attempts, and requests in them."""
+    """Counts batches, attempts, and requests in them."""
 
     sent: int = 0  #: attempts that a node accepted
     done: int = 0  #: batches done
@@ -88,6 +93,7 @@ class BatchCounters:
         self._missed(misses)
 
     def died(self, batch: Batch) -> None:
+        """Count a dead batch."""
         self.dead += 1
         self.dead_urls += batch.size
 
@@ -95,29 +101,38 @@ class BatchCounters:
         self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]
     ) -> None:
         """Count the batches that an earlier process left in the store."""
-        dead = BatchState.DEAD.value
         self.sent = len(attempts)
-        self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
-        self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
-        accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
-        for attempt in sorted(
-            accepted, key=lambda attempt: attempt.batch
-        ):  # a retry has a higher batch number
-            self.accepted(attempt.batch, attempt.report, ())
+        self.dead = 0
+        self.dead_urls = 0
+        dead = BatchState.DEAD.value
+        for slot in slots:
+            self.dead += slot.batches.get(dead, 0)
+            self.dead_urls += slot.requests.get(dead, 0)
+        # a retry has a higher batch number
+        for attempt in sorted(attempts, key=lambda attempt: attempt.batch):
+            if attempt.state is AttemptState.ACCEPTED:
+                self.accepted(attempt.batch, attempt.report, ())
         self._missed([miss for miss in misses if miss.batch])
 
     def _missed(self, misses: Sequence[Miss]) -> None:
-        self.gone += sum(miss.kind == "gone" for miss in misses)
-        self.failed_urls += sum(miss.kind == "failed" for miss in misses)
-        # Those of a dead batch are made at the end: these are for spiders or callbacks that are nowhere.
-        self.dead_urls += sum(miss.kind == "dead" for miss in misses)
+        """Count requests that were not made."""
+        for miss in misses:
+            if miss.kind == "gone":
+                self.gone += 1
+            elif miss.kind == "failed":
+                self.failed_urls += 1
+            elif miss.kind == "dead":
+                # Those of a dead batch are made at the end: these are for spiders or callbacks that
+                # are nowhere.
+                self.dead_urls += 1
 
 
 @dataclass(kw_only=True)
 class SchedulerState:
-    """One crawl's open work. Its holder may put batches back, start tasks and end the crawl.
+    """Holds one crawl's open work.
 
-    The store has all batches. Those in `waiting` are about to be sent to nodes; workers lease theirs from the store.
+    Its holder may put batches back, start tasks and end the crawl. The store has all batches. Those
+    in `waiting` are about to be sent to nodes; workers lease theirs from the store.
     """
 
     spec: JobRequest
@@ -125,49 +140,39 @@ class SchedulerState:
     store: StoreThread
     sender: AsyncSender
     limits: SchedulerLimits
-    reach: Callable[[Node], Way] | None = (
-        None  #: how a node's workers reach the store; None: they lease nothing
-    )
-    sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
+    #: how a node's workers reach the store; None: they lease nothing
+    reach: Callable[[Node], Way] | None = None
+    #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
+    sends: bool = False
     counters: BatchCounters = field(default_factory=BatchCounters)
-    backlog: Backlog = field(default_factory=Backlog)  #: by the last look at the store
+    backlog: Backlog = field(default_factory=Backlog)  #: by the last poll of the store
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
-    avoid: dict[int, str] = field(
-        default_factory=dict
-    )  #: batch -> name of the node of its last attempt
-    posts: set[asyncio.Task[Any]] = field(
-        default_factory=set
-    )  #: posts in flight, which are awaited at the end
-    news: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  #: the store should be polled at once
-    done: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  #: nothing is left to do, or it was stopped
+    #: batch -> name of the node of its last attempt
+    avoid: dict[int, str] = field(default_factory=dict)
+    #: posts in flight, which are awaited at the end
+    posts: set[asyncio.Task[Any]] = field(default_factory=set)
+    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store is to be polled at once
+    #: nothing is left to do, or it was stopped
+    done: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)  #: all loops end
     closed: bool = False  #: this process adds no more batches
     sending: bool = True
     paused: bool = False  #: a user paused the crawl
-    spent: Spent = field(
-        default_factory=lambda: Spent(0, {})
-    )  #: how far the crawl is from its goals, by the last look
-    told: Counter[str] = field(
-        default_factory=Counter
-    )  #: what jobs have done since then that do not reach the store
-    stray_items: int = (
-        0  #: that workers have scraped for no batch: there is no part for them, and they are lost
-    )
+    #: how far the crawl is from its goals, by the last poll
+    spent: Spent = field(default_factory=lambda: Spent(0, {}))
+    #: what jobs have done since then that do not reach the store
+    told: Counter[str] = field(default_factory=Counter)
+    #: items that workers have scraped for no batch: there is no part for them, and they are lost
+    stray_items: int = 0
     goal: str = ""  #: the goal that is reached: nothing more is begun
-    closed_by: str = (
-        ""  #: the reason for which the project's own code has closed the crawl: likewise
-    )
+    #: the reason for which the project's own code has closed the crawl: likewise
+    closed_by: str = ""
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
-    accepted: Callable[[Attempt], None] = lambda _: (
-        None
-    )  #: is told of each accepted attempt, whose part is home
+    #: called with each accepted attempt, whose part is home
+    accepted: Callable[[Attempt], None] = lambda _: None
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -185,65 +190,99 @@ class SchedulerState:
 
     @property
     def ends_early(self) -> bool:
-        """Whether nothing more is begun, and the crawl ends with what is under way."""
+        """Return whether nothing more is begun, and what is under way ends the crawl."""
         return bool(self.goal or self.closed_by)
 
     @property
     def which_work(self) -> str:
-        """Where the batches wait, as the end of a sentence; empty when that has no name."""
-        names = [repr(one.slot) for one in self.backlog.slots if one.slot and one.waiting]
-        return f" of the slot{'s' if names[1:] else ''} {listed(names)}" if names else ""
+        """Return where the batches wait, as the end of a sentence; empty without a name."""
+        names = [repr(count.slot) for count in self.backlog.slots if count.slot and count.waiting]
+        if not names:
+            return ""
+        return f" of the slot{'s' if len(names) > 1 else ''} {listed(names)}"
 
     def workers(self) -> Iterator[WorkerRun]:
-        return (
-            out
-            for member in self.members
-            for out in member.out.values()
-            if isinstance(out, WorkerRun)
-        )
+        """Generate the workers on all nodes."""
+        for member in self.members:
+            for out in member.out.values():
+                if isinstance(out, WorkerRun):
+                    yield out
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether any worker is out."""
+        return next(self.workers(), None) is not None
 
     @property
     def sent_to(self) -> list[NodeState]:
-        return [one for one in self.members if not self.leases or (self.sends and one.unreached)]
+        """Return the nodes that are sent their batches; workers of the others lease them."""
+        if not self.leases:
+            return list(self.members)
+        if not self.sends:
+            return []
+        return [member for member in self.members if member.unreached]
+
+    @property
+    def jobs_out(self) -> int:
+        """Return how many jobs are out on all nodes, workers too."""
+        jobs = 0
+        for member in self.members:
+            jobs += len(member.out)
+        return jobs
 
     def member_at(self, url: str) -> NodeState | None:
-        """The node at this address, or None when it is not in the fleet any more."""
-        return next((one for one in self.members if one.node.url == url), None)
+        """Return the node at this address, or None when it is not in the fleet any more."""
+        for member in self.members:
+            if member.node.url == url:
+                return member
+        return None
 
     def close_crawl(self, reason: str) -> None:
-        """The project's own code has closed the spider in one process: the whole crawl ends with that."""
+        """End the crawl for this reason, because the project's code has closed its spider.
+
+        It has done so in one process; without a reason, nothing happens.
+        """
         if reason and not self.closed_by:
             logger.warning("the spider has closed the crawl: %s", reason)
             self.closed_by = reason
             self.news.set()
 
     def put_back(self, batch: Batch, avoid: str) -> None:
-        """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""
+        """Let a failed batch wait again, as the first one.
+
+        It goes to another node than `avoid` if there is one.
+        """
         if not self.sent_to:
             self.ended(batch.number)
-        elif batch.number in self.open and all(one.number != batch.number for one in self.waiting):
+        elif batch.number in self.open and not self._is_waiting(batch):
             self.avoid[batch.number] = avoid
             self.waiting.appendleft(batch)
             self.pump()
         self.news.set()
 
+    def _is_waiting(self, batch: Batch) -> bool:
+        return any(other.number == batch.number for other in self.waiting)
+
     def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Replace a batch by the smaller ones that took over its requests; they wait first."""
         if batch.number in self.open:
-            self.open.update(piece.number for piece in pieces)
+            for piece in pieces:
+                self.open.add(piece.number)
             self.waiting.extendleft(reversed(pieces))
         self.ended(batch.number)
         self.pump()
 
     def ended(self, batch: int) -> None:
-        """The batch is done, dead, or nowhere."""
+        """Forget a batch that is done, dead, or nowhere."""
         self.open.discard(batch)
         self.avoid.pop(batch, None)
         self.news.set()
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
+        """Note that a node does not answer, for this reason."""
         if member.up:
-            words, patience = str(error).rstrip("."), self.limits.node_timeout
+            words = str(error).rstrip(".")
+            patience = self.limits.node_timeout
             logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", words, patience)
         member.missed(str(error), time.time())
 
@@ -252,62 +291,84 @@ class SchedulerState:
     async def spend(
         self, requests: int = 0, told: Mapping[str, int] = MappingProxyType({}), **how: bool
     ) -> int:
-        """Ask the store for requests, and tell it what was counted here; the number that is granted."""
+        """Ask the store for requests, and add to it what was counted here.
+
+        Returns the number of requests that is granted.
+        """
         self.spent = await self.run(self.db.spend, self.spec.goals, requests, told, **how)
         return self.spent.granted
 
     async def reserve(self, out: JobRun) -> bool:
-        """Say what a job may do without the store, and reserve the requests where its node does not reach it.
+        """Set what a job may do without the store.
 
-        False when none are left now.
+        Where its node does not reach the store, its requests are reserved there. Returns False when
+        none are left now.
         """
-        goals, counts, most = self.spec.goals, self.spent.counts, 2 * out.batch.size + SPARE
+        goals = self.spec.goals
+        counts = self.spent.counts
         out.allowance = {name: limit - counts.get(name, 0) for name, limit in goals.items()}
         if "requests" not in goals:
             return True
+        most = 2 * out.batch.size + SPARE
         if out.member.deaf or out.member.unreached:
-            out.reserved = out.granted = most = await self.spend(most, reserve=True)
+            most = await self.spend(most, reserve=True)
+            out.reserved = most
+            out.granted = most
         # Elsewhere it asks the store, and what it does not need must not be kept from others.
         out.allowance["requests"] = min(most, out.allowance["requests"])
         return out.allowance["requests"] >= 1
 
     def count_for(self, out: JobRun, *, over: bool = False, lost: bool = False) -> None:
-        """Count for the goals what a job says that does not reach the store, and release what it has reserved.
+        """Count for the goals what a job reports, and release what it has reserved.
 
-        `over`: it makes no more requests; `lost`: it may make all that it has reserved.
+        This is for a job that does not reach the store. `over`: it makes no more requests; `lost`:
+        it may make all that it has reserved.
         """
-        report, release = out.report, 0
         if not out.allowance:  # it leases its batches, or an earlier process has sent it
             return
-        if report is not None and report.no_lease:
-            now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
-            now["requests"] = report.stat(HITS) or report.ended_requests
-            if (
-                "requests" in self.spec.goals
-            ):  # Scrapy's count has those, too, that the goal has held back
-                now["requests"] = min(now["requests"], out.granted)
-            release = min(out.reserved, now["requests"] - out.spent["requests"])
-            self.told.update(now - out.spent)
-            out.spent |= now
-        elif report is not None and report.lease:  # it asks the store itself
-            release = out.reserved
+        release = self._count_report(out)
         rest = out.reserved - release
         if lost and rest:
             self.told["requests"] += rest
-        out.reserved = 0 if over or lost else rest
-        self.told["reserved"] -= release + (rest if over or lost else 0)
+        if over or lost:
+            release = out.reserved
+        out.reserved -= release
+        self.told["reserved"] -= release
+
+    def _count_report(self, out: JobRun) -> int:
+        """Count what the report of a job has that was not counted yet.
+
+        Returns how many of its reserved requests it does not need any more.
+        """
+        report = out.report
+        if report is None:
+            return 0
+        if not report.no_lease:
+            return out.reserved if report.lease else 0  # with a lease it asks the store itself
+        now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
+        now["requests"] = report.stat(HITS) or report.ended_requests
+        if "requests" in self.spec.goals:
+            # Scrapy's count has those, too, that the goal has held back
+            now["requests"] = min(now["requests"], out.granted)
+        release = min(out.reserved, now["requests"] - out.spent["requests"])
+        self.told.update(now - out.spent)
+        out.spent |= now
+        return release
 
     # jobs
 
     def send_out(self, out: JobRun, post: Coroutine[Any, Any, None]) -> None:
-        """Count a job at its node, and run its post in a task that the scheduler's end waits for."""
+        """Count a job at its node, and run its post in a task that the end waits for."""
         out.member.out[out.job] = out
         task = self.spawn(post)
         self.posts.add(task)
         task.add_done_callback(self.posts.discard)
 
     async def abandon(self, out: JobRun) -> None:
-        """Give up a job that may still run: it is cancelled, at once or when its node answers again."""
+        """Give up a job that may still run.
+
+        It is cancelled, at once or when its node answers again.
+        """
         member = out.member
         member.out.pop(out.job, None)
         if member.up:
@@ -323,12 +384,18 @@ class SchedulerState:
 
     def check_unfit(self) -> None:
         """Stop when no node takes work and none will."""
-        here = [member for member in self.members if not member.left]
-        if here and all(member.unfit for member in here):
-            reasons = "; ".join(sorted({member.unfit for member in here}))
-            remedy = remedy_for(reasons)
-            said = f"No node takes the work{self.which_work}: {reasons}"
-            self.stop_now(f"{said.rstrip('.')}. {remedy}" if remedy else said)
+        reasons = set()
+        for member in self.members:
+            if not member.left:
+                reasons.add(member.unfit)
+        if not reasons or "" in reasons:  # one that is not unfit has no reason
+            return
+        reason = "; ".join(sorted(reasons))
+        message = f"No node takes the work{self.which_work}: {reason}"
+        remedy = remedy_for(reason)
+        if remedy:
+            message = f"{message.rstrip('.')}. {remedy}"
+        self.stop_now(message)
 
     def stop_now(self, reason: str) -> None:
         """Stop before the end; the batches stay in the store."""
@@ -339,6 +406,7 @@ class SchedulerState:
             self.close()
 
     def close(self) -> None:
+        """End all loops, and those who wait for the end."""
         self.over.set()
         self.done.set()
 
@@ -350,18 +418,21 @@ class SchedulerState:
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
+        """Forget a task that has ended, and stop if it has failed."""
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # an internal error must not leave a crawl waiting forever
-            error = as_store_error(error)
-            is_ours = not isinstance(error, StoreError)
-            logger.error("the scheduler failed: %s", error, exc_info=error if is_ours else None)
-            self.fault = self.fault or error
-            self.stop_now(
-                f"scrapyd-dist itself failed: {type(error).__name__}: {error}"
-                if is_ours
-                else str(error)
-            )
+            self._fail(as_store_error(error))
         elif not self.limits.wait:
             self.news.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop because of an error of the store, or an internal one."""
+        is_ours = not isinstance(error, StoreError)
+        logger.error("the scheduler failed: %s", error, exc_info=error if is_ours else None)
+        self.fault = self.fault or error
+        message = str(error)
+        if is_ours:
+            message = f"scrapyd-dist itself failed: {type(error).__name__}: {message}"
+        self.stop_now(message)

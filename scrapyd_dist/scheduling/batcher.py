@@ -1,4 +1,7 @@
-"""Cuts a stream of requests into batches: by count, by age, by what the fleet can take; for a frontier by slot, too."""
+"""Cuts a stream of requests into batches: by count, by age, and by what the fleet can do.
+
+For a frontier, it cuts them by slot, too.
+"""
 
 import math
 from collections import deque
@@ -11,7 +14,8 @@ from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import site_of
 
-#: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
+#: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a
+#: second of CPU
 MIDDLE = 90.0
 #: seconds of work in the smallest batches
 LEAST = 10.0
@@ -38,7 +42,7 @@ BatchDraft: TypeAlias = list[FrontierIntake]
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the fleet could take now."""
+    """Says what the fleet could take now."""
 
     slots: int  #: process slots that get work
     idle: int  #: slots without a batch, running or waiting; negative: batches that wait for a slot
@@ -48,7 +52,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """Batch sizes: small at first, so that every slot starts early; then large; small again at the end."""
+    """Computes batch sizes: small so that every slot starts early, then large, small at the end."""
 
     most: int  #: largest size, in requests
     demand: Demand
@@ -56,103 +60,123 @@ class BatchSizes:
 
     @property
     def least(self) -> int:
-        """The smallest size that is worth a job's start and still leaves something for every slot."""
+        """Return the smallest size that is worth a job's start, in requests.
+
+        It still leaves something for every slot.
+        """
         if not self.demand.pace:
             return min(self.most, FEWEST)
-        work, fair = LEAST * self.demand.pace, self.left / max(1, self.demand.slots)
-        if math.isfinite(
-            rounds := fair / work
-        ):  # equal rounds: no slot starts a job for a small rest
+        work = LEAST * self.demand.pace
+        fair = self.left / max(1, self.demand.slots)
+        rounds = fair / work
+        if math.isfinite(rounds):  # equal rounds: no slot starts a job for a small rest
             work = fair / max(1, round(rounds))
         return min(self.most, max(FEWEST, math.ceil(work)))
 
     def next(self, left: float) -> int:
-        """The next size when this many requests are in no batch yet: the nearer the end, the smaller."""
-        middle = min(
-            self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED
-        )
+        """Return the next size when this many requests are in no batch yet.
+
+        The nearer the end, the smaller it is.
+        """
+        middle = UNTRIED
+        if self.demand.pace:
+            middle = math.ceil(MIDDLE * self.demand.pace)
+        size = min(self.most, middle)
         share = left * SHARE / max(1, self.demand.slots)
-        return max(middle if share > middle else math.ceil(share), self.least)
+        if share <= size:
+            size = math.ceil(share)
+        return max(size, self.least)
 
     def first(self, found: int) -> int:
-        """The size for an idle slot: each idle slot gets a share of what is buffered."""
+        """Return the size for an idle slot: each idle slot gets a share of what is buffered."""
         fair = math.ceil(found / max(1, self.demand.idle))
         return max(min(fair, self.next(self.left)), min(FEWEST, self.most))
 
     @property
     def reserve(self) -> int:
-        """Requests to keep for small batches at the end, while the end is unknown."""
-        return 2 * self.demand.slots * self.least if self.demand.more is None else 0
+        """Return the requests to keep for small batches at the end, while that is unknown."""
+        if self.demand.more is not None:
+            return 0
+        return 2 * self.demand.slots * self.least
 
 
 class Buffer:
-    """Found requests that are in no batch yet. Each is taken out once, and those of one site keep their order.
+    """Holds found requests that are in no batch yet.
 
-    `fair` is a value of `DISTRIBUTED_FAIR`: `SPREAD` takes one request of each site in turn, so that no batch depends
-    on one slow site; by domain, whole sites are taken while they fit, then a part of the largest one, so that a site is
-    in few batches. `UNFAIR` is first in, first out: all requests are of one group.
+    Each is taken out once, and those of one site keep their order. `fair` is a value of
+    `DISTRIBUTED_FAIR`: `SPREAD` takes one request of each site in turn, so that no batch depends on
+    one slow site; by domain, whole sites are taken while they fit, then a part of the largest one,
+    so that a site is in few batches. `UNFAIR` is first in, first out: all requests are of one
+    group.
     """
 
     def __init__(self, fair: str = UNFAIR) -> None:
         self._fair = fair
-        self._groups: dict[
-            str, deque[tuple[FrontierIntake, float]]
-        ] = {}  #: requests, each with when it was added
+        #: site -> its requests, each with when it was added
+        self._groups: dict[str, deque[tuple[FrontierIntake, float]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, found: FrontierIntake, now: float) -> None:
-        self._groups.setdefault(site_of(found.value["url"]) if self._fair else "", deque()).append(
-            (found, now)
-        )
+        """Add a request that was found at this time."""
+        site = site_of(found.value["url"]) if self._fair else ""
+        self._groups.setdefault(site, deque()).append((found, now))
         self._count += 1
 
     def oldest(self) -> float:
-        """The time at which the oldest request was added; the buffer must not be empty."""
+        """Return when the oldest request was added; the buffer must not be empty."""
         return min(group[0][1] for group in self._groups.values())
 
     def take(self, number: int) -> BatchDraft:
-        """Take up to this many requests for one batch."""
-        return self._take_in_turn(number) if self._fair == SPREAD else self._take_grouped(number)
+        """Remove up to this many requests for one batch, and return them."""
+        if self._fair == SPREAD:
+            return self._remove_in_turn(number)
+        return self._remove_grouped(number)
 
-    def _take_in_turn(self, number: int) -> BatchDraft:
-        taken: BatchDraft = []
-        while self._groups and len(taken) < number:
+    def _remove_in_turn(self, number: int) -> BatchDraft:
+        """Remove one request of each site in turn."""
+        removed: BatchDraft = []
+        while self._groups and len(removed) < number:
             site = next(iter(self._groups))
-            taken += self._take_from(site, 1)
+            removed += self._remove_from(site, 1)
             if site in self._groups:
                 self._groups[site] = self._groups.pop(site)  # it moves to the end
-        return taken
+        return removed
 
-    def _take_grouped(self, number: int) -> BatchDraft:
-        whole, room = [], number
+    def _remove_grouped(self, number: int) -> BatchDraft:
+        """Remove whole sites while they fit, then a part of the largest one."""
+        whole: list[str] = []
+        room = number
         for site, group in self._groups.items():
             if not room:
                 break
             if len(group) <= room:
                 whole.append(site)
                 room -= len(group)
-        taken = [one for site in whole for one in self._take_from(site, number)]
-        while self._groups and len(taken) < number:
+        removed: BatchDraft = []
+        for site in whole:
+            removed += self._remove_from(site, number)
+        while self._groups and len(removed) < number:
             largest = max(self._groups, key=lambda site: len(self._groups[site]))
-            taken += self._take_from(largest, number - len(taken))
-        return taken
+            removed += self._remove_from(largest, number - len(removed))
+        return removed
 
-    def _take_from(self, site: str, number: int) -> BatchDraft:
+    def _remove_from(self, site: str, number: int) -> BatchDraft:
         group = self._groups[site]
-        taken = [group.popleft()[0] for _ in range(min(number, len(group)))]
+        removed = [group.popleft()[0] for _ in range(min(number, len(group)))]
         if not group:
             del self._groups[site]
-        self._count -= len(taken)
-        return taken
+        self._count -= len(removed)
+        return removed
 
 
 class Batcher:
     """Collects requests until a batch is full, or its first request has waited long enough.
 
-    With `demand`, `size` is the largest batch: a batch is cut when the fleet can use it, in a size that fits.
+    With `demand`, `size` is the largest batch: a batch is cut when the fleet can use it, in a size
+    that fits.
     """
 
     def __init__(
@@ -163,25 +187,34 @@ class Batcher:
         demand: Callable[[], Demand] | None = None,
         fair: str = UNFAIR,
     ) -> None:
-        """An empty batcher; a request waits `max_age` seconds at most, and `fair` is as in `Buffer`."""
+        """Make an empty batcher.
+
+        A request waits `max_age` seconds at most, and `fair` is as in `Buffer`.
+        """
         self._size = size
         self._max_age = max_age
         self._demand = demand
-        held = HELD if demand is not None else COMPOSED if fair else 1
+        held = 1  # full batches that are held back
+        if demand is not None:
+            held = HELD
+        elif fair:
+            held = COMPOSED
         self._hold = max(size, min(size * held, HELD_REQUESTS))
-        self._usual = size  #: the type of batch that is made
+        self._usual = size  #: the size of the batches that are cut while requests are added
         self._waiting = Buffer(fair)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
-        """Add a request; returns a full batch when this completes one."""
+        """Add a request; return a full batch when this completes one."""
         self._waiting.add(found, now)
-        return self._waiting.take(self._usual) if len(self._waiting) >= self._hold else None
+        if len(self._waiting) >= self._hold:
+            return self._waiting.take(self._usual)
+        return None
 
     def due(self, now: float) -> list[BatchDraft]:
-        """The batches that are due: too old, or wanted by the fleet."""
+        """Return the batches that are due: too old, or wanted by the fleet."""
         if not self._waiting:
             return []
         if self._demand is None:
@@ -194,7 +227,7 @@ class Batcher:
         return cuts
 
     def take(self) -> list[BatchDraft]:
-        """All that is left, when no request will be added."""
+        """Return all that is left, when no request will be added."""
         if self._demand is None:
             return self._overdue(math.inf)
         sizes = self._sizes(replace(self._demand(), more=0.0))
@@ -204,27 +237,34 @@ class Batcher:
         return cuts
 
     def _overdue(self, now: float) -> list[BatchDraft]:
-        """What has waited long enough, in batches of the given size."""
+        """Return what has waited long enough, in batches of the given size."""
         cuts = []
         while self._waiting and now - self._waiting.oldest() >= self._max_age:
             cuts.append(self._waiting.take(self._size))
         return cuts
 
     def _sizes(self, demand: Demand) -> BatchSizes:
+        """Return the batch sizes for what the fleet could take now."""
         more = math.inf if demand.more is None else demand.more
         return BatchSizes(most=self._size, demand=demand, left=len(self._waiting) + more)
 
     def _for_idle_slots(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
+        """Return a batch for each idle slot."""
         if sizes.demand.more != 0 and now - self._waiting.oldest() < FIRST_AFTER:
             return []
         size = sizes.first(len(self._waiting))
         count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
-        return [self._waiting.take(size) for _ in range(count) if self._waiting]
+        cuts: list[BatchDraft] = []
+        while self._waiting and len(cuts) < count:
+            cuts.append(self._waiting.take(size))
+        return cuts
 
     def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
-        """One waiting batch per slot, and what has waited long enough."""
+        """Return one waiting batch per slot, and what has waited long enough."""
         cuts: list[BatchDraft] = []
-        room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
+        room = 0
+        if sizes.demand.pace:
+            room = sizes.demand.slots + min(0, sizes.demand.idle)
         while self._waiting:
             size = sizes.next(self._sizes(sizes.demand).left)
             wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
@@ -235,30 +275,32 @@ class Batcher:
 
 
 def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
-    """Group cuts into the portions in which they are written; there may be one cut for each of thousands of slots.
+    """Group cuts into the portions in which they are written.
 
-    A portion has at most one cut per slot and priority, because two would be merged into one batch.
+    There may be one cut for each of thousands of slots. A portion has at most one cut per slot and
+    priority, because two would be merged into one batch.
     """
-    some: dict[tuple[str, int], BatchDraft] = {}
+    portion: dict[tuple[str, int], BatchDraft] = {}
     count = 0
     for cut in cuts:
-        place = cut[0].slot, cut[0].priority
-        if count >= PORTION or place in some:
-            yield list(some.values())
-            some, count = {}, 0
-        some[place] = cut
+        place = (cut[0].slot, cut[0].priority)
+        if count >= PORTION or place in portion:
+            yield list(portion.values())
+            portion = {}
+            count = 0
+        portion[place] = cut
         count += len(cut)
-    if some:
-        yield list(some.values())
+    if portion:
+        yield list(portion.values())
 
 
 class SlotBatcher:
-    """Collects requests per slot and priority until a batch is full or its first request has reached the maximum age.
+    """Collects requests per slot and priority until a batch is full, or its first one is too old.
 
-    With `demand`, batches are also cut early while workers are idle, so that each worker gets some. If they are `fair`,
-    workers take the slots in turn, of which there may be thousands: only as many batches are cut early as there are
-    idle workers, oldest first, so that the other slots keep filling up; and full batches wait for `due`, to be written
-    together.
+    With `demand`, batches are also cut early while workers are idle, so that each worker gets some.
+    If they are `fair`, workers take the slots in turn, of which there may be thousands: only as
+    many batches are cut early as there are idle workers, oldest first, so that the other slots keep
+    filling up; and full batches wait for `due`, to be written together.
     """
 
     def __init__(
@@ -282,12 +324,14 @@ class SlotBatcher:
         return self._count
 
     def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
-        """Add a request; returns a batch if one must be written now."""
+        """Add a request; return a batch if one must be written now."""
         place = found.slot, found.priority
         _, waiting = self._waiting.setdefault(place, (now, []))
         waiting.append(found)
         self._count += 1
-        cut = self._cut(place, self._size)[0] if len(waiting) >= self._size else None
+        cut = None
+        if len(waiting) >= self._size:
+            cut = self._cut(place, self._size)[0]
         if not self._many_slots:
             return cut or self._overdue()
         if cut is not None:
@@ -307,44 +351,63 @@ class SlotBatcher:
 
     def due(self, now: float) -> list[BatchDraft]:
         """Return full batches, batches past the maximum age, and batches for idle workers."""
-        cuts = self._take_full()
+        cuts = self._remove_full()
         for place in self._in_order(self._older_than(self._max_age, now)):
             cuts += self._cut(place, self._size)
-        idle = 0 if self._demand is None else self._demand().idle - len(cuts)
-        if idle <= 0:
+        if self._demand is None:
             return cuts
+        idle = self._demand().idle - len(cuts)
+        if idle > 0:
+            cuts += self._for_idle_workers(idle, now)
+        return cuts
+
+    def _for_idle_workers(self, idle: int, now: float) -> list[BatchDraft]:
+        """Cut batches early for so many idle workers."""
+        places = self._older_than(FIRST_AFTER, now)
+        cuts: list[BatchDraft] = []
         if self._many_slots:
-            for place in self._older_than(FIRST_AFTER, now)[:idle]:
+            for place in places[:idle]:
                 cuts += self._cut(place, self._size)
             return cuts
-        for place in self._in_order(self._older_than(FIRST_AFTER, now)):
+        for place in self._in_order(places):
             fair = math.ceil(self._count / idle)
             cuts += self._cut(place, min(self._size, max(FEWEST, fair)))
         return cuts
 
     def take(self) -> list[BatchDraft]:
-        """Return everything that is left, at the end of the stream; with `demand`, a share for every slot."""
+        """Return everything that is left, at the end of the stream.
+
+        With `demand`, there is a share for every slot.
+        """
         size = self._size
         if self._demand is not None and not self._many_slots:
             size = min(size, max(FEWEST, math.ceil(self._count / max(1, self._demand().slots))))
-        rest = self._in_order(list(self._waiting))
-        return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, size))]
+        places = self._in_order(list(self._waiting))
+        cuts = self._remove_full()
+        for place in places:
+            cuts += self._cut(place, size)
+        return cuts
 
-    def _take_full(self) -> list[BatchDraft]:
-        cuts, self._full = self._full, []
+    def _remove_full(self) -> list[BatchDraft]:
+        cuts = self._full
+        self._full = []
         self._count -= sum(map(len, cuts))
         return cuts
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
-        """Slots and priorities whose first request is at least `age` seconds old, oldest first."""
+        """Return the places whose first request is at least `age` seconds old, oldest first.
+
+        A place is a slot and a priority.
+        """
         return list(takewhile(lambda place: now - self._waiting[place][0] >= age, self._waiting))
 
     @staticmethod
     def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Slots and priorities, highest priority first."""
+        """Return slots and priorities, highest priority first."""
         return sorted(places, key=lambda place: (-place[1], place[0]))
 
     def _cut(self, place: tuple[str, int], size: int) -> list[BatchDraft]:
+        """Remove the requests of a slot and priority, in batches of this size."""
         _, found = self._waiting.pop(place)
         self._count -= len(found)
         return [found[start : start + size] for start in range(0, len(found), size)]

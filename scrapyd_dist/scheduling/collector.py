@@ -1,7 +1,7 @@
-"""Ends attempts: accepts them with their part, or gives them up and lets the batch wait again, be cut or die.
+"""Ends attempts: accepts them with their part, or lets the batch wait again, be cut or die.
 
-Invariants: one attempt of a batch is accepted, after its part was fetched and checked. Only failures that the batch may
-have caused get it cut: a lost node never does.
+Invariants: one attempt of a batch is accepted, after its part was fetched and checked. Only
+failures that the batch may have caused get it cut: a lost node never does.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,13 +32,14 @@ from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
+    PartInfo,
     WorkerReport,
     kept,
     misses,
     read_report,
     refusal,
 )
-from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
+from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode, fit, replaced_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
@@ -48,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
-#: attempts of a batch that may be lost with nodes that are restarted or away: a page may be what ends them
+#: attempts of a batch that may be lost with nodes that are restarted or away: a page may be what
+#: ends them
 SPARED = 20
 #: batches that are given up in one step
 BURIED = 50
@@ -66,48 +68,56 @@ BLIND = 10
 
 
 def most_attempts(batch: Batch, most: int) -> int:
-    """The attempts that a batch gets which may kill its workers: a piece of a cut batch is cut again at once."""
+    """Return how many attempts a batch gets that may kill its workers.
+
+    A piece of a cut batch is cut again at once.
+    """
     if not batch.parent:
         return most
     return min(most, 1 if batch.size > 1 else ALONE)
 
 
 def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
-    """Whether to cut it now that its attempts are used up."""
+    """Return whether to cut a batch now that its attempts are used up."""
     return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 
 def halves(batch: Batch, payload: Mapping[str, str], key: bytes | None) -> list[NewBatch]:
-    """Its two halves in the same slot; more when a half does not fit into one job."""
+    """Return the two halves of a batch; more if one does not fit into one job."""
     values = decode(payload.get, key=key)
     middle = (len(values) + 1) // 2
-    pieces = fit(values[:middle], key=key) + fit(values[middle:], key=key)
+    first_half = _batches_like(batch, values[:middle], key)
+    return first_half + _batches_like(batch, values[middle:], key)
+
+
+def _batches_like(
+    batch: Batch, values: Sequence[RequestValue], key: bytes | None
+) -> list[NewBatch]:
+    """Return new batches of these requests, in the slot of the given one."""
     return [
         NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
-        for piece, settings in pieces
+        for piece, settings in fit(values, key=key)
     ]
 
 
 @dataclass(kw_only=True)
 class Collector:
-    """Ends attempts, and stores how: those of jobs that were sent a batch, and those that workers have leased."""
+    """Ends attempts, and stores how: those of jobs that were sent a batch, and of leases."""
 
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
-    spared: Counter[int] = field(
-        default_factory=Counter
-    )  #: batch -> its attempts that do not count
-    coming: set[tuple[int, int]] = field(
-        default_factory=set
-    )  #: batch and attempt of leased parts that are fetched
+    #: batch -> its attempts that do not count
+    spared: Counter[int] = field(default_factory=Counter)
+    #: batch and attempt of leased parts that are being fetched
+    coming: set[tuple[int, int]] = field(default_factory=set)
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
     # jobs that were sent a batch
 
     def end(self, out: JobRun, report: WorkerReport) -> None:
-        """The worker's final report is there."""
+        """Take the final report of a sent job, and end its attempt."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.learn(report)
         out.report = report
@@ -117,34 +127,35 @@ class Collector:
         self.state.pump()
 
     async def _finish_sent(self, out: JobRun, report: WorkerReport) -> None:
+        """Accept the attempt of a sent job, or give it up."""
+        is_shut_down = report.finish_reason == FinishReason.SHUTDOWN.value
         try:
-            is_shut_down = report.finish_reason == FinishReason.SHUTDOWN.value
             if is_shut_down and refusal(report, out.batch.size, feed=self.state.spec.feed):
-                await self._told_to_end(out)
+                await self._give_up_shut_down(out)
             else:
                 await self._finish(out.batch, out.number, out.job, out.member, report)
         except (NothingMatched, StepRefused) as error:
             self.not_in_store(out, error)
 
-    async def _told_to_end(self, out: JobRun) -> None:
-        """A signal has ended a job that had done nothing of its batch: its node's restart, a user, or one of its pages.
+    async def _give_up_shut_down(self, out: JobRun) -> None:
+        """Give up a job that a signal has ended before it had done anything of its batch.
 
-        Only a node that was restarted has forgotten it.
+        The signal came with its node's restart, from a user, or from one of its pages. Only a node
+        that was restarted has forgotten the job.
         """
         try:
             has_forgotten = await self.state.client.status(out) is None
         except NodeError:
             has_forgotten = True
         name = out.member.node.name
-        reason = (
-            f"{name} was restarted"
-            if has_forgotten
-            else f"its worker on {name} was told to end (SIGTERM)"
-        )
+        if has_forgotten:
+            reason = f"{name} was restarted"
+        else:
+            reason = f"its worker on {name} was told to end (SIGTERM)"
         await self.give_up(out.batch, out.number, reason, name, blame=True, harmless=has_forgotten)
 
     def not_in_store(self, out: JobRun, error: DistError) -> None:
-        """The store has lost the steps that led to this one: what it knows of the batch counts."""
+        """Forget a job whose steps the store has lost: what it knows of the batch counts."""
         logger.warning(
             "job %s is not what the store has of batch %d any more: %s",
             out.job,
@@ -157,7 +168,7 @@ class Collector:
     async def failed(
         self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> None:
-        """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
+        """Give up an attempt that may still run: its job is cancelled first."""
         self.state.count_for(out, lost=True)
         await self.state.abandon(out)
         await self.give_up(
@@ -167,62 +178,80 @@ class Collector:
     # batches that workers have leased
 
     async def look(self, backlog: Backlog) -> dict[str, str]:
-        """Fetch what is acked, and put back what has expired; returns workers that renew no lease, each with why."""
+        """Fetch what is acked, and put back what has expired.
+
+        Returns the workers that renew no lease, each with why.
+        """
         if backlog.acked > len(self.coming):
-            for attempt in await self.state.run(self.state.db.attempts, {AttemptState.ACKED}):
-                key, member = (attempt.batch, attempt.number), self.state.member_at(attempt.url)
-                # a node that is unreachable and not yet given up may come back with the part
-                waits = member is not None and 0 < member.down_for < self.state.limits.node_timeout
-                if attempt.worker and key not in self.coming and not waits:
-                    self.coming.add(key)
-                    self.state.spawn(self._bring_home(attempt))
+            await self._fetch_acked()
+        if not backlog.expired:
+            return {}
+        return await self._put_back_expired()
+
+    async def _fetch_acked(self) -> None:
+        """Begin to fetch the parts of acked attempts."""
+        for attempt in await self.state.run(self.state.db.attempts, {AttemptState.ACKED}):
+            key = (attempt.batch, attempt.number)
+            if attempt.worker and key not in self.coming and not self._is_away(attempt):
+                self.coming.add(key)
+                self.state.spawn(self._bring_home(attempt))
+
+    def _is_away(self, attempt: Attempt) -> bool:
+        """Whether its node does not answer, but may come back with the part."""
+        member = self.state.member_at(attempt.url)
+        return member is not None and 0 < member.down_for < self.state.limits.node_timeout
+
+    async def _put_back_expired(self) -> dict[str, str]:
+        """Give up expired leases; return the workers that hang, each with why."""
         hanging: dict[str, str] = {}
-        for attempt in await self.state.run(self.state.db.expired) if backlog.expired else ():
-            if attempt.worker:  # a job that was sent is watched at its node
-                reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
-                member = self.state.member_at(attempt.url)
-                blame = (
-                    member is not None and member.up
-                )  # its node answers and it does nothing, as if it had died
-                await self._give_up_lease(attempt, reason, blame=blame)
-                if blame:
-                    hanging[attempt.worker] = reason
+        for attempt in await self.state.run(self.state.db.expired):
+            if not attempt.worker:  # a job that was sent is watched at its node
+                continue
+            reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
+            member = self.state.member_at(attempt.url)
+            # its node answers and it does nothing, as if it had died
+            blame = member is not None and member.up
+            await self._give_up_lease(attempt, reason, blame=blame)
+            if blame:
+                hanging[attempt.worker] = reason
         return hanging
 
     async def worker_gone(
         self, job: str, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> int:
-        """Let the batches wait again that a worker had leased and not acked when it ended; returns their number.
+        """Let the batches wait again that a worker had leased and not acked when it ended.
 
-        `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none dies of it.
+        `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none
+        dies of it. Returns their number.
         """
         running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
-        had = [attempt for attempt in running if attempt.worker == job]
-        for attempt in had:
+        leased = [attempt for attempt in running if attempt.worker == job]
+        for attempt in leased:
             await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
-        return len(had)
+        return len(leased)
 
     async def bury(self, pool: str, reason: str) -> None:
         """Give up all batches that wait in this pool, for this reason."""
-        async for one in self._take_away(pool):
+        async for leased in self._lease_waiting(pool):
             await self.state.run(
                 self.state.db.fail,
-                one.batch.number,
-                one.attempt,
+                leased.batch.number,
+                leased.attempt,
                 reason=reason,
                 now=time.time(),
                 max_attempts=0,
             )
-            logger.error("batch %d is dead: %s", one.batch.number, reason)
+            logger.error("batch %d is dead: %s", leased.batch.number, reason)
             self.state.counters.failed += 1
-            self.state.counters.died(one.batch)
+            self.state.counters.died(leased.batch)
         self.state.news.set()
 
     async def leave_out(self, pool: str, reason: str) -> None:
         """Drop what waits in this pool: its workers have ended as their settings say."""
         kind, words = not_made(reason)
-        async for one in self._take_away(pool):
-            number, size = one.batch.number, one.batch.size
+        async for leased in self._lease_waiting(pool):
+            number = leased.batch.number
+            size = leased.batch.size
             report = WorkerReport(
                 ended=True,
                 updated=time.time(),
@@ -234,23 +263,25 @@ class Collector:
                 finish_reason="finished",
                 errors=0 if kind == "gone" else size,
             )
-            missed = [
-                Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)
-            ]
-            await self._store(number, one.attempt, kept(report), missed)
+            urls = self._urls(leased)
+            missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in urls]
+            await self._store(number, leased.attempt, kept(report), missed)
         self.state.news.set()
 
     def _urls(self, leased: Leased) -> list[str]:
-        """The URLs of a batch; as many empty ones when it cannot be read, so that the account balances."""
+        """Return the URLs of a batch.
+
+        They are empty when it cannot be read, but as many, so that the account balances.
+        """
         try:
             return [value["url"] for value in decode(leased.payload.get, key=self.key)]
         except PayloadError:
             return [""] * leased.batch.size
 
-    async def _take_away(self, pool: str) -> AsyncIterator[Leased]:
-        """All batches that wait in a pool, leased so that no worker gets them."""
+    async def _lease_waiting(self, pool: str) -> AsyncIterator[Leased]:
+        """Generate all batches that wait in a pool, leased so that no worker gets them."""
         crawl = self.state.spec.crawl
-        wanted = LeaseRequest(
+        request = LeaseRequest(
             crawl=crawl,
             lessee=Lessee(job=f"{crawl}.no-worker", node="", url=""),
             seconds=60.0,
@@ -258,21 +289,18 @@ class Collector:
             limit=BURIED,
             slots=[] if pool == ALL else [pool],
         )
-        while leased := await self.state.store(self.state.db.lease_next, wanted):
-            for one in leased:
-                yield one
+        while batches := await self.state.store(self.state.db.lease_next, request):
+            for leased in batches:
+                yield leased
 
     async def _bring_home(self, attempt: Attempt) -> None:
+        """Accept an acked attempt with its part, or give it up."""
         try:
             report = read_report(json.dumps(dict(attempt.report)).encode())
             try:
                 await self._end_lease(attempt, report)
             finally:
-                for one in self.state.workers():
-                    if (
-                        one.job == attempt.worker
-                    ):  # an ended batch counts no longer as its worker's progress
-                        one.counted.update(report.counts)
+                self._discount(attempt, report)
         except BadReport as error:
             await self._give_up_lease(attempt, str(error))
         except StepRefused as error:  # it was given up at the same moment
@@ -281,17 +309,22 @@ class Collector:
             self.coming.discard((attempt.batch, attempt.number))
             self.state.news.set()
 
+    def _discount(self, attempt: Attempt, report: WorkerReport) -> None:
+        """Count an ended batch no longer as its worker's progress."""
+        for worker in self.state.workers():
+            if worker.job == attempt.worker:
+                worker.counted.update(report.counts)
+
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
+        """Fetch the part of a leased batch from its node, unless that is lost."""
         member = self.state.member_at(attempt.url)
         if member is None:
-            await self._give_up_lease(
-                attempt, f"its node {attempt.node} is not in the fleet any more"
-            )
+            reason = f"its node {attempt.node} is not in the fleet any more"
+            await self._give_up_lease(attempt, reason)
             return
         if member.down_since is not None:
-            await self._give_up_lease(
-                attempt, f"{attempt.node}, where its part is, does not answer any more"
-            )
+            reason = f"{attempt.node}, where its part is, does not answer any more"
+            await self._give_up_lease(attempt, reason)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         if await self._finish(batch, attempt.number, attempt.job, member, report):
@@ -300,13 +333,8 @@ class Collector:
     async def _give_up_lease(
         self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> None:
-        member = self.state.member_at(attempt.url)
-        # a worker on an unreachable node goes on leasing; its batches are not to blame for what happens there
-        alone = (
-            member is not None
-            and member.down_since is not None
-            and attempt.sent_at > member.down_since
-        )
+        """Give up an attempt that a worker has leased; see `give_up`."""
+        is_harmless = harmless or self._is_leased_while_down(attempt)
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         not_acked = attempt.state is not AttemptState.ACKED  # its state when it was read
         try:
@@ -316,33 +344,42 @@ class Collector:
                 reason,
                 attempt.node,
                 blame=blame,
-                harmless=harmless or alone,
+                harmless=is_harmless,
                 out=not_acked,
             )
         except StepRefused as error:  # it was acked, or given back, at the same moment
             logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
+
+    def _is_leased_while_down(self, attempt: Attempt) -> bool:
+        """Whether its worker has leased it since its node has not answered.
+
+        A worker on an unreachable node goes on leasing; its batches are not to blame for what
+        happens there.
+        """
+        member = self.state.member_at(attempt.url)
+        if member is None or member.down_since is None:
+            return False
+        return attempt.sent_at > member.down_since
 
     # both
 
     async def _finish(
         self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport
     ) -> bool:
-        """Judge an ended attempt and fetch its part; True when it was accepted."""
-        number, node, spec = batch.number, member.node, self.state.spec
+        """Judge an ended attempt and fetch its part; return whether it was accepted."""
+        number = batch.number
+        spec = self.state.spec
         self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
-            await self.give_up(batch, attempt, reason, node.name, blame=report.blames_batch)
+            blame = report.blames_batch
+            await self.give_up(batch, attempt, reason, member.node.name, blame=blame)
             return False
         part = ""
         if report.part is not None and not spec.feed:
-            patience = self.state.limits.node_timeout
             try:
-                async with self._fetches:
-                    part = await fetch_part(
-                        self.state.sender, node, spec.home, job, report.part, self.folder, patience
-                    )
+                part = await self._fetch(member, job, report.part)
             except PartTooBig as error:
-                await self.give_up(batch, attempt, str(error), node.name)
+                await self.give_up(batch, attempt, str(error), member.node.name)
                 return False
             except PartLost as error:
                 await self._lose_part(batch, attempt, member, str(error))
@@ -359,31 +396,31 @@ class Collector:
         self.state.ended(number)
         return True
 
-    async def fetch_again(self) -> None:
-        """Fetch the accepted parts again that are not at home any more as their workers wrote them.
+    async def _fetch(self, member: NodeState, job: str, part: PartInfo) -> str:
+        """Fetch a part from its node; return the name of its file."""
+        state = self.state
+        patience = state.limits.node_timeout
+        async with self._fetches:
+            return await fetch_part(
+                state.sender, member.node, state.spec.home, job, part, self.folder, patience
+            )
 
-        What its node does not have any more stays as it is: who merges the parts tells it.
+    async def fetch_again(self) -> None:
+        """Fetch the accepted parts again that are not at home as their workers wrote them.
+
+        What its node does not have any more stays as it is: who merges the parts reports it.
         """
         accepted = await self.state.run(self.state.db.attempts, {AttemptState.ACCEPTED})
         kept = await asyncio.to_thread(KeptParts.found_in, self.folder, accepted)
         await asyncio.gather(*map(self._fetch_again, kept.bad))
 
     async def _fetch_again(self, attempt: Attempt) -> None:
-        part, member = part_of(attempt.report), self.state.member_at(attempt.url)
+        part = part_of(attempt.report)
+        member = self.state.member_at(attempt.url)
         if part is None or member is None:
             return
-        spec, patience = self.state.spec, self.state.limits.node_timeout
         try:
-            async with self._fetches:
-                await fetch_part(
-                    self.state.sender,
-                    member.node,
-                    spec.home,
-                    attempt.job,
-                    part,
-                    self.folder,
-                    patience,
-                )
+            await self._fetch(member, attempt.job, part)
         except (PartLost, OSError) as error:
             logger.warning(
                 "the part of batch %d is lost at home, and cannot be had again: %s",
@@ -397,18 +434,21 @@ class Collector:
             )
 
     async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
-        """Give up an attempt whose part cannot be had from its node, which is at fault, and not the batch.
+        """Give up an attempt whose part is lost at its node: the batch is not at fault.
 
-        A node of which no part comes home would lease the same batches again and again, until they are dead.
+        A node of which no part comes home would lease the same batches again and again, until they
+        are dead.
         """
         member.lost_parts += 1
         if member.lost_parts >= LOST_PARTS and not member.unfit:
             member.unfit = f"no part can be fetched from it: {reason}"
             logger.error("%s gets no more work: %s", member.node, member.unfit)
-        others = [one for one in self.state.members if one is not member and one.usable]
-        is_harmless = bool(others or member.unfit)
+        is_harmless = bool(member.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)
         self.state.check_unfit()
+
+    def _has_another_node(self, member: NodeState) -> bool:
+        return any(other.usable for other in self.state.members if other is not member)
 
     async def _store(
         self,
@@ -418,6 +458,7 @@ class Collector:
         missed: list[Miss],
         part: str = "",
     ) -> None:
+        """Store that an attempt is accepted, and count it."""
         await self.state.run(
             self.state.db.accept,
             batch,
@@ -427,51 +468,46 @@ class Collector:
             misses=missed,
             now=time.time(),
         )
-        self.state.counters.accepted(
-            batch, report, [miss for miss in missed if miss.reason != PUT_OFF_REASON]
+        final_misses = [miss for miss in missed if miss.reason != PUT_OFF_REASON]
+        self.state.counters.accepted(batch, report, final_misses)
+        accepted = Attempt(
+            batch=batch,
+            number=attempt,
+            job="",
+            node="",
+            url="",
+            state=AttemptState.ACCEPTED,
+            report=report,
+            part=part,
         )
-        self.state.accepted(
-            Attempt(
-                batch=batch,
-                number=attempt,
-                job="",
-                node="",
-                url="",
-                state=AttemptState.ACCEPTED,
-                report=report,
-                part=part,
-            )
-        )
+        self.state.accepted(accepted)
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
-        """Let the requests of a batch wait, in new ones, that were not made as their job ended early."""
-        places = [
-            place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF
-        ]
+        """Let those requests wait, in new batches, that were not made as their job ended early."""
+        missed = report.get("missed_requests") or ()
+        places = [place for place, kind, _ in missed if kind == PUT_OFF]
         if not places:
             return
         state = self.state
-        row, payload = (
-            await state.run(state.db.batch, number),
-            await state.run(state.db.payload, number),
-        )
+        batch = await state.run(state.db.batch, number)
+        payload = await state.run(state.db.payload, number)
         values = decode(payload.get, key=self.key)
-        rest = [
-            Miss(url=values[at]["url"], kind="failed", reason=PUT_OFF_REASON, batch=number)
-            for at in places
-        ]
-        parts = [
-            NewBatch(payload=settings, size=len(piece), slot=row.slot, priority=row.priority)
-            for piece, settings in fit(
-                [{**values[at], REPLACES: [number, at]} for at in places], key=self.key
-            )
-        ]
+        rest = []
+        requests = []
+        for place in places:
+            value = values[place]
+            rest.append(Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=number))
+            requests.append({**value, REPLACES: [number, place]})
+        parts = _batches_like(batch, requests, self.key)
         with suppress(StepRefused):  # an earlier process has done so
             await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
         state.news.set()
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
-        """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""
+        """Return the requests of earlier batches that this batch retried, each as batch and place.
+
+        The store has them, whatever the worker says.
+        """
         payload = await self.state.run(self.state.db.payload, number)
         try:
             return replaced_by(decode(payload.get, key=self.key))
@@ -492,9 +528,9 @@ class Collector:
     ) -> None:
         """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
-        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about the batch, and costs
-        it no attempt, unless there are too many of them; `out`: fail the attempt only if it was not acked meanwhile.
-        The next attempt avoids the `node`.
+        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about
+        the batch, and costs it no attempt, unless there are too many of them; `out`: fail the
+        attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
         spared = self.spared[batch.number]
@@ -502,10 +538,11 @@ class Collector:
         blame = blame and not harmless
         self.spared[batch.number] += harmless
         most = self.state.limits.max_attempts
+        if blame:
+            most = most_attempts(batch, most)
         tried = number - batch.forgiven - spared
-        most = most_attempts(batch, most) if blame else most
-        cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
-        if cut or harmless:
+        is_cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
+        if is_cut or harmless:
             most = tried + 1  # a failure that does not count leaves it waiting, not dead
         state = await self.state.run(
             self.state.db.fail,
@@ -517,19 +554,18 @@ class Collector:
             max_attempts=most + spared,
         )
         self.state.counters.failed += 1
-        if cut:
+        if is_cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
-            logger.error(
-                "batch %d is dead after %s: %s", batch.number, counted(number, "attempt"), reason
-            )
+            tries = counted(number, "attempt")
+            logger.error("batch %d is dead after %s: %s", batch.number, tries, reason)
             self.state.counters.died(batch)
             self.state.ended(batch.number)
         else:
             self.state.put_back(replace(batch, state=state, attempts=number, reason=reason), node)
 
     async def _cut(self, batch: Batch, number: int) -> None:
-        """One of its requests kills workers: smaller batches take its requests over."""
+        """Replace a batch by smaller ones: one of its requests kills workers."""
         state = self.state
         try:
             payload = await state.run(state.db.payload, batch.number)

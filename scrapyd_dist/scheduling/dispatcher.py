@@ -1,6 +1,7 @@
 """Gives each waiting batch a node, an attempt and a post.
 
-Invariants: an attempt is stored before it is posted; a job id that may have been accepted is never posted again.
+Invariants: an attempt is stored before it is posted; a job id that may have been accepted is never
+posted again.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
 
 @dataclass(kw_only=True)
 class Dispatcher:
+    """Sends batches to nodes as jobs, one batch per job."""
+
     state: SchedulerState
     collector: Collector
     placement: Placement
@@ -42,8 +45,7 @@ class Dispatcher:
         state = self.state
         if not state.waiting or not state.sending or state.paused or state.ends_early:
             return
-        most = state.limits.max_jobs
-        limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
+        limit = self._limit()
         if state.limits.wait:
             dealt = self.placement.deal(
                 state.waiting, state.sent_to, avoid=state.avoid, limit=limit, closing=state.closed
@@ -54,12 +56,21 @@ class Dispatcher:
             state.waiting.remove(batch)
             self._send(batch, member)
 
+    def _limit(self) -> int | None:
+        """Return how many more jobs may be out; None without a limit."""
+        most = self.state.limits.max_jobs
+        if not most:
+            return None
+        return max(0, most - self.state.jobs_out)
+
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""
         jobs = {member: len(member.out) for member in self.state.sent_to if member.usable}
+        if not jobs:
+            return []
         dealt = []
-        for batch in self.state.waiting if jobs else ():
-            member = min(jobs, key=lambda one: jobs[one])
+        for batch in self.state.waiting:
+            member = min(jobs, key=jobs.__getitem__)
             jobs[member] += 1
             dealt.append((batch, member))
         return dealt
@@ -80,31 +91,14 @@ class Dispatcher:
         self.state.send_out(out, self._post(out))
 
     async def _post(self, out: JobRun) -> None:
-        state, node = self.state, out.member.node
-        if not await state.reserve(
-            out
-        ):  # all that is left is reserved for others, which may not use it
+        """Store an attempt and post its job."""
+        state = self.state
+        if not await state.reserve(out):
+            # all that is left is reserved for others, which may not use it
             out.member.out.pop(out.job, None)
             state.waiting.appendleft(out.batch)
             return
-        attempt = Attempt(
-            batch=out.batch.number,
-            number=out.number,
-            job=out.job,
-            node=node.name,
-            url=node.url,
-            sent_at=out.since,
-        )
-        try:
-            await state.run(state.db.open_attempt, attempt)
-        except (NothingMatched, StepRefused) as error:
-            if not (state.spec.rows or state.leases):
-                raise
-            # a row of a frontier may be deleted while it waits here, and any batch leased where workers do that
-            logger.info("batch %d is not sent: %s", out.batch.number, error)
-            state.count_for(out, over=True)
-            out.member.out.pop(out.job, None)
-            state.ended(out.batch.number)
+        if not await self._open_attempt(out):
             return
         try:
             payload = await state.run(state.db.payload, out.batch.number)
@@ -124,9 +118,39 @@ class Dispatcher:
         out.posted = True
         out.member.wake.set()
 
+    async def _open_attempt(self, out: JobRun) -> bool:
+        """Store the attempt of a job; False if its batch cannot be sent any more."""
+        state = self.state
+        node = out.member.node
+        attempt = Attempt(
+            batch=out.batch.number,
+            number=out.number,
+            job=out.job,
+            node=node.name,
+            url=node.url,
+            sent_at=out.since,
+        )
+        try:
+            await state.run(state.db.open_attempt, attempt)
+        except (NothingMatched, StepRefused) as error:
+            if not (state.spec.rows or state.leases):
+                raise
+            # a row of a frontier may be deleted while it waits here, and any batch leased where
+            # workers do that
+            logger.info("batch %d is not sent: %s", out.batch.number, error)
+            state.count_for(out, over=True)
+            out.member.out.pop(out.job, None)
+            state.ended(out.batch.number)
+            return False
+        return True
+
     async def _refused(self, out: JobRun, error: NodeError) -> None:
-        """The node certainly did not take it: the batch waits again, for another node if there is one."""
-        member, state = out.member, self.state
+        """Let the batch wait again that a node has certainly not accepted.
+
+        It goes to another node if there is one.
+        """
+        state = self.state
+        member = out.member
         state.count_for(out, over=True)
         member.out.pop(out.job, None)
         note_refusal(state, member, error)
@@ -143,8 +167,13 @@ class Dispatcher:
         state.check_unfit()
 
     async def _was_accepted(self, out: JobRun, error: NodeError) -> bool:
-        """After a post with an unknown result, ask the node for the job id before anything is sent again."""
-        state, name = self.state, out.member.node.name
+        """Find out, after a post with an unknown result, whether the node has the job.
+
+        It is asked for the job id before anything is sent again. Without the job, the attempt is
+        given up here.
+        """
+        state = self.state
+        name = out.member.node.name
         deadline = time.time() + state.limits.node_timeout
         logger.warning(
             "%s: it is not known whether job %s was accepted (%s); asking",
@@ -154,13 +183,9 @@ class Dispatcher:
         )
         while True:
             try:
-                if (
-                    await state.client.status(out) is not None
-                    or await state.client.report(out) is not None
-                ):
-                    return True
-            except NodeError as again:
-                state.lost_touch(out.member, again)
+                is_known = await self._is_known(out)
+            except NodeError as poll_error:
+                state.lost_touch(out.member, poll_error)
                 if not state.sending:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
@@ -169,12 +194,21 @@ class Dispatcher:
                     return False
                 await asyncio.sleep(state.limits.poll)
                 continue
-            await self.collector.failed(out, f"{name} did not take it ({error})", harmless=True)
-            return False
+            if not is_known:
+                await self.collector.failed(out, f"{name} did not take it ({error})", harmless=True)
+            return is_known
+
+    async def _is_known(self, out: JobRun) -> bool:
+        """Whether the node knows the job, or has its report."""
+        client = self.state.client
+        return await client.status(out) is not None or await client.report(out) is not None
 
 
 def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> None:
-    """A node took no job. If it refused: the first time it may have lost the code, the second time it gets no more."""
+    """Judge a node that accepted no job.
+
+    If it refused: the first time it may have lost the code, the second time it gets no more.
+    """
     if not isinstance(error, SAID_NO):
         state.lost_touch(member, error)
         return

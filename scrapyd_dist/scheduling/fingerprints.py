@@ -1,7 +1,8 @@
-"""An exact set of fingerprints in little memory: some 24 bytes for a fingerprint of 20, where a Python set takes 100.
+"""Keeps an exact set of fingerprints in little memory.
 
-The fingerprints of one hash lie side by side in one `bytes`. The buckets grow one at a time (linear hashing), so that
-no call takes long.
+A fingerprint of 20 bytes takes some 24, where a Python set takes 100. The fingerprints of one hash
+lie side by side in one `bytes`. The buckets grow one at a time (linear hashing), so that no call
+takes long.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """A set of `bytes` with `add`, `discard` and `count`."""
+    """Holds a set of `bytes`, with `add`, `discard` and `count`."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]
@@ -24,7 +25,7 @@ class FingerprintSet:
             self.add(fingerprint)
 
     def add(self, fingerprint: bytes) -> bool:
-        """Add it; True when it is new."""
+        """Add a fingerprint; return whether it is new."""
         fingerprint = _sized(fingerprint)
         number = self._number(fingerprint)
         bucket = self._buckets[number]
@@ -37,7 +38,7 @@ class FingerprintSet:
         return True
 
     def discard(self, fingerprint: bytes) -> bool:
-        """Remove it; True when it was there."""
+        """Remove a fingerprint; return whether it was there."""
         fingerprint = _sized(fingerprint)
         number = self._number(fingerprint)
         bucket = self._buckets[number]
@@ -49,33 +50,40 @@ class FingerprintSet:
         return True
 
     def _number(self, fingerprint: bytes) -> int:
+        """Return the number of its bucket; one that is not split yet has the lower number."""
         mixed = hash(fingerprint)
         number = mixed % (2 * self._level)
         return number if number < len(self._buckets) else mixed % self._level
 
     def _split(self) -> None:
         """Move about half of one bucket to a new one."""
-        old, new, level = len(self._buckets) - self._level, len(self._buckets), self._level
+        level = self._level
+        new = len(self._buckets)
+        old = new - level
         stay: list[bytes] = []
-        go: list[bytes] = []
+        move: list[bytes] = []
         for fingerprint in _cut(self._buckets[old]):
-            (go if hash(fingerprint) % (2 * level) == new else stay).append(fingerprint)
+            if hash(fingerprint) % (2 * level) == new:
+                move.append(fingerprint)
+            else:
+                stay.append(fingerprint)
         self._buckets[old] = b"".join(stay)
-        self._buckets.append(b"".join(go))
+        self._buckets.append(b"".join(move))
         if len(self._buckets) == 2 * level:
             self._level = 2 * level
 
 
 def _sized(fingerprint: bytes) -> bytes:
-    return (
-        fingerprint
-        if len(fingerprint) == SIZE
-        else hashlib.sha1(fingerprint, usedforsecurity=False).digest()
-    )
+    if len(fingerprint) == SIZE:
+        return fingerprint
+    return hashlib.sha1(fingerprint, usedforsecurity=False).digest()
 
 
 def _place(bucket: bytes, fingerprint: bytes) -> int:
-    """Its offset in the bucket, -1 without one. A match that begins inside another fingerprint is none."""
+    """Return its offset in the bucket, -1 without one.
+
+    A match that begins inside another fingerprint is none.
+    """
     place = bucket.find(fingerprint)
     while place > 0 and place % SIZE:
         place = bucket.find(fingerprint, place + 1)
@@ -83,4 +91,5 @@ def _place(bucket: bytes, fingerprint: bytes) -> int:
 
 
 def _cut(bucket: bytes) -> Iterator[bytes]:
+    """Generate the fingerprints in a bucket."""
     return (bucket[start : start + SIZE] for start in range(0, len(bucket), SIZE))

@@ -1,7 +1,8 @@
-"""Other projects on the nodes whose spiders work at this frontier: which node has one, and the key of its workers.
+"""Finds out which nodes have the other projects whose spiders work at this frontier.
 
-Invariant: the first job of such a spider on a node is a handshake, in which code that is no worker makes no request.
-Its report decides whether that spider gets batches there, and in which version of its project.
+Invariant: the first job of such a spider on a node is a handshake, in which code that is no worker
+makes no request. Its report decides whether that spider gets batches there, in which version of its
+project, and with which key.
 """
 
 from collections import Counter
@@ -25,14 +26,17 @@ DEPLOY = "deploy it there (sdist deploy --all, in its folder)"
 
 
 def newest(versions: Sequence[str]) -> str:
-    """The version that sdist deployed last; without one, the newest deployment."""
+    """Return the version that sdist deployed last; without one, the newest deployment."""
     ours = [name for name in versions if hash_in(name) is not None]
     return current(ours or versions) or ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handshake:
-    """A spider's code on one node by its handshake; another spider of its project may differ."""
+    """Keeps what the handshake of a spider's code has given on one node.
+
+    Another spider of its project may differ.
+    """
 
     version: str
     sealed: str  #: the crawl's key, sealed for this code alone; empty where nothing is encrypted
@@ -40,31 +44,28 @@ class Handshake:
 
 @dataclass(kw_only=True)
 class ForeignProjects:
-    """Keeps the handshakes of this process."""
+    """Keeps the handshakes of this process, by the node's URL and the pool."""
 
     state: SchedulerState
     terms: WorkerRequest
     key: bytes | None  #: of the crawl
-    # by the node's URL and the pool:
     _met: dict[tuple[str, str], Handshake] = field(default_factory=dict)
-    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: failed handshakes in a row
     _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: why it gets no work
 
     # nodes
 
     def fits(self, member: NodeState, pool: str, project: str) -> bool:
-        """True when a worker for this pool may be started there, given room."""
+        """Return whether a worker for this pool may be started there, given room."""
         if not project:
             return True
-        asking = any(
-            out.introduces and out.member is member
-            for out in self.state.workers()
-            if out.pool == pool
-        )
-        return not asking and (member.node.url, pool) not in self._lacks
+        for worker in self.state.workers():
+            if worker.pool == pool and worker.introduces and worker.member is member:
+                return False  # its handshake has not ended
+        return (member.node.url, pool) not in self._lacks
 
     def may_have(self, member: NodeState, pool: str) -> bool:
-        """True when batches of this pool could be done there, now or soon."""
+        """Return whether batches of this pool could be done there, now or soon."""
         gone = (
             member.left
             or member.unfit
@@ -74,42 +75,55 @@ class ForeignProjects:
         return not gone and (member.node.url, pool) not in self._lacks
 
     def nowhere(self, pool: str, members: Sequence[NodeState]) -> str:
-        """Why no node can do this pool's batches; empty as long as one may."""
+        """Return why no node can do this pool's batches; empty as long as one may.
+
+        It is empty, too, while all nodes are only away.
+        """
         if any(self.may_have(member, pool) for member in members):
             return ""
-        if not any(
-            member.unreached or (member.node.url, pool) in self._lacks for member in members
-        ):
+        if not any(self._why_unable(member, pool) for member in members):
             return ""
         names: dict[str, list[str]] = {}
-        patience = self.state.limits.fleet_timeout
         for member in members:
-            dark = f"has not answered for {patience:.0f} s" if member.down_for > patience else ""
-            if why := self._lacks.get((member.node.url, pool)) or member.unreached or dark:
+            why = self._why_unable(member, pool) or self._why_dark(member)
+            if why:
                 names.setdefault(why, []).append(member.node.name)
         return "; ".join(f"{listed(nodes)}: {why}" for why, nodes in names.items())
 
+    def _why_unable(self, member: NodeState, pool: str) -> str:
+        """Return why a node cannot do this pool's batches, even if it answers."""
+        return self._lacks.get((member.node.url, pool)) or member.unreached
+
+    def _why_dark(self, member: NodeState) -> str:
+        patience = self.state.limits.fleet_timeout
+        if member.down_for > patience:
+            return f"has not answered for {patience:.0f} s"
+        return ""
+
     def is_new(self, member: NodeState, pool: str, project: str) -> bool:
-        """True when the code for this pool needs a handshake there first."""
+        """Return whether the code for this pool needs a handshake there first."""
         return bool(project) and (member.node.url, pool) not in self._met
 
     # posts
 
     async def call(self, worker: WorkerRun, way: Way) -> api.Call[str]:
-        """The call that posts a worker of another project, or its handshake; `NodeError` if the node cannot take it."""
-        node, spec = worker.member.node, self.state.spec
+        """Return the call that posts a worker of another project, or its handshake.
+
+        Raises `NodeError` if the node cannot start it.
+        """
+        spec = self.state.spec
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
             worker.version = met.version
-            told = {
-                **way.told,
-                "foreign": True,
-                **({"key_sealed": met.sealed} if met.sealed else {}),
-            }
-            return call_for_worker(spec, worker, self.terms, told, version=met.version)
-        worker.introduces, timeout = True, self.state.limits.request_timeout
+            store = {**way.told, "foreign": True}
+            if met.sealed:
+                store["key_sealed"] = met.sealed
+            return call_for_worker(spec, worker, self.terms, store, version=met.version)
+        worker.introduces = True
         versions = await self.state.sender.send(
-            node, api.listversions(worker.project), timeout=timeout
+            worker.member.node,
+            api.listversions(worker.project),
+            timeout=self.state.limits.request_timeout,
         )
         if not versions:
             raise ApiRefused(f"there is no project {worker.project}; {DEPLOY}")
@@ -119,20 +133,24 @@ class ForeignProjects:
     # results
 
     def refused(self, worker: WorkerRun, error: NodeError) -> None:
-        """The node does not have the project, that version of it, or the spider."""
-        if self._met.pop(_place(worker), None) is None:
-            said = error.said if isinstance(error, ApiRefused) else ""
-            self._lack(
-                worker, f"the project {worker.project}: {said}; {DEPLOY}" if said else str(error)
-            )
+        """Note that the node lacks the project, that version of it, or the spider."""
+        if self._met.pop(_place(worker), None) is not None:
+            return  # it had them: the next job there is a handshake again
+        if isinstance(error, ApiRefused) and error.said:
+            self._lack(worker, f"the project {worker.project}: {error.said}; {DEPLOY}")
+        else:
+            self._lack(worker, str(error))
 
     def heard(self, worker: WorkerRun, reason: str) -> None:
-        """A handshake has ended; `reason`: why it failed, empty when it did not."""
-        place, report = _place(worker), worker.report
+        """Judge a handshake that has ended.
+
+        `reason`: why it failed, empty when it did not.
+        """
+        place = _place(worker)
+        report = worker.report
         if report is not None and report.public is not None:
-            self._introduced(
-                worker, report.public, str(report.code.get("version", "")), report.problem
-            )
+            version = str(report.code.get("version", ""))
+            self._introduced(worker, report.public, version, report.problem)
         elif worker.member.up and not worker.dismissed:
             self._tried[place] += 1
             if self._tried[place] >= TRIES:
@@ -140,19 +158,24 @@ class ForeignProjects:
                 self._lack(worker, f"{_code(worker)} {why}; {DEPLOY}")
 
     def cannot(self, worker: WorkerRun, why: str) -> None:
-        """Its code there cannot reach the store; that says nothing of this project's own."""
+        """Note that its code there cannot reach the store.
+
+        That says nothing about this project's own code.
+        """
         self._lack(
             worker, f"{_code(worker)} cannot work for this crawl: {why.rstrip('.')}; {DEPLOY}"
         )
 
     def _introduced(self, worker: WorkerRun, public: str, made_by: str, problem: str) -> None:
+        """Keep a handshake if its code fits; `public` is its key, `made_by` its sdist's version."""
         if problem:
             self._lack(worker, f"{_code(worker)} cannot work for this crawl: {problem}")
             return
         if made_by != __version__:
             self._lack(
                 worker,
-                f"{_code(worker)} was deployed by sdist {made_by}, and this is {__version__}; {DEPLOY}",
+                f"{_code(worker)} was deployed by sdist {made_by}, "
+                f"and this is {__version__}; {DEPLOY}",
             )
             return
         try:

@@ -1,6 +1,6 @@
-"""Builds the calls that start jobs on nodes: for a batch that is sent, and for a worker that leases.
+"""Builds the calls that start jobs on nodes: for sent batches, and for workers that lease.
 
-A job is told its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED_PULL` of a worker.
+A job gets its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED_PULL` of a worker.
 """
 
 import json
@@ -25,14 +25,14 @@ PRODUCERS_SETTINGS = frozenset(
 )
 #: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
-#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and another
-#: version of it gets an empty batch
+#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot
+#: start, and another version of it gets an empty batch
 HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What all jobs of a crawl have in common."""
+    """Says what all jobs of a crawl have in common."""
 
     crawl: str
     home: str  #: the crawl's folder in the nodes' logs
@@ -43,105 +43,109 @@ class JobRequest:
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
     typed: bool = False  #: items keep their classes, and values that JSON lacks
-    collected: tuple[
-        str, ...
-    ] = ()  #: folders of other crawls, whose files on the nodes may be deleted
-    shared: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: settings that workers of other projects get as well
-    lease: float = (
-        0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
-    )
-    goals: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: of the whole crawl, as `Goals.limits`
-    rows: bool = (
-        False  #: a batch is one row of arguments, and its job a whole run of the spider with them
-    )
+    #: folders of other crawls, whose files on the nodes may be deleted
+    collected: tuple[str, ...] = ()
+    #: settings that workers of other projects get as well
+    shared: Mapping[str, str] = field(default_factory=dict)
+    #: seconds for which workers that reach the store lease their attempts; 0: no leases
+    lease: float = 0.0
+    #: of the whole crawl, as `Goals.limits`
+    goals: Mapping[str, float] = field(default_factory=dict)
+    #: a batch is one row of arguments, and its job a whole run of the spider with them
+    rows: bool = False
     ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
 
     def project_at(self, node: Node, other: str = "") -> str:
-        """The project of a job on this node; `other`: the job's, where it is not the crawl's own."""
+        """Return the project of a job on this node.
+
+        `other` is the job's, where it is not the crawl's own.
+        """
         return other or node.project or self.project
 
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
-    """Of the settings given on the command line, those that reach the workers."""
+    """Return those of the settings given on the command line that reach the workers."""
     ours = travelling(Travels.JOBS, Travels.FLEET, Travels.LIMITS)
-    return {
-        name: value
-        for name, value in settings.items()
-        if name in ours or not (name in PRODUCERS_SETTINGS or name.startswith(PREFIX))
-    }
+    passed = {}
+    for name, value in settings.items():
+        is_producers = name in PRODUCERS_SETTINGS or name.startswith(PREFIX)
+        if name in ours or not is_producers:
+            passed[name] = value
+    return passed
 
 
 def call_for(
-    spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Mapping[str, str]
+    spec: JobRequest, out: JobRun, payload: Mapping[str, str], store: Mapping[str, str]
 ) -> api.Call[str]:
-    """The call that posts one attempt; `told` is what its worker is told of the store."""
-    job = {
+    """Return the call that posts one attempt; `store` says how its worker reaches the store."""
+    job: dict[str, Any] = {
         "batch": out.batch.number,
         "attempt": out.number,
         "feed": spec.feed,
         "lease": spec.lease,
-        **({"allowance": allowance} if (allowance := _allowance(out)) else {}),
-        **told,
     }
+    allowance = _allowance(out)
+    if allowance:
+        job["allowance"] = allowance
+    job.update(store)
     args: Mapping[str, str] = {}
     if spec.rows:
         words, args = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
-    return _post(
-        spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args
-    )
+    settings = {**spec.settings, **payload}
+    return _post(spec, out, spec.version, settings, "DISTRIBUTED_JOB", job, args)
 
 
 def _allowance(out: JobRun) -> dict[str, float]:
-    """What a job may do without the store: of requests, what is reserved for it there, so that the total holds."""
-    return {
-        name: left for name, left in out.allowance.items() if name != "requests" or out.reserved
-    }
+    """Return what a job may do without the store.
+
+    Of requests, this is what is reserved for it there, so that the total holds.
+    """
+    allowance = dict(out.allowance)
+    if not out.reserved:
+        allowance.pop("requests", None)
+    return allowance
 
 
 def call_for_worker(
     spec: JobRequest,
     worker: WorkerRun,
     terms: WorkerRequest,
-    told: Mapping[str, Any],
+    store: Mapping[str, Any],
     *,
     version: str | None = None,
 ) -> api.Call[str]:
-    """The call that posts a worker; `told` is what it is told of the store, and of the crawl's key.
+    """Return the call that posts a worker.
 
-    `version` is that of another project, which gets its own settings and no arguments; None for the crawl's own.
+    `store` says how it reaches the store, and has the crawl's key if it is sealed. `version` is
+    that of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
     settings = spec.settings
     if version is not None:  # the crawl's slots and limits, and nothing that was set with -s
         everywhere = (LABELS, *travelling(Travels.FLEET))
-        settings = {
-            **{name: text for name, text in settings.items() if name in everywhere},
-            **spec.shared,
-        }
-    pull = {**_orders(worker, terms), **told}
+        shared = {name: text for name, text in settings.items() if name in everywhere}
+        settings = {**shared, **spec.shared}
+    pull = {**_orders(worker, terms), **store}
     return _post(spec, worker, version or spec.version, settings, "DISTRIBUTED_PULL", pull)
 
 
 def call_for_introduction(
     spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way
 ) -> api.Call[str]:
-    """The call that posts a handshake; of the store it is told only what it needs for that."""
+    """Return the call that posts a handshake; of the store it names only what that needs."""
     is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
     pull = {**_orders(worker, terms), "introduce": True, "needs_client": is_server}
     return _post(spec, worker, worker.version, HARMLESS, "DISTRIBUTED_PULL", pull)
 
 
 def _orders(worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
-    node, slots = worker.member.node, [] if worker.pool == ALL else [worker.pool]
+    """Return who a worker is, what it leases, and on which terms."""
+    node = worker.member.node
     return {
         "worker": worker.batch.number,
         "node": node.name,
         "url": node.url,
-        "slots": slots,
+        "slots": [] if worker.pool == ALL else [worker.pool],
         **asdict(terms),
     }
 
@@ -155,22 +159,29 @@ def _post(
     own: Mapping[str, Any],
     args: Mapping[str, str] = MappingProxyType({}),
 ) -> api.Call[str]:
-    """The call that posts a job; `own`: what it is told in the setting `name` besides what all jobs are told."""
-    told = {
+    """Return the call that posts a job.
+
+    `own` is what the setting `name` has besides what all jobs get in it.
+    """
+    job: dict[str, Any] = {
         "crawl": spec.crawl,
         "home": spec.home,
         "collected": list(spec.collected),
         "start_by": round(out.start_by + out.member.skew, 1),
         "version": version or "",
-        **({"goals": dict(spec.goals)} if spec.goals else {}),
-        **({"typed": True} if spec.typed else {}),
-        **own,
     }
+    if spec.goals:
+        job["goals"] = dict(spec.goals)
+    if spec.typed:
+        job["typed"] = True
+    job.update(own)
+    if not out.spider:  # another spider gets none of the crawl's arguments
+        args = {**spec.args, **args}
     return api.schedule(
         spec.project_at(out.member.node, out.project),
         out.spider or spec.spider,
         jobid=out.job,
         version=version,
-        settings={**settings, name: json.dumps(told, separators=(",", ":"))},
-        args={**({} if out.spider else spec.args), **args},
+        settings={**settings, name: json.dumps(job, separators=(",", ":"))},
+        args=args,
     )

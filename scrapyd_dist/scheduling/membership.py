@@ -1,4 +1,7 @@
-"""Follows the lists of nodes while a crawl runs: new nodes join, and nodes that leave are drained, never cut off."""
+"""Follows the lists of nodes while a crawl runs.
+
+New nodes join, and nodes that leave are drained, never cut off.
+"""
 
 import asyncio
 import contextlib
@@ -11,7 +14,8 @@ from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
 
-#: the nodes that are listed now, given the store's records; None when that cannot be told at the moment
+#: the nodes that are listed now, given the store's records; None when that is not known at the
+#: moment
 Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
 
 logger = logging.getLogger(__name__)
@@ -29,42 +33,47 @@ class Membership:
     listed: Listed | None = None  #: None: the fleet never changes
     #: URL of a node outside the fleet -> abandoned jobs there
     given_up: dict[str, list[AbandonedJob]] = field(default_factory=dict)
-    _begun: bool = False
-    _told: bool = False
+    _begun: bool = False  #: whether nodes that join are watched at once
+    _has_warned: bool = False  #: that all nodes are drained; until one is not
 
     def follow(self) -> None:
         """Poll the store and the lists until the crawl is over, each in its own task."""
         self._begun = True
-        self.state.spawn(self._again(self._wishes))
+        self.state.spawn(self._repeat(self._read_records))
         if self.listed:
-            self.state.spawn(self._again(self._lists))
+            self.state.spawn(self._repeat(self._read_lists))
 
-    async def _again(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, poll: Callable[[], Awaitable[None]]) -> None:
         while not self.state.over.is_set():
-            await look()
+            await poll()
             self.state.pump()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
 
     async def look(self) -> None:
-        await self._lists()
-        await self._wishes()
+        """Read the lists of nodes and the store's records of them once."""
+        await self._read_lists()
+        await self._read_records()
 
-    async def _lists(self) -> None:
+    async def _read_lists(self) -> None:
+        """Let nodes join or leave."""
         records = await self.state.store(self.state.store.store.nodes)
         nodes = await self.listed(records) if self.listed else None
         if nodes is not None:
             self._compare(nodes)
 
-    async def _wishes(self) -> None:
+    async def _read_records(self) -> None:
+        """Do what users want of nodes."""
         records = await self.state.store(self.state.store.store.nodes)
-        await self._take_in({record.name: record for record in records})
-        self._tell()
+        by_name = {record.name: record for record in records}
+        await self._apply(by_name)
+        self._warn_if_drained()
         self.monitor.check_dark()
 
     # members
 
     def _compare(self, nodes: Sequence[Node]) -> None:
+        """Let the nodes join that are listed now, and drain the others."""
         known = {member.node.url: member for member in self.state.members}
         for node in nodes:
             member = known.pop(node.url, None)
@@ -80,15 +89,21 @@ class Membership:
             if not member.left:
                 member.left = True
                 logger.warning(
-                    "%s is in no list of nodes any more; it gets no new work, and its %d jobs are seen to their end",
+                    "%s is in no list of nodes any more; it gets no new work, "
+                    "and its %d jobs are seen to their end",
                     member.node,
                     len(member.out),
                 )
 
     def _update(self, member: NodeState, node: Node) -> None:
-        """It is still listed, or again; its name, password or number of slots may have changed."""
+        """Update a node that is still listed, or again.
+
+        Its name, password or number of slots may have changed.
+        """
         if _entry(node) != _entry(member.node):
-            member.unfit, member.prepared = "", False  # prepare it again
+            # prepare it again
+            member.unfit = ""
+            member.prepared = False
         if node.slots is not None:
             member.slots = node.slots
         member.node = node
@@ -98,40 +113,57 @@ class Membership:
 
     # what users ask of nodes
 
-    async def _take_in(self, records: dict[str, NodeRecord]) -> None:
-        store = self.state.store
+    async def _apply(self, records: dict[str, NodeRecord]) -> None:
+        """Drain or resume nodes by their records, and share what is known of their start delays."""
         for member in self.state.members:
             record = records.get(member.node.name)
-            draining = record is not None and record.draining is not None
-            if draining != member.draining:
-                member.draining = draining
-                now = "is drained: it gets no new work" if draining else "gets work again"
-                logger.warning("%s %s", member.node, now)
-            seen = record.start_delay if record else 0.0
-            if member.idle.start_delay > max(seen, 1.0) * LONGER:
-                await store(
-                    store.store.update_node,
-                    member.node.name,
-                    start_delay=round(member.idle.start_delay, 1),
-                )
-            member.idle.start_delay = max(member.idle.start_delay, seen)
+            self._set_draining(member, record is not None and record.draining is not None)
+            await self._share_delay(member, record.start_delay if record else 0.0)
 
-    def _tell(self) -> None:
-        """Warn once when batches wait and every node is drained."""
-        idle = [member for member in self.state.members if member.able and not member.left]
-        stuck = (
-            bool(self.state.backlog.waiting)
-            and bool(idle)
-            and all(member.draining for member in idle)
-        )
-        if stuck and not self._told:
-            logger.warning(
-                "All nodes that could work are drained, and %d batches wait; go on with: sdist nodes resume NODE",
-                self.state.backlog.waiting,
+    def _set_draining(self, member: NodeState, draining: bool) -> None:
+        if draining != member.draining:
+            member.draining = draining
+            now = "is drained: it gets no new work" if draining else "gets work again"
+            logger.warning("%s %s", member.node, now)
+
+    async def _share_delay(self, member: NodeState, stored: float) -> None:
+        """Store the start delay of a node if it is much longer than the stored one, in seconds."""
+        store = self.state.store
+        if member.idle.start_delay > max(stored, 1.0) * LONGER:
+            await store(
+                store.store.update_node,
+                member.node.name,
+                start_delay=round(member.idle.start_delay, 1),
             )
-        self._told = stuck
+        member.idle.start_delay = max(member.idle.start_delay, stored)
+
+    def _warn_if_drained(self) -> None:
+        """Warn once when batches wait and every node is drained."""
+        waiting = self.state.backlog.waiting
+        is_stuck = bool(waiting) and self._are_all_drained()
+        if is_stuck and not self._has_warned:
+            logger.warning(
+                "All nodes that could work are drained, and %d batches wait; "
+                "go on with: sdist nodes resume NODE",
+                waiting,
+            )
+        self._has_warned = is_stuck
+
+    def _are_all_drained(self) -> bool:
+        """Whether every node that could work is drained, and there is one."""
+        found = False
+        for member in self.state.members:
+            if member.able and not member.left:
+                if not member.draining:
+                    return False
+                found = True
+        return found
+
+    # members
+
+    # what users ask of nodes
 
 
 def _entry(node: Node) -> tuple[object, ...]:
-    """How a node is entered; nodes with the same URL compare equal otherwise."""
+    """Return how a node is entered; nodes with the same URL compare equal otherwise."""
     return (node.username, node.password, node.verify, node.ca, node.tls_name, node.project)

@@ -1,4 +1,7 @@
-"""Polls nodes and the jobs on them, each node in a task of its own, so that a slow node delays no other."""
+"""Polls nodes and the jobs on them.
+
+Each node has a task of its own, so that a slow node delays no other.
+"""
 
 import asyncio
 import contextlib
@@ -38,9 +41,9 @@ class NodeMonitor:
     state: SchedulerState
     jobs: Collector  #: receives how jobs end that were sent a batch
     workers: Autoscaler  #: receives how workers end
-    prepare: Callable[
-        [NodeState], Awaitable[str]
-    ]  #: brings the crawl's code to a node; a reason when it cannot
+    #: brings the crawl's code to a node; returns a reason when it cannot
+    prepare: Callable[[NodeState], Awaitable[str]]
+    #: seconds since the epoch when it was seen first that no node answers that could work
     _dark_since: float | None = None
 
     def begin(self, member: NodeState) -> None:
@@ -56,7 +59,7 @@ class NodeMonitor:
             member.wake.clear()
             room = member.room()
             try:
-                await self._look(member)
+                await self._poll(member)
             except NodeError as error:
                 state.lost_touch(member, error)
                 await self._give_up_on(member)
@@ -69,16 +72,23 @@ class NodeMonitor:
                 await asyncio.wait_for(member.wake.wait(), self._pause(member))
 
     def _pause(self, member: NodeState) -> float:
-        """Seconds until the next poll: short when a job is about to end, longer when all have far to go."""
+        """Return the seconds until the next poll.
+
+        They are few when a job is about to end, and more when all have far to go.
+        """
         poll = self.state.limits.poll
         if not member.out:
             return poll * (5 if member.usable else 1)
-        left = min(out.left(time.time()) for out in member.out.values())
-        # once nothing waits, a job that ends sooner than its pace promises would keep the whole crawl open
-        rare = left and not (self.state.closed and not self.state.backlog.waiting)
-        return min(max(left / 4, poll / 4), poll * 5 if rare else poll)
+        now = time.time()
+        left = min(out.left(now) for out in member.out.values())
+        # once nothing waits, a job that ends sooner than its pace promises would keep the whole
+        # crawl open
+        has_waiting = bool(self.state.backlog.waiting) or not self.state.closed
+        longest = poll * 5 if left and has_waiting else poll
+        return min(max(left / 4, poll / 4), longest)
 
-    async def _look(self, member: NodeState) -> None:
+    async def _poll(self, member: NodeState) -> None:
+        """Ask the node for its load, and for the jobs that are out on it."""
         before = set(member.out)
         load = await self.state.client.load(member)
         was_down = not member.up
@@ -88,22 +98,29 @@ class NodeMonitor:
         member.weighed(load, len(before) if settled else None, time.time())
         if was_down:
             logger.info("%s answers again", member.node)
-        if not member.prepared and not member.unfit:
-            member.unfit = await self.prepare(member)
-            member.prepared = not member.unfit
-            self.state.check_unfit()
-        # Before the looks: a job that the node tells nothing about may keep their turn from its end.
+        await self._prepare(member)
+        # Before the jobs: one that the node reports nothing about may keep their turn from its end.
         uncancelled = await self._cancel(member)
         for out in list(member.out.values()):
             if self._is_ours(out):
-                await self._look_in_time(out)
+                await self._poll_in_time(out)
         if uncancelled is not None:
             raise uncancelled
         if member.wedged_since is not None and not member.trial:
             await self._take_back(member)
 
+    async def _prepare(self, member: NodeState) -> None:
+        """Bring the crawl's code to a node that lacks it."""
+        if not member.prepared and not member.unfit:
+            member.unfit = await self.prepare(member)
+            member.prepared = not member.unfit
+            self.state.check_unfit()
+
     async def _cancel(self, member: NodeState) -> NodeError | None:
-        """Cancel what was given up while the node did not answer; the error if it does not take that."""
+        """Cancel what was given up while the node did not answer.
+
+        Returns the error if the node cannot be asked for that.
+        """
         try:
             while member.cancel_later:
                 await self.state.client.cancel(member, member.cancel_later[0])
@@ -113,7 +130,7 @@ class NodeMonitor:
         return None
 
     async def _take_back(self, member: NodeState) -> None:
-        """The node starts nothing: its waiting jobs go elsewhere."""
+        """Let the waiting jobs of a node go elsewhere that starts nothing."""
         waiting = [out for out in member.out.values() if out.report is None and self._is_ours(out)]
         if not waiting:
             return
@@ -121,57 +138,62 @@ class NodeMonitor:
             "%s takes jobs and starts none; it gets no more work until it does", member.node
         )
         for out in waiting:
-            await self._events(out).failed(out, f"{member.node.name} takes jobs and starts none")
+            await self._fail(out, f"{member.node.name} takes jobs and starts none")
         member.gave_up_waiting(time.time())
 
     def _events(self, out: JobRun) -> Collector | Autoscaler:
+        """Return what receives how this job ends."""
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 
+    async def _fail(
+        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+    ) -> None:
+        await self._events(out).failed(out, reason, blame=blame, harmless=harmless)
+
     def _is_ours(self, out: JobRun) -> bool:
-        """True when this monitor may end it: its post was answered, and its batch is still open."""
+        """Whether this monitor may end a job: its post was answered, and its batch is open."""
         is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.open
         return out.posted and out.job in out.member.out and is_open
 
-    async def _look_in_time(self, out: JobRun) -> None:
-        """A node that answers, but not about this job, must not keep it for ever."""
+    async def _poll_in_time(self, out: JobRun) -> None:
+        """Poll a job; it is given up if the node answers, but not about this job, for too long."""
         try:
-            await self._look_at(out)
+            await self._poll_job(out)
             out.untold_since = None
         except NodeError as error:
-            now, patience = time.time(), self.state.limits.node_timeout
+            now = time.time()
+            patience = self.state.limits.node_timeout
             out.untold_since = out.untold_since or now
             if now - out.untold_since < patience:
-                out.member.out[out.job] = out.member.out.pop(
-                    out.job
-                )  # the others are asked about first the next time
+                # the others are asked about first the next time
+                out.member.out[out.job] = out.member.out.pop(out.job)
                 raise
-            await self._events(out).failed(
-                out, f"its node has told nothing of it for {patience:.0f} s: {error}"
-            )
+            await self._fail(out, f"its node has told nothing of it for {patience:.0f} s: {error}")
 
-    async def _look_at(self, out: JobRun) -> None:
-        now, state = time.time(), self.state
+    async def _poll_job(self, out: JobRun) -> None:
+        """Read the report of a job; ask the node about the job if that is old, or missing."""
+        now = time.time()
+        state = self.state
         report = await state.client.report(out)
-        if report is not None:
-            out.unheard_since = None
-            if report.ended:
-                await self._ended(out, report)
-                return
-            first = out.heard(report, now)
-            if first:
-                out.member.started(out)
-            if first and out.batch.state is not BatchState.RUNNING:
-                await self._is_running(out)
-            if now - out.changed < FRESH:
-                out.unknown_since = None
-                return
-        else:
+        if report is None:
             out.unheard_since = out.unheard_since or now
-            if now - out.since < min(FRESH, state.limits.poll):
-                return
-        await self._ask_about(out, now)
+            if now - out.since >= min(FRESH, state.limits.poll):
+                await self._check_state(out, now)
+            return
+        out.unheard_since = None
+        if report.ended:
+            await self._ended(out, report)
+            return
+        if out.heard(report, now):
+            out.member.started(out)
+            if out.batch.state is not BatchState.RUNNING:
+                await self._store_running(out)
+        if now - out.changed < FRESH:
+            out.unknown_since = None
+        else:
+            await self._check_state(out, now)
 
-    async def _is_running(self, out: JobRun) -> None:
+    async def _store_running(self, out: JobRun) -> None:
         try:
             await self.state.run(self.state.db.running, out.batch.number, out.number)
         except (NothingMatched, StepRefused) as error:
@@ -180,6 +202,7 @@ class NodeMonitor:
             out.batch = replace(out.batch, state=BatchState.RUNNING)
 
     async def _ended(self, out: JobRun, report: WorkerReport) -> None:
+        """Take the final report of a job."""
         if out.report is None:
             out.report = report
             out.member.started(out)
@@ -190,7 +213,8 @@ class NodeMonitor:
     async def _write_down(self, out: JobRun, report: WorkerReport, words: str = "") -> None:
         """Keep how the job ended, for commands: the next crawl's workers remove its report.
 
-        `words`: the end of the sentence that says why. What an attempt that was sent has done is kept with its result.
+        `words`: the end of the sentence that says why. What an attempt that was sent has done is
+        kept with its result.
         """
         verdict = by_report(api.JobState.FINISHED, report)
         if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
@@ -199,33 +223,16 @@ class NodeMonitor:
         key = key_of_attempt(out.member.node.url, self.state.spec.home, out.job)
         await self.state.store(self.state.db.keep_verdicts, [verdict.kept(key, time.time())])
 
-    async def _ask_about(self, out: JobRun, now: float) -> None:
-        """The report does not change: ask the node about the job."""
-        client, node = self.state.client, out.member.node.name
+    async def _check_state(self, out: JobRun, now: float) -> None:
+        """Ask the node about a job whose report does not change."""
+        client = self.state.client
         state = await client.status(out)
         if state is api.JobState.RUNNING:
             out.unknown_since = None
-            patience = UNHEARD if out.report is None else self.state.limits.node_timeout
-            if await self._stands_still(out, now):
-                reason = (
-                    f"its worker on {node} stands still: it renews neither its report nor a lease"
-                )
-                await self._events(out).failed(out, reason, blame=out.to_blame)
-                with suppress(NodeError):  # it ignores SIGINT
-                    await client.signal(out.member, out.given_up, "KILL")
-            elif (
-                out.unheard_since is not None and now - out.unheard_since > patience
-            ):  # no report will come
-                await self._events(out).failed(
-                    out, f"its worker runs, but its report is gone from the logs of {node}"
-                )
+            await self._check_running(out, now)
             return
         if state is api.JobState.PENDING:
-            out.unknown_since = out.unheard_since = None
-            if now > out.start_by:
-                await self._events(out).failed(
-                    out, f"it did not start within {self.state.limits.start_timeout:.0f} s"
-                )
+            await self._check_pending(out, now)
             return
         report = await client.report(out)  # it may have ended between the two requests
         if report is not None and report.ended:
@@ -237,23 +244,51 @@ class NodeMonitor:
             if now - out.unknown_since < UNKNOWN_GRACE:
                 return
         if out.report is not None and report is None:
-            await self._events(out).failed(out, f"its report is gone from the logs of {node}")
+            name = out.member.node.name
+            await self._fail(out, f"its report is gone from the logs of {name}")
             return
         await self._died(out, harmless=state is None)  # a node that does not know it was restarted
 
+    async def _check_pending(self, out: JobRun, now: float) -> None:
+        """Give up a job that has waited at its node for too long."""
+        out.unknown_since = None
+        out.unheard_since = None
+        if now > out.start_by:
+            limit = self.state.limits.start_timeout
+            await self._fail(out, f"it did not start within {limit:.0f} s")
+
+    async def _check_running(self, out: JobRun, now: float) -> None:
+        """Give up a job that runs by its node, but stands still or can give no report."""
+        if await self._stands_still(out, now):
+            reason = (
+                f"its worker on {out.member.node.name} stands still: "
+                "it renews neither its report nor a lease"
+            )
+            await self._fail(out, reason, blame=out.to_blame)
+            with suppress(NodeError):  # it ignores SIGINT
+                await self.state.client.signal(out.member, out.given_up, "KILL")
+            return
+        patience = UNHEARD if out.report is None else self.state.limits.node_timeout
+        if out.unheard_since is not None and now - out.unheard_since > patience:
+            name = out.member.node.name
+            reason = f"its worker runs, but its report is gone from the logs of {name}"
+            await self._fail(out, reason)
+
     async def _died(self, out: JobRun, *, harmless: bool) -> None:
-        words, node = await self.state.client.last_words(out), out.member.node.name
+        """Give up a job that has ended without a final report."""
+        words = await self.state.client.last_words(out)
         if out.report is not None:
             await self._write_down(out, out.report, words)
         if self._is_ours(out):
             how = "died while it worked" if out.report else "ended before it began"
-            reason = f"the worker {how} on {node}{words}"
-            await self._events(out).failed(out, reason, blame=out.to_blame, harmless=harmless)
+            reason = f"the worker {how} on {out.member.node.name}{words}"
+            await self._fail(out, reason, blame=out.to_blame, harmless=harmless)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
-        """True when a job runs by its node, but neither its report nor its lease is renewed.
+        """Return whether a job runs by its node, but renews neither its report nor its lease.
 
-        A report is renewed while the worker's event loop turns. Workers that lease are judged by their leases.
+        A report is renewed while the worker's event loop turns. Workers that lease are judged by
+        their leases.
         """
         state = self.state
         if not state.spec.lease or out.report is None or isinstance(out, WorkerRun):
@@ -263,31 +298,38 @@ class NodeMonitor:
             return quiet > MUTE * state.spec.lease
         if quiet < state.spec.lease:
             return False
-        late = await state.run(state.db.expired)
-        return any(
-            (attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late
-        )
+        for attempt in await state.run(state.db.expired):
+            if attempt.batch == out.batch.number and attempt.number == out.number:
+                return True
+        return False
 
     async def _give_up_on(self, member: NodeState) -> None:
+        """Give up the jobs of a node that has not answered for too long."""
         patience = self.state.limits.node_timeout
         if member.up or member.down_for < patience:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):
                 reason = f"{member.node.name} has not answered for {patience:.0f} s"
-                await self._events(out).failed(out, reason, harmless=True)
+                await self._fail(out, reason, harmless=True)
 
     def check_dark(self) -> None:
-        """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""
-        members, patience = self.state.members, self.state.limits.fleet_timeout
+        """Stop when no node that could work has answered for `fleet_timeout`.
+
+        The batches stay in the store.
+        """
+        members = self.state.members
+        patience = self.state.limits.fleet_timeout
         if any(member.up and not member.unfit and not member.left for member in members):
             self._dark_since = None
             return
         self._dark_since = self._dark_since or time.time()
         if time.time() - self._dark_since > patience:
-            reasons = {
-                m.unfit or m.down_reason or f"{m.node.name} is in no list of nodes" for m in members
-            }
-            self.state.stop_now(
-                f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))})."
-            )
+            reasons = "; ".join(sorted(set(map(_why_dark, members))))
+            self.state.stop_now(f"No node has answered for {patience:.0f} s ({reasons}).")
+
+
+def _why_dark(member: NodeState) -> str:
+    """Return why a node does no work."""
+    unlisted = f"{member.node.name} is in no list of nodes"
+    return member.unfit or member.down_reason or unlisted

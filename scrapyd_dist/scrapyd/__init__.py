@@ -1,1 +1,1 @@
-"""Scrapyd as values: what is sent to a node, how its answer is read, and the same question to many nodes."""
+"""Represents Scrapyd as values: what is sent to a node, and how its answer is read."""

@@ -1,4 +1,7 @@
-"""Scrapyd's HTTP API: one function per endpoint returns the Call that requests it and reads its reply. No IO."""
+"""Defines the calls of Scrapyd's HTTP API. No IO.
+
+One function per endpoint returns the `Call` that requests it and reads its reply.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,40 +18,43 @@ T = TypeVar("T")
 
 #: timeout in seconds of a call that a node answers at once, unless it is reading an egg
 TIMEOUT = 15.0
-#: timeout in seconds of a call that makes the node run `scrapy list` (listspiders, the first schedule of a version)
+#: timeout in seconds of a call that makes the node run `scrapy list` (listspiders, the first
+#: schedule of a version)
 SLOW_TIMEOUT = 60.0
-#: seconds without data after which a download fails; it has no total timeout: parts can be large, and links slow
+#: seconds without data after which a download fails; it has no total timeout: parts can be large,
+#: and links slow
 SILENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """A request to an endpoint or file of a node, and the function that reads its reply."""
+    """Describes a request to an endpoint or file of a node, and reads its reply."""
 
     path: str  #: relative to the node's base, already quoted
     read: Callable[[Reply], T] = field(repr=False)
     method: str = "GET"
     params: tuple[tuple[str, str], ...] = ()
-    data: tuple[tuple[str, str], ...] = field(
-        default=(), repr=False
-    )  #: form fields of a POST; names may repeat
+    #: form fields of a POST; names may repeat
+    data: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     #: a file that makes the form a multipart one: the field's name, the file's name, its content
     upload: tuple[str, str, bytes] | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = (
-        TIMEOUT  #: default timeout in seconds for the whole reply; with a sink, for the next bytes
-    )
+    #: default timeout in seconds for the whole reply; with a sink, for the next bytes
+    timeout: float = TIMEOUT
     start: int | None = None  #: first byte of a raw file to fetch, or None for any
     limit: int | None = None  #: maximum bytes of a raw file to fetch, or None for all
-    #: called with the bytes of a raw file as they arrive, which are not kept then; not called for any other reply
+    #: called with the bytes of a raw file as they arrive, which are not kept then; not called for
+    #: any other reply
     sink: Callable[[bytes], object] | None = field(default=None, repr=False)
-    echoes: bool = (
-        False  #: whether the reply echoes what was sent to jobs, which is shortened in a large one
-    )
+    #: whether the reply echoes what was sent to jobs, which is shortened in a large one
+    echoes: bool = False
 
     @property
     def target(self) -> str:
-        return f"{self.path}?{urlencode(self.params)}" if self.params else self.path
+        """Return the path with its query."""
+        if not self.params:
+            return self.path
+        return f"{self.path}?{urlencode(self.params)}"
 
     def body(self) -> tuple[str | None, bytes | None]:
         """Return content type and body of the request; (None, None) for a GET."""
@@ -65,7 +71,7 @@ class Call(Generic[T]):
 
 
 class JobState(str, Enum):
-    """The state of a job by Scrapyd; "finished" does not say how it ended, see `joblogs.verdict`."""
+    """Names the state of a job by Scrapyd; `joblogs.verdict` says how a finished one ended."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -74,7 +80,7 @@ class JobState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The load of a node: numbers of jobs."""
+    """Gives the load of a node, in numbers of jobs."""
 
     pending: int
     running: int
@@ -85,7 +91,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A row of a node's job list. Times are the node's local time, without a zone."""
+    """Describes a row of a node's job list; its times are the node's local time, without a zone."""
 
     id: str
     project: str
@@ -94,9 +100,8 @@ class Job:
     pid: int | None = None  #: only while running
     start_time: datetime | None = None
     end_time: datetime | None = None
-    log_url: str | None = (
-        None  #: path from the server's root, without a proxy's prefix; None if the file is gone
-    )
+    #: path from the server's root, without a proxy's prefix; None if the file is gone
+    log_url: str | None = None
     version: str | None = None  #: version, settings and args are listed only while pending
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     args: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -104,7 +109,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """A node's job list; finished jobs are newest first, and limited to those that the node remembers."""
+    """Gives a node's job list.
+
+    Finished jobs are newest first, and limited to those that the node remembers.
+    """
 
     pending: tuple[Job, ...]
     running: tuple[Job, ...]
@@ -115,9 +123,14 @@ def daemonstatus() -> Call[Load]:
     """Ask for the numbers of pending, running and remembered finished jobs."""
 
     def read(doc: Document) -> Load:
-        pending, running, finished = map(doc.number, ("pending", "running", "finished"))
-        name, date = doc.text("node_name"), doc.reply.date
-        return Load(pending=pending, running=running, finished=finished, node_name=name, date=date)
+        """Return the load in the reply."""
+        return Load(
+            pending=doc.number("pending"),
+            running=doc.number("running"),
+            finished=doc.number("finished"),
+            node_name=doc.text("node_name"),
+            date=doc.reply.date,
+        )
 
     return _get("daemonstatus", read)
 
@@ -134,9 +147,11 @@ def schedule(
 ) -> Call[str]:
     """Start a job under the given id; the reply is that id. Posting it twice runs it twice.
 
-    Raises `ConfigError` when the node would silently lose the job, or it would certainly fail there.
+    Raises `ConfigError` when the node would silently lose the job, or it would certainly fail
+    there.
     """
-    settings, args = settings or {}, args or {}
+    settings = settings or {}
+    args = args or {}
     check_job(spider, jobid, settings, args)
     number = None if priority is None else repr(float(priority))
     data = _given(project=project, spider=spider, jobid=jobid, _version=version, priority=number)
@@ -146,25 +161,33 @@ def schedule(
 
 
 def status(job: str, project: str | None = None) -> Call[JobState | None]:
-    """Ask for the state of a job, None if the node does not know it (any more). Scrapyd 1.5 and later."""
+    """Ask for the state of a job, None if the node does not know it (any more).
+
+    Scrapyd 1.5 and later has this call.
+    """
     return _get("status", lambda doc: _state(doc, "currstate"), job=job, project=project)
 
 
 def cancel(project: str, job: str, signal: str = "INT") -> Call[JobState | None]:
-    """Remove a pending job from the queue, or signal a running one; the reply is its earlier state, None if unknown.
+    """Remove a pending job from the queue, or signal a running one.
 
-    A finished job is unknown here too. INT and TERM shut a job down gracefully; a second signal ends it at once.
+    The reply is its earlier state, None if unknown; a finished job is unknown here too. INT and
+    TERM shut a job down gracefully; a second signal ends it at once.
     """
     data = _given(project=project, job=job, signal=signal)
     return _post("cancel", lambda doc: _state(doc, "prevstate"), data)
 
 
 def listprojects() -> Call[tuple[str, ...]]:
+    """Ask for the names of the node's projects."""
     return _get("listprojects", lambda doc: doc.texts("projects"))
 
 
 def listversions(project: str) -> Call[tuple[str, ...]]:
-    """Ask for a project's versions in Scrapyd's order, the default last. An unknown project has none."""
+    """Ask for a project's versions in Scrapyd's order, the default last.
+
+    An unknown project has none.
+    """
     return _get("listversions", lambda doc: doc.texts("versions"), project=project)
 
 
@@ -180,13 +203,18 @@ def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...
 
 
 def listjobs(project: str | None = None) -> Call[Jobs]:
-    """Ask for the job list, which echoes settings and arguments of pending jobs; a large one is shortened in them."""
+    """Ask for the job list, which echoes settings and arguments of pending jobs.
+
+    A large one is shortened in them.
+    """
 
     def read(doc: Document) -> Jobs:
-        pending, running, finished = (
-            tuple(_job(row, state) for row in doc.documents(state.value)) for state in JobState
+        """Return the jobs in the reply, by state."""
+        return Jobs(
+            pending=_jobs(doc, JobState.PENDING),
+            running=_jobs(doc, JobState.RUNNING),
+            finished=_jobs(doc, JobState.FINISHED),
         )
-        return Jobs(pending=pending, running=running, finished=finished)
 
     return replace(_get("listjobs", read, project=project), echoes=True)
 
@@ -194,7 +222,8 @@ def listjobs(project: str | None = None) -> Call[Jobs]:
 def addversion(project: str, version: str, egg: bytes) -> Call[int]:
     """Upload an egg; the reply is the number of its spiders.
 
-    A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default: delete it then.
+    A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default:
+    delete it then.
     """
     return _post(
         "addversion",
@@ -250,17 +279,25 @@ def _state(doc: Document, name: str) -> JobState | None:
         raise doc.wrong(name) from e
 
 
+def _jobs(doc: Document, state: JobState) -> tuple[Job, ...]:
+    """Return the jobs in one state."""
+    return tuple(_job(row, state) for row in doc.documents(state.value))
+
+
 def _job(row: Document, state: JobState) -> Job:
-    listed: dict[str, Callable[[str], Any]] = {"pid": row.number, "log_url": row.text}
     if state is JobState.PENDING:  # settings and args since Scrapyd 1.5
-        listed = {"version": row.text, "settings": row.mapping, "args": row.mapping}
-    values = {name: read(name) for name, read in listed.items() if row.has(name)}
-    start, end = state is not JobState.PENDING, state is JobState.FINISHED
-    values |= {
-        name: row.time(name)
-        for name, known in {"start_time": start, "end_time": end}.items()
-        if known
-    }
+        readers: dict[str, Callable[[str], Any]] = {
+            "version": row.text,
+            "settings": row.mapping,
+            "args": row.mapping,
+        }
+    else:
+        readers = {"pid": row.number, "log_url": row.text}
+    values = {name: read(name) for name, read in readers.items() if row.has(name)}
+    if state is not JobState.PENDING:
+        values["start_time"] = row.time("start_time")
+    if state is JobState.FINISHED:
+        values["end_time"] = row.time("end_time")
     return Job(
         id=row.text("id"),
         project=row.text("project"),
@@ -275,11 +312,12 @@ def _job(row: Document, state: JobState) -> Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A piece of a raw file. An empty body means that the file has not grown."""
+    """Holds a piece of a raw file; an empty body means that the file has not grown."""
 
     body: bytes = field(repr=False)  #: empty if the bytes went to a sink
     start: int  #: offset of the first byte in the file
-    #: size of the whole file, if the server reports it; less than `start` if a shorter file has replaced it
+    #: size of the whole file, if the server reports it; less than `start` if a shorter file has
+    #: replaced it
     total: int | None
     date: datetime | None  #: the node's clock, UTC, whole seconds
     modified: datetime | None = None  #: when the file was last written, likewise
@@ -292,17 +330,20 @@ def fetch(
     limit: int | None = None,
     sink: Callable[[bytes], object] | None = None,
 ) -> Call[Chunk | None]:
-    """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
+    """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`.
 
-    The reply is None if there is no such file. `path` is not quoted; `sink` as in `Call`.
+    It is fetched from byte `start` on, at most `limit` bytes. The reply is None if there is no such
+    file. `path` is not quoted; `sink` as in `Call`.
     """
     first = start or 0
-    last = "" if limit is None else str(first + limit - 1)
-    wanted = {} if start is None and limit is None else {"Range": f"bytes={first}-{last}"}
+    headers = {}
+    if start is not None or limit is not None:
+        last = "" if limit is None else str(first + limit - 1)
+        headers["Range"] = f"bytes={first}-{last}"
     return Call(
         path=quote(path),
         read=lambda reply: _chunk(reply, first),
-        headers=wanted,
+        headers=headers,
         start=first,
         limit=limit,
         sink=sink,
@@ -323,17 +364,18 @@ def _chunk(reply: Reply, first: int) -> Chunk | None:
     except NotFound:
         return None
     if reply.status == 200:
-        total, begins = reply.length, first
+        total = reply.length
+        begins = first
     if begins != first:
         raise reply.error(NotJson, "another piece of the file than was asked for")
     return Chunk(body=reply.body, start=first, total=total, date=reply.date, modified=modified)
 
 
 def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
-    """Fetch the last `size` bytes of a raw file; returns None if `head`, its first ones, has them already.
+    """Fetch the last `size` bytes of a raw file.
 
-    The file's size must be known first, because Twisted answers a Range of "the last n bytes" with error 500 if the
-    file is shorter.
+    Returns None if `head`, its first bytes, has them already. The file's size must be known first,
+    because Twisted answers a Range of "the last n bytes" with error 500 if the file is shorter.
     """
     if head is None or head.total is None or head.total <= len(head.body):
         return None
@@ -341,13 +383,15 @@ def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
 
 
 def serves(folder: str) -> Call[bool]:
-    """Ask whether the node serves `logs`, or `items`: its items_dir, which replaces the FEEDS setting of plain jobs.
+    """Ask whether the node serves `logs`, or `items`.
 
-    The first job creates the folder, so a fresh node answers 404 as a node without that setting does; only the former's
-    page says "File not found".
+    The latter is its items_dir, which replaces the FEEDS setting of plain jobs. The first job
+    creates the folder, so a fresh node answers 404 as a node without that setting does; only the
+    former's page says "File not found".
     """
 
     def read(reply: Reply) -> bool:
+        """Return whether this is the reply of a node that serves the folder."""
         if reply.status == 404:
             return b"File not found" in reply.body
         if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page

@@ -1,4 +1,4 @@
-"""Job ids and job arguments: what a Scrapyd job may be given, and what its id tells."""
+"""Makes and reads job ids, and checks what a Scrapyd job may be given."""
 
 import re
 import secrets
@@ -38,19 +38,18 @@ _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
 def job_id(spider: str, version: str | None, now: datetime) -> str:
-    """Return a new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hexadecimal digits>`.
+    """Return a new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hex digits>`.
 
-    Characters not allowed in an id become dashes; the hash is left out if the version's name has none; `now` has a
-    time zone.
+    Characters not allowed in an id become dashes; the hash is left out if the version's name has
+    none; `now` has a time zone.
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
+    parts = [plain, now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")]
     content = hash_in(version or "")
-    parts = [
-        plain,
-        now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
-        *([content] if content else ()),
-    ]
-    return "-".join([*parts, secrets.token_hex(4)])
+    if content:
+        parts.append(content)
+    parts.append(secrets.token_hex(4))
+    return "-".join(parts)
 
 
 def content_of(job: str) -> str | None:
@@ -60,13 +59,13 @@ def content_of(job: str) -> str | None:
 
 
 def crawl_in(job: str) -> str | None:
-    """Return the crawl or frontier in the id of an attempt or a worker; None for any other id."""
+    """Return the crawl or frontier in the id of an attempt or a worker, else None."""
     found = _OURS.fullmatch(job)
     return found["crawl"] if found else None
 
 
 def home_in(job: str) -> str | None:
-    """Return the folder on the nodes of the crawl in the id of an attempt or a worker; None for any other id.
+    """Return the crawl's folder on the nodes in the id of an attempt or a worker, else None.
 
     It tells crawls of one name apart. In the id of a leased attempt it is only the crawl's name.
     """
@@ -75,70 +74,86 @@ def home_in(job: str) -> str | None:
 
 
 def is_others(job: str, homes: Mapping[str, str]) -> bool:
-    """Whether a job is of another crawl than the one of its name; `homes`: name -> folder on the nodes."""
-    crawl, home = crawl_in(job), home_in(job)
+    """Return whether a job is of another crawl than the one of its name.
+
+    `homes` are the crawls' folders on the nodes, by name.
+    """
+    crawl = crawl_in(job)
+    home = home_in(job)
     return crawl is not None and home != crawl and homes.get(crawl, home) != home
 
 
 def check_args(args: Mapping[str, str]) -> None:
-    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's, or is none."""
+    """Refuse spider arguments that a job cannot be given.
+
+    Raises `ConfigError` when a name is Scrapyd's, or is none.
+    """
     for name in args:
         _check_name(name)
-    taken = sorted(RESERVED_ARGS & args.keys())
-    if not taken:
+    reserved = sorted(RESERVED_ARGS & args.keys())
+    if not reserved:
         return
     remedy = "Rename it in the spider and on the command line."
-    if taken[0] == "setting":
+    if reserved[0] == "setting":
         remedy = "For a setting of Scrapy write -s NAME=VALUE."
     raise ConfigError(
-        f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd uses that name itself. {remedy}"
+        f"The spider argument {reserved[0]!r} cannot be given to jobs: "
+        f"Scrapyd uses that name itself. {remedy}"
     )
 
 
 def check_spider_name(name: str) -> None:
-    """Refuse a spider whose jobs no node can start: `ConfigError`.
+    """Refuse a spider whose jobs no node can start, with `ConfigError`.
 
-    Scrapyd names a folder of logs after it and passes it to a command line; where it cannot, it says ok, and the job
-    and a process slot are lost.
+    Scrapyd names a folder of logs after it and passes it to a command line; where it cannot, it
+    says ok, and the job and a process slot are lost.
     """
     has_path = "/" in name or _CONTROL.search(name) or name in {"", ".", ".."}
     if has_path or name.startswith("-") or len(name.encode(errors="replace")) > FILE_NAME_MAX:
         raise ConfigError(
-            f"Scrapyd cannot start the spider {name!r}: it names a folder after it and passes it to a command line."
-            " Give it another name, without / and control characters, and without a - at its beginning, of at most"
-            f" {FILE_NAME_MAX} bytes."
+            f"Scrapyd cannot start the spider {name!r}: it names a folder after it and passes it "
+            "to a command line. Give it another name, without / and control characters, and "
+            f"without a - at its beginning, of at most {FILE_NAME_MAX} bytes."
         )
 
 
 def check_job(
     spider: str, jobid: str, settings: Mapping[str, str], args: Mapping[str, str]
 ) -> None:
-    """Raise `ConfigError` for a job that a node would lose, before it is posted: by a name, its id, or its size."""
+    """Raise `ConfigError` for a job that a node would lose, before it is posted.
+
+    It would lose it by a name, its id, or its size.
+    """
     check_spider_name(spider)
     if not _JOB_ID.match(jobid) or ".." in jobid:
         raise ConfigError(
-            f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
-            "with it, if it cannot. Use letters, digits, _, - and single dots, at most 200."
+            f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and "
+            "a process slot with it, if it cannot. Use letters, digits, _, - and single dots, at "
+            "most 200."
         )
     check_args(args)
-    sizes = [_argument_bytes(name, value) for name, value in (*settings.items(), *args.items())]
-    if sum(sizes) > ARGUMENTS_BYTES:
+    size = 0
+    for name, value in (*settings.items(), *args.items()):
+        size += _argument_bytes(name, value)
+    if size > ARGUMENTS_BYTES:
         raise ConfigError(
-            f"The settings and arguments of job {jobid} make {sum(sizes)} bytes; together they may have "
+            f"The settings and arguments of job {jobid} make {size} bytes; together they may have "
             f"{ARGUMENTS_BYTES}. Past what the kernel takes, Scrapyd loses a job without a word. "
             "Make the batch smaller."
         )
 
 
 def _check_name(name: str) -> None:
-    """Refuse the name of a setting or argument that Scrapy's command line would not read as one."""
+    """Refuse the name of a setting or argument that Scrapy's command line would misread."""
     if not name or name.startswith("-") or "=" in name or "\0" in name:
         raise ConfigError(
-            f"{name!r} cannot be passed to a job: a name is not empty, begins with no -, and has no = and no NUL."
+            f"{name!r} cannot be passed to a job: a name is not empty, begins with no -, "
+            "and has no = and no NUL."
         )
 
 
 def _argument_bytes(name: str, value: str) -> int:
+    """Return the size of an argument of a process; ConfigError if it cannot be one."""
     _check_name(name)
     if "\0" in value:
         raise ConfigError(f"The value of {name!r} cannot be passed to a job: there is a NUL in it.")
@@ -151,6 +166,7 @@ def _argument_bytes(name: str, value: str) -> int:
     if size > ARGUMENT_MAX:
         raise ConfigError(
             f"{name}=… is {size} bytes long and a process argument may have {ARGUMENT_MAX}. "
-            "Scrapyd would say ok, lose the job without a word, and a process slot with it. Make the batch smaller."
+            "Scrapyd would say ok, lose the job without a word, and a process slot with it. "
+            "Make the batch smaller."
         )
     return size

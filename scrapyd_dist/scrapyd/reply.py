@@ -25,9 +25,11 @@ T = TypeVar("T")
 
 #: Largest accepted number: counts, sizes, process ids.
 LARGEST = 1 << 53
-#: Maximum commas and brackets of a JSON text; each value between them takes some ten times as many bytes in memory.
+#: Maximum commas and brackets of a JSON text; each value between them takes some ten times as many
+#: bytes in memory.
 VALUES_MAX = 1_500_000
-#: Bytes from which a JSON text must be ASCII, as Scrapyd's is; other characters may take four times the memory.
+#: Bytes from which a JSON text must be ASCII, as Scrapyd's is; other characters may take four times
+#: the memory.
 PLAIN_BYTES = 8 * 1024 * 1024
 #: Maximum characters of a node's text that an error quotes.
 QUOTE = 300
@@ -37,7 +39,10 @@ TEXT_BYTES = 1 << 20
 RAW_STATUSES = (200, 206)
 
 #: Errors by status, else by status // 100.
-_STATUS_ERRORS: dict[int, type[NodeError]] = {401: AuthRefused, 403: AuthRefused, 404: NotFound} | {
+_STATUS_ERRORS: dict[int, type[NodeError]] = {
+    401: AuthRefused,
+    403: AuthRefused,
+    404: NotFound,
     4: CallRefused,
     5: ServerFailed,
 }
@@ -49,7 +54,7 @@ _LENGTH = re.compile(r"[0-9]{1,16}\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A complete HTTP reply, not checked yet."""
+    """Holds a complete HTTP reply, which is not checked yet."""
 
     where: str  #: `str(node)`, for error messages
     path: str  #: the requested path, relative to the node's base
@@ -60,31 +65,38 @@ class Reply:
 
     @property
     def date(self) -> datetime | None:
-        """The node's clock by its Date header, in UTC, whole seconds."""
+        """Return the node's clock by its Date header, in UTC, whole seconds."""
         return moment(self.headers.get("date"))
 
     @property
     def length(self) -> int | None:
-        """The body's length by Content-Length; None without it, or with a transfer encoding."""
+        """Return the body's length by Content-Length.
+
+        It is None without that header, or with a transfer encoding.
+        """
         text = self.headers.get("content-length") or ""
-        return (
-            int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
-        )
+        if not _LENGTH.match(text) or self.headers.get("transfer-encoding"):
+            return None
+        return int(text)
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
-        return kind.at(
-            self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else ""
-        )
+        """Return an error of this kind about the reply."""
+        hint = self.login_hint if kind is AuthRefused else ""
+        return kind.at(self.where, f"{self.path}: {why}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The JSON object of a good reply; a field that is missing or has the wrong type raises `NotJson`."""
+    """Reads the JSON object of a good reply.
+
+    A field that is missing or has the wrong type raises `NotJson`.
+    """
 
     reply: Reply
     values: Mapping[str, Any]
 
     def text(self, name: str) -> str:
+        """Return a text without lone surrogates."""
         return self._field(name, str)
 
     def number(self, name: str) -> int:
@@ -95,19 +107,25 @@ class Document:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
+        """Return the texts in a list."""
         return tuple(self._part(name, item, str) for item in self._field(name, list))
 
     def documents(self, name: str) -> tuple[Document, ...]:
-        items = self._field(name, list)
-        return tuple(
-            Document(reply=self.reply, values=self._part(name, item, dict)) for item in items
-        )
+        """Return the objects in a list."""
+        documents = []
+        for item in self._field(name, list):
+            values = self._part(name, item, dict)
+            documents.append(Document(reply=self.reply, values=values))
+        return tuple(documents)
 
     def mapping(self, name: str) -> dict[str, str]:
-        values = self._field(name, dict)
-        if any(isinstance(value, (dict, list)) for value in values.values()):
-            raise self.wrong(name)
-        return {key: str(value) for key, value in values.items()}
+        """Return an object of plain values, each as text."""
+        texts = {}
+        for key, value in self._field(name, dict).items():
+            if isinstance(value, (dict, list)):
+                raise self.wrong(name)
+            texts[key] = str(value)
+        return texts
 
     def time(self, name: str) -> datetime:
         """Return a naive time of the node's local clock, as Scrapyd writes it."""
@@ -120,27 +138,31 @@ class Document:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether the field exists and is not null."""
+        """Return whether the field exists and is not null."""
         return self.values.get(name) is not None
 
     def wrong(self, name: str) -> NodeError:
+        """Return the error for a field that is missing or of the wrong kind."""
         return self.reply.error(NotJson, f"the field {name!r} is missing or of the wrong kind")
 
     def _field(self, name: str, kind: type[T]) -> T:
         return self._part(name, self.values.get(name), kind)
 
     def _part(self, name: str, value: object, kind: type[T]) -> T:
+        """Return a value of this field if it is of this kind, else raise `wrong`."""
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name)
-        if isinstance(value, str) and _HALVES.search(
-            value
-        ):  # lone surrogates can be neither sent nor printed
+        # lone surrogates can be neither sent nor printed
+        if isinstance(value, str) and _HALVES.search(value):
             raise self.wrong(name)
         return value
 
 
 def parsed(body: bytes) -> Any:
-    """Parse JSON; ValueError or RecursionError if it is none, or if its values would take too much memory."""
+    """Parse JSON.
+
+    Raises ValueError or RecursionError if it is none, or its values would take too much memory.
+    """
     if len(body) > PLAIN_BYTES and not body.isascii():
         raise ValueError("too long for its characters")
     if sum(map(body.count, (b",", b"[", b"{"))) > VALUES_MAX:
@@ -149,7 +171,10 @@ def parsed(body: bytes) -> Any:
 
 
 def document(reply: Reply) -> Document:
-    """Return the document of a JSON endpoint's reply; a `NodeError` says why it is an error, or not Scrapyd's."""
+    """Return the document of a JSON endpoint's reply.
+
+    Raises a `NodeError` that says why the reply is an error, or not Scrapyd's.
+    """
     _judge_status(reply)
     if reply.status != 200:
         raise reply.error(NotJson, f"HTTP {reply.status}")
@@ -169,13 +194,13 @@ def document(reply: Reply) -> Document:
 
 
 def is_raw(reply: Reply) -> bool:
-    """Whether the body of a reply is the requested file, judged by status and headers.
+    """Return whether the body of a reply is the requested file, judged by status and headers.
 
-    Scrapyd serves log files as text/plain; an HTML page is a folder listing or a proxy's login form.
+    Scrapyd serves log files as text/plain; an HTML page is a folder listing or a proxy's login
+    form.
     """
-    return reply.status in RAW_STATUSES and not reply.headers.get("content-type", "").startswith(
-        "text/html"
-    )
+    content_type = reply.headers.get("content-type", "")
+    return reply.status in RAW_STATUSES and not content_type.startswith("text/html")
 
 
 def judge_raw(reply: Reply) -> None:
@@ -187,38 +212,50 @@ def judge_raw(reply: Reply) -> None:
 
 
 def content_range(reply: Reply) -> tuple[int | None, int | None]:
-    """Return first byte and total size by the Content-Range header; None for each that it does not give."""
+    """Return first byte and total size by the Content-Range header.
+
+    None stands for each that it does not give; both are None if they cannot be true.
+    """
     match = _RANGE.match(reply.headers.get("content-range", ""))
     if not match:
         return None, None
-    first, last, total = (None if text in (None, "*") else int(text) for text in match.groups())
-    if (
-        first is not None
-        and last is not None
-        and not first <= last < (last + 1 if total is None else total)
-    ):
+    first, last, total = map(_number_or_none, match.groups())
+    if first is None or last is None:
+        return first, total
+    if first > last or (total is not None and last >= total):
         return None, None
     return first, total
 
 
+def _number_or_none(text: str | None) -> int | None:
+    return None if text in (None, "*") else int(text)
+
+
 def moment(header: str | None) -> datetime | None:
-    """Parse the time in a header, in UTC; None if there is none."""
+    """Return the time in a header, in UTC; None if there is none."""
     try:
         date = parsedate_to_datetime(header or "")
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
     if not sensible(date):
         return None
-    return date.astimezone(timezone.utc) if date.tzinfo else date.replace(tzinfo=timezone.utc)
+    if date.tzinfo:
+        return date.astimezone(timezone.utc)
+    return date.replace(tzinfo=timezone.utc)
 
 
 def sensible(time: datetime) -> bool:
-    """Whether a time is from 1970 to 9000; others may overflow when a zone or a span is added."""
+    """Return whether a time is from 1970 to 9000.
+
+    Others may overflow when a zone or a span is added.
+    """
     return 1970 <= time.year <= 9000
 
 
 def said(message: str) -> str:
-    r"""Shorten a message of Scrapyd to one line: of a traceback only the kind of error and the last line.
+    r"""Shorten a message of Scrapyd to one line.
+
+    Of a traceback, only the kind of error and the last line are kept.
 
     >>> said("RunnerError: Traceback (most recent call last):\n  File ...\nImportError: no x\n")
     'RunnerError: ImportError: no x'
@@ -226,7 +263,8 @@ def said(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:
         return "no reason given"
-    first, last = lines[0], lines[-1]
+    first = lines[0]
+    last = lines[-1]
     if len(lines) == 1:
         return first[:QUOTE]
     if first.endswith(_TRACEBACK):
@@ -237,6 +275,7 @@ def said(message: str) -> str:
 
 
 def _judge_status(reply: Reply) -> None:
+    """Raise a `NodeError` for a status that is an error."""
     status = reply.status
     if 300 <= status < 400:
         raise reply.error(NotJson, f"HTTP {status}, a redirect, which is not followed")
@@ -246,6 +285,7 @@ def _judge_status(reply: Reply) -> None:
 
 
 def _refused(reply: Reply, message: str) -> ApiRefused:
+    """Return the error for a reply in which Scrapyd refuses the call."""
     words = harmless(said(message))
     error = ApiRefused(f"{reply.where}: {ApiRefused.short} {reply.path}: {words}")
     error.said = words
@@ -253,5 +293,10 @@ def _refused(reply: Reply, message: str) -> ApiRefused:
 
 
 def _quoted(text: str) -> str:
+    """Quote the beginning of a text."""
     line = " ".join(text.split())
-    return repr(line[:80] + ("…" if len(line) > 80 else "")) if line else "an empty body"
+    if not line:
+        return "an empty body"
+    if len(line) > 80:
+        line = f"{line[:80]}…"
+    return repr(line)

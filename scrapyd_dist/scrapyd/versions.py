@@ -1,10 +1,11 @@
-"""Creates and parses version names, which contain the creation time, a content hash, and whether a crawl brought it.
+"""Creates and parses version names: creation time, content hash, whether a crawl brought it.
 
-Scrapyd keeps only A-Za-z0-9_- of a name. It sorts a project's names as PEP 440 versions if all of them are valid ones,
-else as text, and runs the last one if a job names none. A deployment is called `<seconds>-<content>`, which sorts by
-time in both orders, together with the names of scrapyd-deploy (also seconds). A version that a crawl brings is called
-`0-a<seconds>-<content>`, which sorts before every deployment in both orders, so that no other job runs it by default.
-`known` are times of names that do not contain one, seconds since the epoch.
+Scrapyd keeps only A-Za-z0-9_- of a name. It sorts a project's names as PEP 440 versions if all of
+them are valid ones, else as text, and runs the last one if a job names none. A deployment is called
+`<seconds>-<content>`, which sorts by time in both orders, together with the names of scrapyd-deploy
+(also seconds). A version that a crawl brings is called `0-a<seconds>-<content>`, which sorts before
+every deployment in both orders, so that no other job runs it by default. `known` are times of names
+that do not contain one, seconds since the epoch.
 """
 
 import re
@@ -22,7 +23,8 @@ _DECIMALS = 15
 AHEAD = 86400.0
 
 _OURS = re.compile(
-    rf"(?P<crawl>0-a)?(?P<seconds>\d{{10}})-(?P<content>\d{{{_DECIMALS}}})(-(git|hg)-[A-Za-z0-9_-]+)?(-dev)?"
+    rf"(?P<crawl>0-a)?(?P<seconds>\d{{10}})-(?P<content>\d{{{_DECIMALS}}})"
+    r"(-(git|hg)-[A-Za-z0-9_-]+)?(-dev)?"
 )
 #: the default names of scrapyd-deploy
 _SECONDS = re.compile(r"\d{10}")
@@ -38,19 +40,30 @@ def version_name(
 ) -> str:
     """Return `[0-a]<seconds>-<content hash in 15 decimal digits>[-<label>][-dev]`.
 
-    The hash has 12 hexadecimal digits, `now` a time zone. A version that a crawl brings must not become the project's
-    default; `dirty`: there are uncommitted changes; `label` names the commit. A name with a label is not a PEP 440
-    version, so all names are sorted as text.
+    The hash has 12 hexadecimal digits, `now` a time zone. A version that a crawl brings must not
+    become the project's default; `dirty`: there are uncommitted changes; `label` names the commit.
+    A name with a label is not a PEP 440 version, so all names are sorted as text.
     """
-    name = (
-        f"{'0-a' if for_crawl else ''}{int(now.timestamp())}-{int(content_hash, 16):0{_DECIMALS}d}"
-    )
-    return f"{name}{f'-{label}' if label else ''}{'-dev' if dirty else ''}"
+    name = f"{int(now.timestamp())}-{int(content_hash, 16):0{_DECIMALS}d}"
+    if for_crawl:
+        name = f"0-a{name}"
+    if label:
+        name += f"-{label}"
+    if dirty:
+        name += "-dev"
+    return name
 
 
 def later_than(now: datetime, names: Iterable[str]) -> datetime:
-    """Return `now`, or the first second after the newest of these versions, so that a new name sorts after them."""
-    newest = max((made for name in names if (made := made_at(name)) is not None), default=None)
+    """Return `now`, or the first second after the newest of these versions if that is later.
+
+    A new name sorts after them then.
+    """
+    newest = None
+    for name in names:
+        made = made_at(name)
+        if made is not None and (newest is None or made > newest):
+            newest = made
     if newest is None:
         return now
     return max(now, datetime.fromtimestamp(newest, timezone.utc) + timedelta(seconds=1))
@@ -66,7 +79,10 @@ def hash_in(version: str) -> str | None:
 
 
 def made_at(version: str) -> float | None:
-    """Return the creation time in a name of this program or of scrapyd-deploy, seconds since the epoch, else None."""
+    """Return the creation time in a name of this program or of scrapyd-deploy, else None.
+
+    It is in seconds since the epoch.
+    """
     if match := _OURS.fullmatch(version):
         return float(match["seconds"])
     if _SECONDS.fullmatch(version) and float(version) < time.time() + AHEAD:
@@ -75,32 +91,35 @@ def made_at(version: str) -> float | None:
 
 
 def is_crawls(version: str) -> bool:
-    """Whether a crawl brought this version, so that it is not a deployment."""
+    """Return whether a crawl brought this version, so that it is not a deployment."""
     match = _OURS.fullmatch(version)
     return match is not None and match["crawl"] is not None
 
 
 def newest(versions: Iterable[str], known: Mapping[str, float] | None = None) -> str | None:
     """Return the newest deployment among those with a known time, or None."""
-    timed = [
-        (at, name)
-        for name in versions
-        if not is_crawls(name) and (at := time_of(name, known)) is not None
-    ]
+    timed = []
+    for name in versions:
+        at = None if is_crawls(name) else time_of(name, known)
+        if at is not None:
+            timed.append((at, name))
     return max(timed, default=(0.0, None))[1]
 
 
 def current(versions: Sequence[str], known: Mapping[str, float] | None = None) -> str | None:
-    """Return the version that counts as the project's code: the newest deployment; None if there is no version.
+    """Return the version that counts as the project's code; None if there is no version.
 
-    If no deployment has a known time, it is the one that Scrapyd sorts last; without a deployment, the newest version
-    that a crawl brought. `versions` are those of one node, in Scrapyd's order.
+    It is the newest deployment. If no deployment has a known time, it is the one that Scrapyd sorts
+    last; without a deployment, the newest version that a crawl brought. `versions` are those of one
+    node, in Scrapyd's order.
     """
     found = newest(versions, known)
     if found is not None or not versions:
         return found
     deployed = [name for name in versions if not is_crawls(name)]
-    return deployed[-1] if deployed else max(versions, key=lambda name: made_at(name) or 0.0)
+    if deployed:
+        return deployed[-1]
+    return max(versions, key=lambda name: made_at(name) or 0.0)
 
 
 def behind(versions: Sequence[str], known: Mapping[str, float] | None = None) -> str:
@@ -108,8 +127,11 @@ def behind(versions: Sequence[str], known: Mapping[str, float] | None = None) ->
 
     `versions` are those of one node, in Scrapyd's order.
     """
-    default, now = (versions[-1] if versions else None), current(versions, known)
-    if default is None or now is None or told_content(default) == told_content(now):
+    if not versions:
+        return ""
+    default = versions[-1]
+    now = current(versions, known)
+    if now is None or told_content(default) == told_content(now):
         return ""
     if time_of(default, known) is None:
         return f"{now}, the newest one whose time is known"
@@ -117,14 +139,20 @@ def behind(versions: Sequence[str], known: Mapping[str, float] | None = None) ->
 
 
 def told_content(version: str | None) -> str | None:
-    """Return the content hash in a version's name, else the name: equal for versions of the same code."""
-    return (hash_in(version) or version) if version is not None else None
+    """Return the content hash in a version's name, else the name.
+
+    It is equal for versions of the same code.
+    """
+    if version is None:
+        return None
+    return hash_in(version) or version
 
 
 def by_time(versions: Sequence[str], known: Mapping[str, float] | None = None) -> list[str]:
     """Sort oldest first; names without a known time come last, in Scrapyd's order."""
 
     def key(name: str) -> float:
+        """Return the time of a version; infinite if it is not known."""
         at = time_of(name, known)
         return float("inf") if at is None else at
 
@@ -132,17 +160,26 @@ def by_time(versions: Sequence[str], known: Mapping[str, float] | None = None) -
 
 
 def time_of(version: str, known: Mapping[str, float] | None = None) -> float | None:
-    """Return the time in a name, else in `known`, seconds since the epoch; None if neither has it."""
+    """Return the time in a name, else in `known`; None if neither has it.
+
+    It is in seconds since the epoch.
+    """
     at = made_at(version)
-    return (known or {}).get(version) if at is None else at
+    if at is None and known is not None:
+        return known.get(version)
+    return at
 
 
 def check_version(version: str) -> str:
-    """Return the name, or raise `ConfigError` if no version should be called so: Scrapyd keeps it as a file."""
+    """Return the name, or raise `ConfigError` if no version should be called so.
+
+    Scrapyd keeps it as a file.
+    """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", version):
         raise ConfigError(
-            f"{version!r} cannot name a version: it becomes the name of a file on the nodes, so it begins with a letter"
-            " or a digit, and may have '-', '_', '.' and '+' besides, 128 characters at most."
+            f"{version!r} cannot name a version: it becomes the name of a file on the nodes, so it "
+            "begins with a letter or a digit, and may have '-', '_', '.' and '+' besides, 128 "
+            "characters at most."
         )
     return version
 
