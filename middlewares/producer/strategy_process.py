@@ -131,7 +131,7 @@ def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
 def make_strategy(
     kind: type[CrawlingStrategy], crawler: Crawler, args: Mapping[str, str]
 ) -> CrawlingStrategy:
-    """Let the class make the strategy; ConfigError if it raises or does not take these arguments."""
+    """Let the class make the strategy; ConfigError if it raises, or refuses the arguments."""
     usual = CrawlingStrategy.from_crawler.__func__  # type: ignore[attr-defined]
     has_own = getattr(kind.from_crawler, "__func__", None) is not usual
     try:
