@@ -395,7 +395,7 @@ def _check_start(spider: Spider) -> None:
             " never calls: it would make no request at all. Rename it to `async def start(self)`"
             " (the yields stay), or give the index pages with --index and --pages."
         )
-    has_pages = spider.start_urls or getattr(spider, "start_url", "")
+    has_pages = bool(spider.start_urls) or bool(getattr(spider, "start_url", ""))
     if own is scrapys and not has_pages:
         raise ConfigError(
             f"The spider {spider.name} has no start_urls, and no start() of its own: it would make"

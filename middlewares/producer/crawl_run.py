@@ -756,7 +756,7 @@ async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
 def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
     """Say in the log how many URLs failed: without a command of ours it is all that people see."""
     failed = 0
-    reasons = []
+    reasons: list[str] = []
     for miss in misses:
         if miss.kind == "gone" or miss.reason.startswith(NOT_MADE):
             continue
