@@ -1,1 +1,1 @@
-"""Run the producer half of a crawl: find requests, send them or let workers lease them, and wait."""
+"""Run the producer half of a crawl: find requests, send them or let workers lease, and wait."""

@@ -97,16 +97,21 @@ def find_project(settings: BaseSettings) -> PreparedProject:
     ConfigError if its scrapy.cfg cannot be read, or has a wrong value.
     """
     root = config.find_root()
-    loaded = None if root is None else config.load(root)
-    folder = root or Path.cwd()
-    state = config.state_dir(folder)
-    name = loaded.project if loaded else None
+    if root is None:
+        root = Path.cwd()
+        return PreparedProject(
+            root=root,
+            state=config.state_dir(root),
+            name=check_project(str(settings.get("BOT_NAME"))),
+            config=None,
+        )
+    loaded = config.load(root)
     return PreparedProject(
-        root=folder,
-        state=state,
-        name=check_project(str(name or settings.get("BOT_NAME"))),
+        root=root,
+        state=config.state_dir(root),
+        name=check_project(str(loaded.project or settings.get("BOT_NAME"))),
         config=loaded,
-        limits=limits_in(loaded.options) if loaded else {},
+        limits=limits_in(loaded.options),
     )
 
 

@@ -273,9 +273,9 @@ class CrawlRun(Lifecycle):
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
         self._target_callbacks = target.methods(crawler.spider)
-        self._attributes = ChangedAttributes(
-            crawler.spider, travelling if self.options.leases else ()
-        )
+        if not self.options.leases:
+            travelling = ()
+        self._attributes = ChangedAttributes(crawler.spider, travelling)
         #: jobs did not have the attributes that their callbacks read; set when all is found
         self._has_wrong_values = False
         self.goals = GoalKeeper.of(crawler)
@@ -293,6 +293,7 @@ class CrawlRun(Lifecycle):
         for member in prepared.members:
             if member.unreached:
                 logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+        how = "are leased by workers on" if self.options.leases else "go to"
         uploaded = ""
         if prepared.uploaded:
             uploaded = f", uploaded to {', '.join(prepared.uploaded)}"
@@ -301,7 +302,7 @@ class CrawlRun(Lifecycle):
             " state in %s",
             self._repository.id,
             self.target.how,
-            "are leased by workers on" if self.options.leases else "go to",
+            how,
             len(prepared.members),
             self.options.batch_size,
             prepared.version,
@@ -610,7 +611,9 @@ class CrawlRun(Lifecycle):
             has_followed |= number(attempt.report, "pages") > number(attempt.report, "done")
             if attempt.part:
                 parts[self._repository.parts / attempt.part] = replaced.get(attempt.batch, [])
-        repeats = count_repeats(parts) if has_followed else 0
+        if not has_followed:
+            return []
+        repeats = count_repeats(parts)
         if not repeats:
             return []
         return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))]

@@ -223,10 +223,13 @@ class IndexWalk:
         if self.walked:
             return 0.0
         pages = self.pages + self.done_before
-        if self.total is None or pages < KNOWN_PAGES:
-            return None if room is None else float(room)
-        more = found / pages * (self.total - pages)
-        return more if room is None else min(more, room)
+        wanted = float("inf") if room is None else float(room)
+        if self.total is not None and pages >= KNOWN_PAGES:
+            more = found / pages * (self.total - pages)
+            return min(more, wanted)
+        if room is None:
+            return None
+        return wanted
 
     def unfinished(self) -> list[Shard]:
         """Return the shards that are not walked to their end."""

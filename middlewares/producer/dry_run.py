@@ -274,14 +274,15 @@ def _forecast(
         up = _nodes_to_start()
     local = filter(_is_on_this_machine, up)
     workers = _count_jobs(options, up)
-    adapts = options.leases or options.batch_adapt
+    is_fixed = not (options.leases or options.batch_adapt)
+    batch = options.batch_size if is_fixed else 0
     shape = CrawlShape(
         pages=IndexWalk(shards, template_of(options)).total,
         limit=options.limit,
         workers=workers,
         local=round(workers * _count_slots(local) / _count_slots(up)),
         cores=processors,
-        batch=0 if adapts else options.batch_size,
+        batch=batch,
     )
     return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
 

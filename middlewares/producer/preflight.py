@@ -249,12 +249,13 @@ def _roll_out(
     Without a version it is named by its content; `dirty`: it is the working tree's, and may not be
     committed.
     """
+    given = dict.fromkeys((node.name for node in nodes), version) if version else {}
     order = RollOutRequest(
         spider=request.spider,
         upload=request.options.deploy != "never",
         dirty=dirty and is_dirty(request.project.root),
         for_crawl=True,
-        given={node.name: version for node in nodes} if version else {},
+        given=given,
         only_missing=True,
     )
     result = rollout.ensure(nodes, request.project.name, egg, order)

@@ -54,7 +54,9 @@ class Stage:
 
     def due(self, most: int) -> Iterator[Request]:
         """Yield the requests that are to be made now, of `most` in all."""
-        while self.queue and self.asked < (most if self.ended else 1):
+        while self.queue and self.asked < most:
+            if self.asked and not self.ended:
+                return
             self._since = self._since or time.process_time()
             self.asked += 1
             yield self.queue.popleft()

@@ -106,16 +106,17 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     judge(settings)
     throttle = ThrottleOptions.from_settings(settings)
     values = reader.values_for(ProducerOptions)
-    crawl = values["crawl"]
     feed_url = values["target_feed_url"]
-    adapts = _adapts(reader)
+    values["crawl"] = values["crawl"] or None
+    if values["crawl"] is not None:
+        check_crawl_name(values["crawl"])
+    if not reader.given("DISTRIBUTED_STORE"):
+        values["store"] = None
     values |= {
-        "crawl": check_crawl_name(crawl) if crawl else None,
-        "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
-        "batch_adapt": adapts,
+        "sent_size": _sent_size(reader),
+        "batch_adapt": _adapts(reader),
         "send_feed_url": _may_travel(feed_url, settings),
         "deliver": _check_revealed(values["deliver"], settings),
-        "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
         "limits": SchedulerLimits(
             **reader.values_for(SchedulerLimits), poll=reader.value("DISTRIBUTED_POLL_INTERVAL")
         ),
@@ -147,6 +148,12 @@ def _adapts(reader: SettingReader) -> bool:
     return _fixed_size(reader) is None and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
+def _sent_size(reader: SettingReader) -> int:
+    """Return the maximum number of requests in a batch that is sent."""
+    usual = LARGEST if _adapts(reader) else BATCH_SIZE
+    return _fixed_size(reader) or usual
+
+
 def _leases(mode: str, feed_url: str | None, reader: SettingReader) -> bool:
     """Return whether workers lease batches, where they reach the store."""
     if mode != "auto":
@@ -164,7 +171,8 @@ def _given_pull_only(reader: SettingReader) -> list[str]:
 def _read_scaling(reader: SettingReader) -> ScalingPolicy:
     """Return the allowed number of workers, and the terms that each gets."""
     terms = reader.values_for(WorkerRequest)
-    terms["batch_size"] = _fixed_size(reader) or (FAIR_SIZE if terms["fair"] else LEASED)
+    usual = FAIR_SIZE if terms["fair"] else LEASED
+    terms["batch_size"] = _fixed_size(reader) or usual
     return ScalingPolicy(most=reader.value("DISTRIBUTED_MAX_JOBS"), terms=WorkerRequest(**terms))
 
 
