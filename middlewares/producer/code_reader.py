@@ -21,7 +21,7 @@ _IN_PLACE = ("COPY", "DUP_TOP_TWO")
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeUse:
-    """What code does with attributes of its own object."""
+    """Says what code does with attributes of its own object."""
 
     read: frozenset[str]
     kept: frozenset[str]  #: set, or something is put into their values

@@ -100,7 +100,7 @@ class ConsumeProcess:
         )
         self._frontier = str(options.crawl)
         self._begun = time.monotonic()
-        self._started = False  #: nothing is refused any more
+        self._started = False  #: the workers are started: what fails now refuses nothing
 
     def _apply_own_settings(self) -> None:
         """Let the spider's own settings count, below those of -s, as Scrapy does.
@@ -337,7 +337,7 @@ async def _end_row(
 
 
 class ConsumeRun(Lifecycle):
-    """The consumption of a frontier that has begun."""
+    """Keeps workers running at a frontier whose consumption has begun."""
 
     def __init__(
         self,

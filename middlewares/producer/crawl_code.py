@@ -35,7 +35,7 @@ UNPACKED = "code"
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlCode:
-    """The code of a crawl, as far as it is settled before its start; by default it is today's."""
+    """Names the code of a crawl, as far as it is settled before its start; by default today's."""
 
     version: str | None = None  #: its name on the nodes; None: by content, or a new one
     egg: Egg | None = None  #: None: that of the working tree

@@ -51,7 +51,7 @@ PRODUCER = "producer"
 
 
 class NodeSources:
-    """The lists of nodes of one crawl.
+    """Reads the lists of nodes of one crawl.
 
     Entries of DISTRIBUTED_NODES, else DISTRIBUTED_TARGET_HOSTS, else scrapy.cfg, else the local
     nodes. The nodes that were added to the store join, unless DISTRIBUTED_NODES has only names and
@@ -290,7 +290,7 @@ def _program_of(command: str) -> str:
 
 @dataclass(kw_only=True)
 class CrawlNodes:
-    """The nodes of one crawl, which have its code."""
+    """Holds the nodes of one crawl, which have its code."""
 
     request: CrawlRequest  #: its options as the nodes allow
     repository: CrawlRepository

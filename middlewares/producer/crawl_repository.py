@@ -128,8 +128,9 @@ def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
 
 
 class CrawlRepository:
-    """One crawl's row (as it is when this process takes it up), shards, batches, counts and misses.
+    """Reads and writes one crawl's row, shards, batches, counts and misses.
 
+    `row` is as it is when this process takes it up.
     `counted` is called with the account of found requests, part by part, when the store has it.
     """
 

@@ -61,7 +61,7 @@ _PLACEHOLDER = "9081726354"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedProject:
-    """Where the project is, and what it is called on the nodes."""
+    """Says where the project is, and what it is called on the nodes."""
 
     root: Path  #: the folder of scrapy.cfg, or the current one
     state: Path  #: the state folder
@@ -72,7 +72,7 @@ class PreparedProject:
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlRequest:
-    """What a crawl was asked to be, before its store and its nodes are known."""
+    """Says what a crawl is asked to be, before its store and its nodes are known."""
 
     spider: str
     options: ProducerOptions
@@ -82,7 +82,7 @@ class CrawlRequest:
 
     @property
     def store(self) -> str:
-        """The store's URL or absolute path.
+        """Return the store's URL or absolute path.
 
         ConfigError if it stands in a variable that is not set.
         """

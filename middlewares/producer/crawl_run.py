@@ -239,7 +239,7 @@ def _own_counts(index: IndexWalk, own: OwnItems) -> dict[str, int]:
 
 
 class CrawlRun(Lifecycle):
-    """One crawl, from its first request to the merged file."""
+    """Runs one crawl, from its first request to the merged file."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class CrawlRun(Lifecycle):
 
     @property
     def enough(self) -> bool:
-        """Whether nothing more is to be found."""
+        """Return whether nothing more is to be found."""
         return bool(self._enough)
 
     def found_enough(self, why: str = FinishReason.LIMITED.value) -> None:

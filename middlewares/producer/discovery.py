@@ -49,7 +49,7 @@ class Capture(FrontierFeed):
 
     @cached_property
     def has_filter(self) -> bool:
-        """Whether a filter of duplicates of the project's own judges the requests."""
+        """Return whether a filter of duplicates of the project's own judges the requests."""
         return has_own_filter(self.crawler.settings)
 
     def _is_seen(self, request: Request) -> bool | None:
@@ -180,7 +180,7 @@ class OwnItems:
 
 @dataclass(kw_only=True)
 class ShardWalk:
-    """One shard as it is walked."""
+    """Tells how far one shard is walked."""
 
     shard: Shard
     pending: set[int] = field(default_factory=set)  #: numbers of index requests without a result
@@ -192,7 +192,7 @@ class ShardWalk:
 
 
 class IndexWalk:
-    """All walks of a producer."""
+    """Keeps account of all walks of a producer."""
 
     def __init__(self, shards: Sequence[Shard], template: ShardTemplate | None) -> None:
         self._template = template
@@ -212,7 +212,7 @@ class IndexWalk:
 
     @property
     def pages(self) -> int:
-        """How many index pages have come back to this process."""
+        """Return how many index pages have come back to this process."""
         return sum(walk.pages for walk in self.walks.values())
 
     def more(self, found: int, room: int | None) -> float | None:

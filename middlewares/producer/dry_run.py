@@ -129,7 +129,7 @@ def plan(
 
 
 class StoreFacts(NamedTuple):
-    """What the store knows, as far as a plan needs it."""
+    """Holds what the store knows, as far as a plan needs it."""
 
     throttle: dict[str, Any]  #: how many rules there are, and whether the crawl would heed them
     slots: dict[str, int]  #: base address of a node -> process slots that it has shown

@@ -41,7 +41,7 @@ _AT_DEFAULT: Mapping[str, Any] = {"store_empty": True, "indent": 0}
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlOutputs:
-    """Where the items of a crawl go at its end."""
+    """Says where the items of a crawl go at its end."""
 
     files: tuple[ItemOutput, ...] = ()  #: local, made of the parts' lines
     #: URI -> options, as in FEEDS
@@ -49,7 +49,7 @@ class CrawlOutputs:
 
     @property
     def typed(self) -> bool:
-        """Whether they need the items' classes and what JSON lacks.
+        """Return whether the outputs need the items' classes and what JSON lacks.
 
         CSV has the texts of such values.
         """
@@ -57,7 +57,7 @@ class CrawlOutputs:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The places, without what is secret."""
+        """Return the places, without what is secret."""
         files = [str(file.path) for file in self.files]
         return (*files, *map(shown, self.feeds))
 

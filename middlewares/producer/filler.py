@@ -50,7 +50,7 @@ LAST_PATIENCE = 60.0
 
 
 class FrontierWriter:
-    """What one producer has found and not written yet."""
+    """Holds what one producer has found until it is written."""
 
     def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
         self._producer = producer
@@ -109,7 +109,7 @@ class FrontierWriter:
 
 
 class Filler(LifecycleMiddleware["FillerRun"]):
-    """The spider middleware of a producer of a frontier."""
+    """Takes what a spider yields into a frontier: the spider middleware of its producer."""
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield what stays of the spider's own start; nothing without a way to the frontier."""
@@ -192,7 +192,7 @@ def _digest_of(args: Mapping[str, str]) -> str:
 
 
 class FillerRun(Lifecycle):
-    """The work of a process that fills a frontier."""
+    """Does the work of a process that fills a frontier."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ WORDS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """An exception, without the frames that it would keep alive."""
+    """Describes an exception without the frames that it would keep alive."""
 
     kind: str  #: the name of its class
     text: str
@@ -82,7 +82,7 @@ class Faults(logging.Handler):
 
 
 class Signals:
-    """Whether the process was asked to end."""
+    """Notices whether the process was asked to end."""
 
     came = False
 
@@ -126,7 +126,7 @@ def ending(reason: str, where: str) -> tuple[str, int]:
 
 
 class ExitCode:
-    """The code that this process ends with, once there is one to tell."""
+    """Lets this process end with a code, once there is one."""
 
     code = 0
     refusal = ""  #: why nothing was started, in words
@@ -153,7 +153,7 @@ exit_code = ExitCode()
 
 
 class TaskGroup:
-    """Tasks with names, one of each name at most; and others, whose end can be waited for.
+    """Runs tasks with names, one of each at most, and others, whose end can be waited for.
 
     `failed` is called with the first error of a task.
     """
@@ -207,7 +207,7 @@ WorkT = TypeVar("WorkT", bound="Lifecycle")
 
 
 class Lifecycle(ABC):
-    """The life of one process: a clock ticks beside its work, and it is closed once.
+    """Lives the life of one process: a clock ticks beside its work, and it is closed once.
 
     The clock ticks each `every` seconds.
 
@@ -256,7 +256,7 @@ class Lifecycle(ABC):
 
 
 class LifecycleMiddleware(Generic[WorkT]):
-    """A spider middleware that begins the work of its process, and closes it with the spider."""
+    """Begins the work of its process as a spider middleware, and closes it with the spider."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -267,7 +267,7 @@ class LifecycleMiddleware(Generic[WorkT]):
 
     @property
     def run(self) -> WorkT:
-        """The work of this process, once it has begun."""
+        """Return the work of this process, which must have begun."""
         assert self._run is not None, "only a process that has begun makes requests"
         return self._run
 

@@ -60,7 +60,7 @@ class FeedsNotStored(DistError):
 
 
 class WholeFileStorage(FileFeedStorage):
-    """A local file that gets its name when it is whole."""
+    """Stores a feed in a local file that gets its name when it is whole."""
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open a file that has no name yet, with what there is where items are appended."""
@@ -80,7 +80,7 @@ WholeFileStorage.__name__ = FileFeedStorage.__name__  # by which Scrapy counts i
 
 @dataclass
 class FeedHost:
-    """What exporters and storages need of a crawler, in a process without one."""
+    """Gives exporters and storages what they need of a crawler, in a process without one."""
 
     settings: BaseSettings
     spider: Spider
@@ -145,7 +145,7 @@ class _SignalsOfSome:
 
 
 class MergedFeeds:
-    """The feeds of a crawl, by URI, with their options as in FEEDS.
+    """Writes the feeds of a crawl, by URI, with their options as in FEEDS.
 
     Args:
         crawler: Scrapy's, or a `FeedHost`; it has the spider.

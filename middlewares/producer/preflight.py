@@ -46,7 +46,7 @@ NodeProbe: TypeAlias = NodeAnswer[Node, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The fleet at the start."""
+    """Describes the fleet at the start of a crawl."""
 
     probes: tuple[NodeProbe, ...]  #: what each node has answered
     #: the same nodes as the scheduler knows them; those that join later are added

@@ -40,7 +40,7 @@ DETAIL = "distributed_detail"
 
 @dataclass(kw_only=True)
 class Stage:
-    """Pages of one kind.
+    """Measures pages of one kind.
 
     The first one is fetched alone: it pays for imports, connections and robots.txt.
     """
@@ -74,7 +74,7 @@ class Stage:
 
 
 class Probe:
-    """The spider middleware of a process that probes."""
+    """Fetches a few pages in place of a crawl: the spider middleware of a probe."""
 
     last: ClassVar["Probe | None"] = None  #: that of this process
 

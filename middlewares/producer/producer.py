@@ -28,7 +28,7 @@ LOCAL = "distributed_local"
 
 
 class Producer(LifecycleMiddleware["CrawlRun"]):
-    """The spider middleware of a process that finds the requests of a crawl."""
+    """Finds the requests of a crawl: the spider middleware of its producer."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)

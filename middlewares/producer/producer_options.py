@@ -33,7 +33,10 @@ CMDLINE = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """The settings of a producer. Seconds and counts as in `docs/reference/settings.md`."""
+    """Holds the settings of a producer.
+
+    Seconds and counts are those of `docs/reference/settings.md`.
+    """
 
     crawl: str | None = None
     #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
@@ -76,24 +79,24 @@ class ProducerOptions:
 
     @property
     def batch_size(self) -> int:
-        """The maximum number of requests in a batch."""
+        """Return the maximum number of requests in a batch."""
         return self.scaling.terms.batch_size if self.leases else self.sent_size
 
     @property
     def sends(self) -> bool:
-        """Whether nodes whose workers do not reach the store are sent their batches."""
+        """Return whether nodes whose workers do not reach the store are sent their batches."""
         return not self.leases or (self.mode == "auto" and not self.only_leased)
 
     @property
     def why_reach(self) -> str:
-        """The settings by which workers need the store; empty when they can do without."""
+        """Return the settings by which workers need the store; empty when they can do without."""
         if not self.sends:
             return self.only_leased or "--pull, DISTRIBUTED_MODE"
         return "DISTRIBUTED_THROTTLE" if self.throttled else ""
 
     @property
     def sharded(self) -> bool:
-        """Whether the index pages are given, by a template or a file."""
+        """Return whether the index pages are given, by a template or a file."""
         return self.index is not None or self.start_urls_file is not None
 
 

@@ -27,7 +27,7 @@ LOG_EVERY = 10.0
 
 @dataclass(kw_only=True)
 class BaseReporter(ABC):
-    """What the status of a crawl and that of a consumed frontier have in common."""
+    """Reports what a crawl and a consumed frontier have in common."""
 
     repository: CrawlRepository
     scheduler: Scheduler

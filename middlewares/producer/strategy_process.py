@@ -164,7 +164,7 @@ class SeedsStopped(DistError):
 
 @dataclass(kw_only=True)
 class StrategyRunner:
-    """One process of a strategy.
+    """Runs one process of a strategy.
 
     `run` is to be called in one thread, which opens a connection of its own.
     """
@@ -341,7 +341,7 @@ class StrategyRunner:
 
 
 class StrategyThread:
-    """A strategy process in a thread of a process that has an event loop."""
+    """Runs a strategy process in a thread of a process that has an event loop."""
 
     def __init__(self, runner: StrategyRunner) -> None:
         self._runner = runner

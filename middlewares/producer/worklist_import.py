@@ -97,7 +97,7 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
 
 @dataclass(kw_only=True)
 class WorklistImport:
-    """The rows of a worklist on their way into a frontier, and what has become of them so far."""
+    """Brings the rows of a worklist into a frontier, and counts what has become of them so far."""
 
     producer: FrontierProducer
     read: RowReader
