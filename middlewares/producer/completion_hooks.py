@@ -80,12 +80,12 @@ def earlier_items(
     """
     counts: list[int] = []
     for row in rows:
-        if row.id == crawl or row.spider != spider or not _is_whole(row):
+        if row.id == crawl or row.spider != spider or row.state is not CrawlState.FINISHED:
             continue
         if dict(row.options.get("args") or {}) != dict(args):
             continue
         items = row.summary.get("items")
-        if isinstance(items, int):
+        if _is_whole(row) and isinstance(items, int):
             counts.append(int(items))
         if len(counts) == RUNS:
             break
@@ -93,9 +93,7 @@ def earlier_items(
 
 
 def _is_whole(row: Crawl) -> bool:
-    """Return whether a crawl has crawled all that its site has; a trial run says nothing of it."""
-    if row.state is not CrawlState.FINISHED:
-        return False
+    """Return whether a finished crawl has crawled all; a trial run says nothing of the site."""
     if row.summary.get("goal") or row.summary.get("closed_by"):
         return False
     for name in ("settings", "spider_settings"):

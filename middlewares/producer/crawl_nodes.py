@@ -73,10 +73,13 @@ class NodeSources:
 
         ConfigError if a list cannot be read, and could not be before.
         """
-        self._added = []
+        added = []
         for record in up_to_date(records, self._store, self._project.state):
-            if record.url:
-                self._added.append(config.with_netrc(Node.parse(record.url, name=record.name)))
+            if not record.url:
+                continue
+            node = Node.parse(record.url, name=record.name)
+            added.append(config.with_netrc(node))
+        self._added = added
         listed = self._read_named()
         if not self._names_only():
             listed += self._added

@@ -572,9 +572,9 @@ class CrawlRun(Lifecycle):
         unusual, too_few = await judge_items(options, repository, state.spec, delivered.items)
         self.reporter.warn(*unusual)
         self._tell_faults(too_few, self._start_fault)
+        is_empty = not (repository.counts["sealed"] or delivered.items)
         lost_requests = await repository.lost_requests()
         self.reporter.warn(*_warn_of_stray(state.stray_items), *_warn_of_lost(lost_requests))
-        is_empty = not (repository.counts["sealed"] or delivered.items)
         if too_few or (self._start_fault and is_empty):
             return 1
         if code:
