@@ -202,7 +202,7 @@ class CrawlStart:
         return capture
 
     async def refused(self, error: DistError) -> None:
-        """Give the crawl's row its end, and run the command of `DISTRIBUTED_ON_FINISH`."""
+        """Give the crawl's row its end, and notify `DISTRIBUTED_ON_FINISH`."""
         crawl = self._crawler.settings.get("DISTRIBUTED_CRAWL")
         if self._repository is not None:
             crawl = self._repository.id
