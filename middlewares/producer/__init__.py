@@ -1,1 +1,1 @@
-"""The producer half of a crawl: what the spider yields, and the process that finds, sends or lets lease, and waits."""
+"""Run the producer half of a crawl: find requests, send them or let workers lease, and wait."""

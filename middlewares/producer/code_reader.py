@@ -1,9 +1,9 @@
-"""What the code of a project's classes speaks of: names, and the attributes of a spider. Only read, never run."""
+"""Read which names and attributes the code of a project's classes uses; it is never run."""
 
 import dis
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -11,71 +11,83 @@ from ..spider_attributes import own_bases
 
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
-#: instructions that load a variable, that read an attribute, and that begin `x[key] += …`
-_VARIABLE, _READ, _IN_PLACE = (
-    ("LOAD_FAST", "LOAD_DEREF"),
-    ("LOAD_ATTR", "LOAD_METHOD"),
-    ("COPY", "DUP_TOP_TWO"),
-)
+#: instructions that load a variable
+_VARIABLE = ("LOAD_FAST", "LOAD_DEREF")
+#: instructions that read an attribute
+_READ = ("LOAD_ATTR", "LOAD_METHOD")
+#: instructions that begin `x[key] += …`
+_IN_PLACE = ("COPY", "DUP_TOP_TWO")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeUse:
-    """What code does with attributes of its own object."""
+    """Says what code does with attributes of its own object."""
 
     read: frozenset[str]
     kept: frozenset[str]  #: set, or something is put into their values
 
 
 def names_in(kind: type, package: str) -> set[str]:
-    """All names that the project's own code of this class uses: of functions, attributes and modules.
+    """Return all names that the project's own code of this class uses.
 
-    The functions of the project's package that it calls are its code as well.
+    These are names of functions, attributes and modules. The functions of the project's package
+    that it calls are its code as well.
     """
-    codes = chain.from_iterable(_codes_of(function) for function in _functions_of(kind, package))
-    return set(chain.from_iterable(code.co_names for code in codes))
+    names: set[str] = set()
+    for function in _functions_of(kind, package):
+        names |= _names_used_by(function)
+    return names
 
 
 def keeps_something(kind: type) -> bool:
-    """Whether the code of this class puts something into a container."""
-    stores = (
-        step.opname == "STORE_SUBSCR"
-        for code in _codes(kind)
-        for step in dis.get_instructions(code)
-    )
-    names = chain.from_iterable(code.co_names for code in _codes(kind))
-    return not KEEPS.isdisjoint(names) or any(stores)
+    """Return whether the code of this class puts something into a container."""
+    for member in _members(kind):
+        for code in _codes_of(member):
+            if not KEEPS.isdisjoint(code.co_names):
+                return True
+            if any(step.opname == "STORE_SUBSCR" for step in dis.get_instructions(code)):
+                return True
+    return False
 
 
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
-    """What these methods of the class, and those that they call on their object, do with its attributes."""
-    read, kept = set[str](), set[str]()
-    seen, waiting = set[str](), [*methods]
+    """Return what methods of a class do with attributes of their object.
+
+    The methods that they call on their object are followed.
+    """
+    read: set[str] = set()
+    kept: set[str] = set()
+    seen: set[str] = set()
+    waiting = list(methods)
     while waiting:
-        name = waiting.pop()
-        if name in seen:
+        method = waiting.pop()
+        if method in seen:
             continue
-        seen.add(name)
-        for code in _codes_named(kind, name):
-            used = _use(code)
+        seen.add(method)
+        for code in _codes_named(kind, method):
+            used = _use_in(code)
             read |= used.read
             kept |= used.kept
-        waiting += [one for one in read if callable(getattr(kind, one, None))]
+        waiting += [name for name in read if callable(getattr(kind, name, None))]
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
 
 
 def _codes_named(kind: type, name: str) -> Iterator[CodeType]:
-    """The code of a method, and of those of base classes that it calls by its own name."""
+    """Yield the code of a method, and of those of base classes that it calls by its own name."""
     defined = [vars(base)[name] for base in own_bases(kind) if name in vars(base)]
     for member in defined or [getattr(kind, name, None)]:
-        codes = list(_codes_of(member))
-        yield from codes
-        if not any(name in code.co_names for code in codes):
+        calls_next = False
+        for code in _codes_of(member):
+            yield code
+            calls_next |= name in code.co_names
+        if not calls_next:
             return
 
 
-def _use(code: CodeType) -> AttributeUse:
-    read, kept = set[str](), set[str]()
+def _use_in(code: CodeType) -> AttributeUse:
+    """Return what a code object does with attributes of `self`."""
+    read: set[str] = set()
+    kept: set[str] = set()
     steps = list(dis.get_instructions(code))
     for at, (before, step) in enumerate(pairwise(steps), 1):
         if not before.opname.startswith(_VARIABLE) or not _is_self(before.argval):
@@ -90,60 +102,67 @@ def _use(code: CodeType) -> AttributeUse:
 
 
 def _is_self(variable: Any) -> bool:
-    """Whether a variable that is loaded last is `self`: newer versions of Python load two at once."""
+    """Return whether the variable that is loaded last is `self`: newer Pythons load two at once."""
     return variable == "self" or (isinstance(variable, tuple) and variable[-1] == "self")
 
 
 def _is_kept(following: list[dis.Instruction]) -> bool:
-    """Whether what follows the reading of an attribute puts something into its value."""
-    is_call = bool(following) and following[0].opname in _READ and following[0].argval in KEEPS
-    return is_call or any(step.opname in ("STORE_SUBSCR", *_IN_PLACE) for step in following[1:])
-
-
-def _codes(kind: type) -> Iterator[CodeType]:
-    return chain.from_iterable(map(_codes_of, _members(kind)))
+    """Return whether what follows the reading of an attribute puts something into its value."""
+    if not following:
+        return False
+    first, *others = following
+    if first.opname in _READ and first.argval in KEEPS:
+        return True
+    return any(step.opname in ("STORE_SUBSCR", *_IN_PLACE) for step in others)
 
 
 def _members(kind: type) -> Iterator[Any]:
-    return chain.from_iterable(vars(base).values() for base in own_bases(kind))
+    for base in own_bases(kind):
+        yield from vars(base).values()
 
 
 def _functions_of(kind: type, package: str) -> list[FunctionType]:
-    """The methods of a class, and the functions of this package that they call, directly or not."""
-    waiting = [one for member in _members(kind) if (one := _function(member))]
+    """Return the methods of a class, and the package's functions that they call at any depth."""
+    methods = map(_function_in, _members(kind))
+    waiting = [method for method in methods if method is not None]
     found = dict.fromkeys(waiting)
     while waiting:
-        called = [
-            one
-            for one in _called_by(waiting.pop())
-            if one not in found and top_package(one) == package
-        ]
-        found |= dict.fromkeys(called)
-        waiting += called
+        for function in _called_by(waiting.pop()):
+            if function not in found and top_package(function) == package:
+                found[function] = None
+                waiting.append(function)
     return list(found)
 
 
 def _called_by(function: FunctionType) -> Iterator[FunctionType]:
-    """The functions of modules that a function names."""
-    for name in set(chain.from_iterable(code.co_names for code in _codes_of(function))):
-        one = function.__globals__.get(name)
-        if isinstance(one, FunctionType):
-            yield one
+    """Yield the functions of modules that a function names."""
+    for name in _names_used_by(function):
+        called = function.__globals__.get(name)
+        if isinstance(called, FunctionType):
+            yield called
+
+
+def _names_used_by(function: FunctionType) -> set[str]:
+    names: set[str] = set()
+    for code in _codes_of(function):
+        names.update(code.co_names)
+    return names
 
 
 def top_package(defined: type | FunctionType) -> str:
-    """The name of the package in which a class or function is defined, without those below it."""
+    """Return the topmost package in which a class or function is defined, by name."""
     return (defined.__module__ or "").partition(".")[0]
 
 
-def _function(member: Any) -> FunctionType | None:
+def _function_in(member: Any) -> FunctionType | None:
+    """Return the function in a method or property, if it has one."""
     function = getattr(member, "__func__", getattr(member, "fget", member))
     return function if isinstance(function, FunctionType) else None
 
 
 def _codes_of(member: Any) -> Iterator[CodeType]:
-    """The code of a function or method, and of all that is defined inside of it."""
-    function = _function(member)
+    """Yield the code of a function or method, and of all that is defined inside of it."""
+    function = _function_in(member)
     if function is not None:
         yield from _with_inner(function.__code__)
         if hasattr(function, "__wrapped__"):

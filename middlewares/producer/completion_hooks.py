@@ -1,4 +1,4 @@
-"""What follows when a crawl ends: its number of items is judged, and `DISTRIBUTED_ON_FINISH` is notified."""
+"""Judge the number of a finished crawl's items, and notify `DISTRIBUTED_ON_FINISH`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -25,31 +25,40 @@ RUNS = 20
 RUNS_NEEDED = 3
 #: items are unusually few below the median minus this many scaled median absolute deviations …
 DEVIATIONS = 3.0
+#: makes of a median absolute deviation the standard deviation of a normal distribution
 _SCALE = 1.4826
-#: … and below this fraction of the median, so that a site that never changes raises no alarm over one item
+#: … and below this fraction of the median, so that a site that never changes raises no alarm over
+#: one item
 PART = 0.8
 
 
 def hook_of(on_finish: str) -> EventHook:
-    """What is notified at the end, by the value of DISTRIBUTED_ON_FINISH."""
+    """Return what is notified at the end, by the value of DISTRIBUTED_ON_FINISH."""
     return EventHook(
         target=on_finish, option="--on-finish (DISTRIBUTED_ON_FINISH)", event="the end of the crawl"
     )
 
 
 def read_on_finish(settings: BaseSettings) -> str:
-    """The command to run or the http(s) URL to notify at the end, empty for none; ConfigError if it can be neither."""
+    """Return the command to run or the http(s) URL to notify at the end, empty for none.
+
+    ConfigError if the setting can be neither.
+    """
     on_finish: str = SettingReader(settings).value("DISTRIBUTED_ON_FINISH") or ""
     hook_of(on_finish).check()
     return on_finish
 
 
 def environment(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables for an --on-finish command, which gets the summary on its standard input."""
+    """Return the environment variables for an --on-finish command.
+
+    It gets the summary on its standard input, too.
+    """
     usual = {"crawl": "", "spider": "", "state": "", "exit_code": 0, "items": 0}
-    return {
-        f"SDIST_{name.upper()}": str(document.get(name) or value) for name, value in usual.items()
-    }
+    variables = {}
+    for name, default in usual.items():
+        variables[f"SDIST_{name.upper()}"] = str(document.get(name) or default)
+    return variables
 
 
 def too_few(items: int, least: int) -> str:
@@ -57,52 +66,62 @@ def too_few(items: int, least: int) -> str:
     if items >= least:
         return ""
     return (
-        f"The crawl has {counted(items, 'item')}, and at least {least:,} were asked for (--min-items,"
-        f" DISTRIBUTED_MIN_ITEMS)."
+        f"The crawl has {counted(items, 'item')}, and at least {least:,} were asked for"
+        " (--min-items, DISTRIBUTED_MIN_ITEMS)."
     )
 
 
 def earlier_items(
     crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str
 ) -> list[int]:
-    """Item counts of the last finished crawls of this spider with the same arguments, except this crawl, newest first.
+    """Return the item counts of the last finished crawls like this one, newest first.
 
-    `rows` are all crawls, newest first.
+    They are of the same spider with the same arguments. `rows` are all crawls, newest first.
     """
-    like = (
-        row
-        for row in rows
-        if row.id != crawl
-        and row.spider == spider
-        and row.state is CrawlState.FINISHED
-        and dict(row.options.get("args") or {}) == dict(args)
-        and not (row.summary.get("goal") or row.summary.get("closed_by"))
-        and not any(  # a trial run says nothing of the site
-            str((row.options.get(name) or {}).get("DISTRIBUTED_LIMIT") or "0") != "0"
-            for name in ("settings", "spider_settings")
-        )
-    )
-    return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][
-        :RUNS
-    ]
+    counts: list[int] = []
+    for row in rows:
+        if row.id == crawl or row.spider != spider or row.state is not CrawlState.FINISHED:
+            continue
+        if dict(row.options.get("args") or {}) != dict(args):
+            continue
+        items = row.summary.get("items")
+        if _is_whole(row) and isinstance(items, int):
+            counts.append(int(items))
+        if len(counts) == RUNS:
+            break
+    return counts
+
+
+def _is_whole(row: Crawl) -> bool:
+    """Return whether a finished crawl has crawled all; a trial run says nothing of the site."""
+    if row.summary.get("goal") or row.summary.get("closed_by"):
+        return False
+    for name in ("settings", "spider_settings"):
+        settings = row.options.get(name) or {}
+        if str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0":
+            return False
+    return True
 
 
 def unusual(items: int, earlier: Sequence[int]) -> str:
-    """Return a warning if there are unusually few items; "" if not, or with too few comparable earlier crawls."""
+    """Return a warning if there are unusually few items.
+
+    Empty if not, or with too few comparable earlier crawls.
+    """
     if len(earlier) < RUNS_NEEDED:
         return ""
     usual = median(earlier)
-    spread = median(abs(one - usual) for one in earlier) * _SCALE
+    spread = median(abs(count - usual) for count in earlier) * _SCALE
     if items >= usual - DEVIATIONS * spread or items >= PART * usual:
         return ""
     return (
-        f"{counted(items, 'item')} {UNUSUAL}: the median of the last {len(earlier)} crawls of this spider is"
-        f" {usual:,.0f}."
+        f"{counted(items, 'item')} {UNUSUAL}: the median of the last {len(earlier)} crawls of this"
+        f" spider is {usual:,.0f}."
     )
 
 
 def refusal(crawl: str | None, spider: str, error: DistError) -> dict[str, Any]:
-    """The summary of a crawl that was refused before there was anything to sum up."""
+    """Return the summary of a crawl that was refused before there was anything to sum up."""
     return {
         "schema": SCHEMA,
         "crawl": crawl or "",
@@ -117,14 +136,19 @@ def refusal(crawl: str | None, spider: str, error: DistError) -> dict[str, Any]:
 async def judge_items(
     options: ProducerOptions, repository: CrawlRepository, spec: JobRequest, items: int
 ) -> tuple[list[str], str]:
-    """Warnings of an unusual number of items, and why it is too small, if it is."""
-    if options.limit:  # it says nothing of the site
-        return [], too_few(items, options.min_items)
-    crawls = await repository.thread(repository.thread.store.crawls)
-    warning = unusual(items, earlier_items(repository.id, spec.args, crawls, spec.spider))
-    return [warning] if warning else [], too_few(items, options.min_items)
+    """Return warnings of an unusual number of items, and why it is too small, if it is."""
+    warnings: list[str] = []
+    if not options.limit:  # a limited crawl says nothing of the site
+        crawls = await repository.thread(repository.thread.store.crawls)
+        warning = unusual(items, earlier_items(repository.id, spec.args, crawls, spec.spider))
+        if warning:
+            warnings.append(warning)
+    return warnings, too_few(items, options.min_items)
 
 
 def tell(on_finish: str, document: Mapping[str, Any]) -> str:
-    """Notify DISTRIBUTED_ON_FINISH, if it is set, of the end that this summary describes; gives what went wrong."""
+    """Notify DISTRIBUTED_ON_FINISH, if it is set, of the end that this summary describes.
+
+    Returns what went wrong, empty if nothing did.
+    """
     return hook_of(on_finish).notify(document, environment(document))

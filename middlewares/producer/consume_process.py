@@ -1,7 +1,8 @@
-"""The process behind `sdist frontier consume`: it keeps workers running at one frontier, and brings home what they did.
+"""Keep workers running at one frontier, and bring home what they did (`sdist frontier consume`).
 
-The rules it keeps: one process at a time does so at a frontier; nothing is started before the checks are through; the
-next process takes up what this one leaves behind (workers, parts on their way).
+The rules it keeps: one process at a time does so at a frontier; nothing is started before the
+checks are through; the next process takes up what this one leaves behind (workers, parts on their
+way).
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
-from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.frontier.backlog import UNFAIR, Backlog
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import OutputNotWritten, is_elsewhere
@@ -31,6 +34,7 @@ from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
+from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
 
@@ -50,15 +54,17 @@ from .status_reporter import FrontierReporter
 from .strategy_process import StrategyRunner, StrategyThread
 
 logger = logging.getLogger(__name__)
+#: the warning of a frontier whose pages gave no item
 NO_ITEMS = (
-    "not one page gave an item. Pages of URLs that were added without a callback go to parse(), unless the settings"
-    " name a target: `sdist frontier add --spider-callback NAME`, or DISTRIBUTED_TARGET_CALLBACKS"
+    "not one page gave an item. Pages of URLs that were added without a callback go to parse(),"
+    " unless the settings name a target: `sdist frontier add --spider-callback NAME`, or"
+    " DISTRIBUTED_TARGET_CALLBACKS"
 )
 
 
 @dataclass(kw_only=True)
 class ConsumeProcess:
-    """Starts the consumption of a frontier, which is DISTRIBUTED_CRAWL, as a user has asked for it."""
+    """Starts the consumption of a frontier as a user has asked for it: of DISTRIBUTED_CRAWL."""
 
     settings: Settings
     spider: str
@@ -67,10 +73,8 @@ class ConsumeProcess:
     given: Mapping[str, str] = field(default_factory=dict)  #: of -s
     merge: bool = True  #: whether it stays for the items
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
-    before: tuple[int | None, str] = (
-        None,
-        "",
-    )  #: the process and machine that the row named when it was looked at
+    #: the process and machine that the row named when it was looked at
+    before: tuple[int | None, str] = (None, "")
     strategy: StrategyRunner | None = None  #: decides beside the workers what is requested
     command: str  #: takes up again what this process leaves
     show: Callable[[dict[str, Any]], None] = lambda _: None  #: is given the summary now and then
@@ -80,11 +84,12 @@ class ConsumeProcess:
         check_args(self.args)
         self._apply_own_settings()
         options = read_options(self.settings)
-        if not self.rows and self.scaling.prefix and (fair := options.scaling.terms.fair) != UNFAIR:
+        fair = options.scaling.terms.fair
+        if not self.rows and self.scaling.prefix and fair != UNFAIR:
             raise ConfigError(
-                f"Workers that share slots fairly ({fair}: --fair, DISTRIBUTED_FAIR) take from all of them, and"
-                f" --prefix {self.scaling.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=`"
-                " takes back what the project's settings say."
+                f"Workers that share slots fairly ({fair}: --fair, DISTRIBUTED_FAIR) take from all"
+                f" of them, and --prefix {self.scaling.prefix} binds each to one. Leave out one of"
+                " the two; `-s DISTRIBUTED_FAIR=` takes back what the project's settings say."
             )
         self._request = CrawlRequest(
             spider=self.spider,
@@ -93,56 +98,43 @@ class ConsumeProcess:
             args=self.args,
             given=self.given,
         )
-        self._begun, self._started = time.monotonic(), False
+        self._frontier = str(options.crawl)
+        self._begun = time.monotonic()
+        self._started = False  #: the workers are started: what fails now refuses nothing
 
     def _apply_own_settings(self) -> None:
-        """Let the spider's own settings count, below those of -s, as Scrapy does; `run` tells where there is none."""
+        """Let the spider's own settings count, below those of -s, as Scrapy does.
+
+        Where there is no such spider, `run` tells.
+        """
         with suppress(DistError):
             check_known(self.settings, self.spider).update_settings(self.settings)
 
     async def run(self) -> int:
-        """Do it, and tell DISTRIBUTED_ON_FINISH how it ended; the exit code. DistError if nothing was started."""
+        """Consume the frontier, and notify DISTRIBUTED_ON_FINISH of the end; return the exit code.
+
+        DistError if nothing was started.
+        """
         on_finish = read_on_finish(self.settings)
         try:
-            document = await self._run()
+            document = await self._consume()
         except DistError as error:
-            state = (CrawlState.STOPPED if self._started else CrawlState.REFUSED).value
-            document = {**refusal(self._request.options.crawl, self.spider, error), "state": state}
-            await self._tell(on_finish, document)
+            state = CrawlState.STOPPED if self._started else CrawlState.REFUSED
+            document = refusal(self._request.options.crawl, self.spider, error)
+            document["state"] = state.value
+            await _notify(on_finish, document)
             raise
-        await self._tell(on_finish, document)
+        await _notify(on_finish, document)
         return int(document["exit_code"])
 
-    async def _tell(self, on_finish: str, document: Mapping[str, Any]) -> None:
-        if wrong := await asyncio.to_thread(tell, on_finish, document):
-            logger.warning("%s", wrong)
-
-    async def _run(self) -> dict[str, Any]:
-        """The summary at the end."""
+    async def _consume(self) -> dict[str, Any]:
+        """Consume the frontier, and return the summary at the end."""
         kind = check_known(self.settings, self.spider)
         check_spider(kind, self.settings)
-        thread, sender = open_thread(self._request), ThreadTransport()
+        thread = open_thread(self._request)
+        sender = ThreadTransport()
         try:
-            frontier = str(self._request.options.crawl)
-            crawler = None if self.rows else job_crawler(kind, self.settings, self.args)
-            if crawler is not None:
-                key, prefix = state_key(self._request.project.state), self.scaling.prefix
-                await thread(
-                    check_callbacks, thread.store, frontier, crawler, key=key, prefix=prefix
-                )
-            if not await thread(
-                thread.store.claim,
-                frontier,
-                pid=os.getpid(),
-                host=gethostname(),
-                before=self.before,
-            ):
-                raise _taken(frontier)
-            repository = CrawlRepository(
-                thread, await find_row(thread, self._request), self._request
-            )
-            await repository.take_up()
-            await thread(thread.store.want, repository.id, "")
+            repository = await self._claim(thread, kind)
             try:
                 work = await self._begin(repository, sender)
             except BaseException as error:
@@ -150,17 +142,46 @@ class ConsumeProcess:
                 raise
             self._started = True
             code = await work.keep()
-            document = {**told(await thread(thread.store.crawl, frontier)), "exit_code": code}
+            row = await thread(thread.store.crawl, self._frontier)
+            document = {**told(row), "exit_code": code}
             if self.strategy is not None:
-                document["strategy"] = (
-                    await thread(thread.store.strategy_backlog, frontier)
-                ).to_document()
+                backlog = await thread(thread.store.strategy_backlog, self._frontier)
+                document["strategy"] = backlog.to_document()
             return document
         finally:
             sender.close()
             thread.close()
 
+    async def _claim(self, thread: StoreThread, kind: type[Spider]) -> CrawlRepository:
+        """Make this process the one that consumes the frontier; ConfigError if another one does."""
+        frontier = self._frontier
+        crawler = None if self.rows else job_crawler(kind, self.settings, self.args)
+        if crawler is not None:
+            await thread(
+                check_callbacks,
+                thread.store,
+                frontier,
+                crawler,
+                key=state_key(self._request.project.state),
+                prefix=self.scaling.prefix,
+            )
+        is_claimed = await thread(
+            thread.store.claim,
+            frontier,
+            pid=os.getpid(),
+            host=gethostname(),
+            before=self.before,
+        )
+        if not is_claimed:
+            raise _in_use(frontier)
+        row = await find_row(thread, self._request)
+        repository = CrawlRepository(thread, row, self._request)
+        await repository.take_up()
+        await thread(thread.store.want, repository.id, "")
+        return repository
+
     async def _begin(self, repository: CrawlRepository, sender: AsyncSender) -> ConsumeRun:
+        """Start the workers, or take up those that there are."""
         self._listen()
         settings = self.settings
         if not self.rows:
@@ -168,7 +189,7 @@ class ConsumeProcess:
             check_parts(settings)
         nodes = await CrawlNodes.prepare(self._request, repository)
         outputs = repository.outputs(settings) if self.merge else CrawlOutputs()
-        host = self._host(outputs)
+        host = self._feed_host(outputs)
         spec = await nodes.job_request(settings, rows=self.rows, typed=outputs.typed)
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
@@ -182,14 +203,10 @@ class ConsumeProcess:
             *complaints(settings, self._request.args),
             *endangered,
             *nodes.prepared.warnings,
+            *self._output_warnings(away),
         ]
         if away:
-            warnings.append(f"no file of all items is written: {away}")
             outputs = CrawlOutputs()
-        if settings.getdict("FEEDS") and not self.rows:
-            warnings.append(
-                "FEEDS: nothing is written there; -o FILE names the file of a frontier's items."
-            )
         snapshot = Snapshot(
             scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings
         )
@@ -213,22 +230,40 @@ class ConsumeProcess:
             scheduler.start()
         return run
 
-    def _host(self, outputs: CrawlOutputs) -> FeedHost | None:
-        """What Scrapy's exporter is given in place of a crawler, if it is needed; ConfigError if it cannot work."""
+    def _output_warnings(self, away: str) -> list[str]:
+        """Warn of output that is not written; `away`: why parts cannot be merged."""
+        warnings = []
+        if away:
+            warnings.append(f"no file of all items is written: {away}")
+        if self.settings.getdict("FEEDS") and not self.rows:
+            warnings.append(
+                "FEEDS: nothing is written there; -o FILE names the file of a frontier's items."
+            )
+        return warnings
+
+    def _feed_host(self, outputs: CrawlOutputs) -> FeedHost | None:
+        """Return what Scrapy's exporter is given in place of a crawler, if it is needed.
+
+        ConfigError if the exporter cannot work.
+        """
         if not outputs.feeds:
             return None
         away = [shown(uri) for uri in outputs.feeds if is_elsewhere(uri)]
         if away:
             raise ConfigError(
-                f"The items of a frontier are written to files of this machine, and {', '.join(away)} is none. Name a"
-                " file with -o, or deliver parts there as they come: --deliver."
+                "The items of a frontier are written to files of this machine, and"
+                f" {', '.join(away)} is none. Name a file with -o, or deliver parts there as they"
+                " come: --deliver."
             )
         host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
         MergedFeeds(host, outputs.feeds)
         return host
 
     def package(self) -> str:
-        """The project's package, whose modules have the classes of items; empty if the spider cannot be imported."""
+        """Return the project's package, whose modules have the classes of items.
+
+        It is empty if the spider cannot be imported.
+        """
         try:
             return package_of(check_known(self.settings, self.spider))
         except DistError as error:
@@ -239,6 +274,7 @@ class ConsumeProcess:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
 
         def signalled() -> None:
+            """End in good order; at the second signal at once."""
             if self.interrupted.is_set():
                 os._exit(INTERRUPTED)
             self.interrupted.set()
@@ -247,30 +283,44 @@ class ConsumeProcess:
             asyncio.get_running_loop().add_signal_handler(number, signalled)
 
 
-def _taken(frontier: str) -> ConfigError:
+async def _notify(on_finish: str, document: Mapping[str, Any]) -> None:
+    """Notify DISTRIBUTED_ON_FINISH, if it is set, and log what goes wrong."""
+    wrong = await asyncio.to_thread(tell, on_finish, document)
+    if wrong:
+        logger.warning("%s", wrong)
+
+
+def _in_use(frontier: str) -> ConfigError:
+    """Return the error of a frontier that another process consumes."""
     return ConfigError(
-        f"Another process keeps the workers of the frontier {frontier} running now, and two would start too many."
-        f" `sdist status {frontier}` says which one; stop it first, or let it do the work."
+        f"Another process keeps the workers of the frontier {frontier} running now, and two would"
+        f" start too many. `sdist status {frontier}` says which one; stop it first, or let it do"
+        " the work."
     )
 
 
 async def _check_mine(repository: CrawlRepository) -> None:
     """Raise ConfigError if the frontier is another process's by now."""
     if not await repository.is_mine():
-        raise _taken(repository.id)
+        raise _in_use(repository.id)
 
 
 async def _parts_away(repository: CrawlRepository) -> str:
-    """Why the parts cannot be merged: some came home to another machine; empty if all are here."""
-    parts = [repository.parts / one.part for one in await repository.accepted() if one.part]
-    away = await asyncio.to_thread(lambda: sum(not part.is_file() for part in parts))
+    """Say why the parts cannot be merged: some are on another machine. Empty if all are here."""
+    accepted = await repository.accepted()
+    parts = [repository.parts / attempt.part for attempt in accepted if attempt.part]
+    away = await asyncio.to_thread(_count_missing, parts)
     if not away:
         return ""
     return (
-        f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}: they came home to"
-        " the machine where it was worked on before. Consume it there, or bring that folder here; or leave out -o,"
-        " and merge them later."
+        f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}:"
+        " they came home to the machine where it was worked on before. Consume it there, or bring"
+        " that folder here; or leave out -o, and merge them later."
     )
+
+
+def _count_missing(parts: Iterable[Path]) -> int:
+    return sum(not part.is_file() for part in parts)
 
 
 async def _end_row(
@@ -280,14 +330,14 @@ async def _end_row(
     message: str,
     document: dict[str, Any] | None = None,
 ) -> None:
-    """This process keeps no workers running any more; another one's row stays as it is."""
+    """Write down that this process keeps no workers running; another one's row stays as it is."""
     with suppress(DistError):
         if await repository.is_mine():
             await repository.end(state, code=code, message=message, summary=document)
 
 
 class ConsumeRun(Lifecycle):
-    """The consumption of a frontier that has begun."""
+    """Keeps workers running at a frontier whose consumption has begun."""
 
     def __init__(
         self,
@@ -298,18 +348,22 @@ class ConsumeRun(Lifecycle):
         host: FeedHost | None,
     ) -> None:
         super().__init__()
-        self._wanted, self._nodes = wanted, nodes
-        self._reporter, self._repository, self._scheduler = (
-            reporter,
-            reporter.repository,
-            reporter.scheduler,
-        )
-        self._outputs, self._host, self._interrupted = outputs, host, wanted.interrupted
-        self._failure = asyncio.Event()
+        self._wanted = wanted
+        self._nodes = nodes
+        self._reporter = reporter
+        self._repository = reporter.repository
+        self._scheduler = reporter.scheduler
+        self._outputs = outputs
+        self._host = host  #: stands for a crawler, where Scrapy's exporter writes files
+        self._interrupted = wanted.interrupted  #: by Ctrl-C or `sdist cancel`
+        self._failure = asyncio.Event()  #: a task of this run has failed
         self.strategy: StrategyThread | None = None
 
     async def keep(self) -> int:
-        """Keep workers running until nothing is left to do, they cannot go on, or Ctrl-C; the exit code."""
+        """Keep workers running until nothing is left to do, they cannot go on, or Ctrl-C.
+
+        Returns the exit code.
+        """
         self.run_clock()
         if self.strategy is not None:
             self.strategy.start()
@@ -333,6 +387,7 @@ class ConsumeRun(Lifecycle):
             raise
 
     async def tick(self) -> None:
+        """Obey the users' commands, and write the status down; ConfigError if the row is lost."""
         await _check_mine(self._repository)
         wanted = await self._repository.wanted()
         if wanted == "cancel":
@@ -342,6 +397,7 @@ class ConsumeRun(Lifecycle):
         await self._reporter.tell(self._repository.state)
 
     def failed(self, error: BaseException) -> None:
+        """Note that a task failed, and end the run."""
         self._failure.set()  # `keep` raises it
 
     async def finish(self, reason: str) -> None:
@@ -364,17 +420,20 @@ class ConsumeRun(Lifecycle):
             try:
                 return await self._good_end()
             except (FeedsNotStored, OutputNotWritten) as error:
-                message = f"{error} All else is done; the same command writes them: {self._wanted.command}"
+                message = (
+                    f"{error} All else is done; the same command writes them:"
+                    f" {self._wanted.command}"
+                )
                 return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         limit = self._wanted.scaling.max_time
         time_up = limit and not scheduler.failed and time.monotonic() - self._reporter.begun > limit
-        return await self._stop(
-            scheduler.state.stopped, TIME_UP if time_up else scheduler.stop_code
-        )
+        code = TIME_UP if time_up else scheduler.stop_code
+        return await self._stop(scheduler.state.stopped, code)
 
     async def _good_end(self) -> int:
-        """Nothing is left to do here: merge what came home, if that was asked for."""
-        repository, reporter = self._repository, self._reporter
+        """Merge what came home, if that was asked for: nothing is left to do here."""
+        repository = self._repository
+        reporter = self._reporter
         backlog = await repository.thread(repository.thread.store.backlog, repository.id)
         if self._wanted.scaling.every == 0 and not backlog.drained:
             return await self._stop("The workers are started", 0)
@@ -382,8 +441,12 @@ class ConsumeRun(Lifecycle):
         await self._scheduler.make_parts_whole()
         await self._scheduler.stop("")
         await reporter.tell(CrawlState.COLLECTING)
-        if undelivered := await reporter.published([]):
-            message = f"{undelivered} All else is done; the same command delivers them: {self._wanted.command}"
+        undelivered = await reporter.published([])
+        if undelivered:
+            message = (
+                f"{undelivered} All else is done; the same command delivers them:"
+                f" {self._wanted.command}"
+            )
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
         package = self._wanted.package() if self._outputs.typed else ""
@@ -401,46 +464,53 @@ class ConsumeRun(Lifecycle):
         logins = login_pages(accepted)
         reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted)), *logins)
         if self._scheduler.incomplete:
-            left = (
-                "All that it left here is done. Start it again, it goes on in its place; and then"
+            message = (
+                f"{self._scheduler.state.stopped} All that it left here is done. Start it again, it"
+                f" goes on in its place; and then: {self._wanted.command}"
             )
-            why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"
-            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
-        summary = reporter.summary(CrawlState.FINISHED)
-        if summary["requests"]["done"] and not (
-            summary["items"] or self._wanted.rows or self._wanted.strategy
-        ):
-            reporter.warn(NO_ITEMS)
-        code = exit_code(summary, max_failed=self._nodes.request.options.max_failed)
-        code = code or (PARTIAL if delivered.lost or logins else 0)
-        if goal := self._scheduler.state.goal:
-            reached = in_words(goal, self._scheduler.state.spec.goals[goal])
-            left = (
-                f"{counted(backlog.waiting_requests, 'request waits', 'requests wait')} in"
-                f" {counted(backlog.waiting, 'batch', 'batches')}"
-            )
-            return await self._let_go(
-                CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}."
-            )
+            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, message)
+        code = self._judge(has_losses=bool(delivered.lost or logins))
+        if self._scheduler.state.goal:
+            return await self._let_go(CrawlState.STOPPED, code, self._describe_goal(backlog))
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
         prefix = self._wanted.scaling.prefix
-        return await self._let_go(
-            CrawlState.STOPPED, code, f"Nothing is left in the slots {prefix}*, and others wait."
-        )
+        message = f"Nothing is left in the slots {prefix}*, and others wait."
+        return await self._let_go(CrawlState.STOPPED, code, message)
+
+    def _judge(self, *, has_losses: bool) -> int:
+        """Return the exit code of the work that is done, with a warning if it gave no item."""
+        summary = self._reporter.summary(CrawlState.FINISHED)
+        may_lack_items = self._wanted.rows or self._wanted.strategy
+        if summary["requests"]["done"] and not summary["items"] and not may_lack_items:
+            self._reporter.warn(NO_ITEMS)
+        code = exit_code(summary, max_failed=self._nodes.request.options.max_failed)
+        if not code and has_losses:
+            return PARTIAL
+        return code
+
+    def _describe_goal(self, backlog: Backlog) -> str:
+        """Say which goal is reached, and what is left."""
+        state = self._scheduler.state
+        reached = in_words(state.goal, state.spec.goals[state.goal])
+        requests = counted(backlog.waiting_requests, "request waits", "requests wait")
+        batches = counted(backlog.waiting, "batch", "batches")
+        return f"A goal is reached: {reached}. {requests} in {batches}."
 
     async def _stop(self, why: str, code: int) -> int:
         """Leave before the end of the frontier's work."""
         await self._scheduler.stop(why)
-        return await self._let_go(
-            CrawlState.STOPPED, code, f"{why.rstrip('.')}. {self._how_to_go_on()}"
-        )
+        message = f"{why.rstrip('.')}. {self._how_to_go_on()}"
+        return await self._let_go(CrawlState.STOPPED, code, message)
 
     def _how_to_go_on(self) -> str:
-        what = "Jobs that run go on by themselves; the same command takes them up again, and brings their items home"
-        return f"{what}: {self._wanted.command}"
+        return (
+            "Jobs that run go on by themselves; the same command takes them up again, and brings"
+            f" their items home: {self._wanted.command}"
+        )
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
+        """Give the frontier's row its end, and return the exit code."""
         await self.stop_clock()
         self._reporter.snapshot.message = message
         await _end_row(self._repository, state, code, message, self._reporter.summary(state))

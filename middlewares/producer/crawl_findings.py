@@ -1,4 +1,7 @@
-"""What differs from `scrapy crawl` and shows only while a crawl runs: by its spider's attributes, counts and items."""
+"""Find what differs from `scrapy crawl` and shows only while a crawl runs.
+
+It shows in the spider's attributes, in counts and in items.
+"""
 
 from collections.abc import Iterable
 
@@ -15,66 +18,94 @@ from .discovery import Capture, IndexWalk
 
 #: what to do where pages need a session
 SESSION_REMEDY = (
-    "The cookies that the spider has here travel with the requests; if pages need more of a session, each worker has to"
-    " log in. DISTRIBUTED_LOGIN = NAME names the spider's method that returns the first request of that."
+    "The cookies that the spider has here travel with the requests; if pages need more of a"
+    " session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the spider's method that"
+    " returns the first request of that."
 )
 
 
 class ChangedAttributes:
-    """Notices which attributes of the spider change while the index is walked: jobs do not have their values."""
+    """Notices which attributes of the spider change while the index is walked.
+
+    Jobs do not have their values.
+    """
 
     def __init__(self, spider: Spider, travelling: Iterable[str]) -> None:
         """`travelling` are the names of those that travel with each request."""
-        self._kind, self._travelling = type(spider), frozenset(travelling)
+        self._kind = type(spider)
+        self._travelling = frozenset(travelling)
         self._watch = AttributeWatch(spider)
 
     def differing(self, callbacks: Iterable[str]) -> list[FoundDifference]:
-        """The row of the attributes that have changed, and that these callbacks read; none if there are none such."""
+        """Find the attributes that have changed, and that these callbacks read.
+
+        One row with their names, or none.
+        """
         read = attribute_use(self._kind, callbacks).read - self._travelling
-        wrong = read.intersection(self._watch.changed())
-        return [found_trait(Trait.CHANGED_ATTRIBUTES, *sorted(wrong))] if wrong else []
+        return _rows_of(Trait.CHANGED_ATTRIBUTES, read.intersection(self._watch.changed()))
 
     def kept_in_jobs(
         self, callbacks: Iterable[str], accepted: Iterable[Attempt]
     ) -> list[FoundDifference]:
-        """The row of those that have changed in jobs, and that these callbacks read, though no code of theirs says so.
+        """Find the attributes that have changed in jobs, and that these callbacks read.
 
-        What their code says was told before the crawl.
+        One row with their names, or none. Those of which the callbacks' code says that they change
+        are left out: they were told before the crawl.
         """
         use = attribute_use(self._kind, callbacks)
-        changed = (name for one in accepted for name in one.report.get("changed") or ())
-        kept = (use.read - use.kept).intersection(changed)
-        return [found_trait(Trait.KEPT_ATTRIBUTES, *sorted(kept))] if kept else []
+        changed: set[str] = set()
+        for attempt in accepted:
+            changed.update(attempt.report.get("changed") or ())
+        return _rows_of(Trait.KEPT_ATTRIBUTES, (use.read - use.kept).intersection(changed))
+
+
+def _rows_of(trait: Trait, found: Iterable[str]) -> list[FoundDifference]:
+    """Return one row with these names in order; none if there are no names."""
+    names = sorted(found)
+    return [found_trait(trait, *names)] if names else []
 
 
 def found_trait(trait: Trait, *found: str) -> FoundDifference:
-    """The row of a trait that was noticed while the crawl ran."""
+    """Return the row of a trait that was noticed while the crawl ran."""
     return FoundDifference(difference=by_trait(trait), found=found)
 
 
 def values_as_text(accepted: Iterable[Attempt], own: Iterable[str] = ()) -> list[FoundDifference]:
-    """The row of values that came home as text, by the reports of jobs and the producer's `own` items."""
-    types = {*own, *(str(name) for one in accepted for name in one.report.get("as_text") or ())}
-    return [found_trait(Trait.AS_TEXT, *sorted(types))] if types else []
+    """Find the types of values that came home as text, in jobs and the producer's `own` items.
+
+    One row with their names, or none.
+    """
+    types = set(own)
+    for attempt in accepted:
+        types.update(map(str, attempt.report.get("as_text") or ()))
+    return _rows_of(Trait.AS_TEXT, types)
 
 
 def login_pages(accepted: Iterable[Attempt]) -> list[str]:
-    """What to say where the site has sent its login in place of most pages; empty where it has not."""
-    reports = [one.report for one in accepted]
-    logins, pages = (
-        sum(number(report, name) for report in reports) for name in ("logins", "pages")
-    )
+    """Warn if the site has sent its login in place of most pages."""
+    logins = 0
+    pages = 0
+    for attempt in accepted:
+        logins += number(attempt.report, "logins")
+        pages += number(attempt.report, "pages")
     if 2 * logins <= pages:
         return []
-    came = f"{counted(logins, 'page')} of {pages:,} came as the site's login, to which it redirects who is not logged in"
-    return [f"{came}. {SESSION_REMEDY}"]
+    warning = (
+        f"{counted(logins, 'page')} of {pages:,} came as the site's login, to which it redirects"
+        f" who is not logged in. {SESSION_REMEDY}"
+    )
+    return [warning]
 
 
 def walk_findings(
     index: IndexWalk, capture: Capture, counts: dict[str, int]
 ) -> list[FoundDifference]:
-    """What shows when the index is walked; `counts` are those of found requests, by their fate."""
-    sealed, stayed = counts.get("sealed", 0), counts.get("local", 0) + counts.get("refused", 0)
+    """Return what shows when the index is walked.
+
+    `counts` are those of found requests, by what became of them.
+    """
+    sealed = counts.get("sealed", 0)
+    stayed = counts.get("local", 0) + counts.get("refused", 0)
     found = []
     if capture.reasons:
         found.append(found_trait(Trait.CANNOT_TRAVEL, *capture.stayed()))

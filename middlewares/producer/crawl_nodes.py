@@ -1,4 +1,4 @@
-"""The nodes of a crawl: where they are listed, how each gets the code, and the scheduler that uses them."""
+"""Find the nodes of a crawl, bring each the code, and make the scheduler that uses them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,134 +37,169 @@ from .preflight import Prepared, bring, prepare
 from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
-#: how entries begin that name a list, and a command that prints one
-FILE, COMMAND = "file:", "cmd:"
-#: characters of what a command says on standard error that are told
-TOLD = 300
+#: how an entry begins that names a file with a list of nodes
+FILE = "file:"
+#: how an entry begins that names a command which prints such a list
+COMMAND = "cmd:"
+#: maximum number of characters that messages quote from a command's standard error
+QUOTED = 300
 #: what makes that workers need the store, where no setting does
 RULES = "rules of `sdist throttle`"
-#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
+#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on
+#: with it has the same
 PRODUCER = "producer"
 
 
 class NodeSources:
-    """The lists of nodes of one crawl.
+    """Reads the lists of nodes of one crawl.
 
-    Entries of DISTRIBUTED_NODES, else DISTRIBUTED_TARGET_HOSTS, else scrapy.cfg, else the local nodes. The nodes that
-    were added to the store join, unless DISTRIBUTED_NODES has only names and addresses.
+    Entries of DISTRIBUTED_NODES, else DISTRIBUTED_TARGET_HOSTS, else scrapy.cfg, else the local
+    nodes. The nodes that were added to the store join, unless DISTRIBUTED_NODES has only names and
+    addresses.
     """
 
     def __init__(self, request: CrawlRequest) -> None:
-        self._options, self._project, self._store = request.options, request.project, request.store
-        self._said: dict[
-            str, tuple[object, tuple[Node, ...]]
-        ] = {}  #: list -> its stamp then, and what it said
-        self._wrong: dict[str, str] = {}  #: list -> what was told of it
+        self._options = request.options
+        self._project = request.project
+        self._store = request.store
+        #: name of a list -> its stamp when it was read last, and its nodes then
+        self._lists: dict[str, tuple[object, tuple[Node, ...]]] = {}
+        #: name of a list that cannot be read now -> the error that was logged last
+        self._errors: dict[str, str] = {}
         self._added: list[Node] = []  #: what `sdist nodes add` put into the store
 
     def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
-        """The nodes that are listed now, each once, with the `records` of the store.
+        """Return the nodes that are listed now, each once, with the `records` of the store.
 
         ConfigError if a list cannot be read, and could not be before.
         """
-        believed = up_to_date(records, self._store, self._project.state)
-        self._added = [
-            config.with_netrc(Node.parse(one.url, name=one.name)) for one in believed if one.url
-        ]
-        named, entries = self._named(), self._options.nodes
-        alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
-        extra = () if alone else self._added
-        nodes = distinct(one for node in (*named, *extra) for one in self._addresses(node))
-        return nodes if nodes or entries else local_nodes.running(self._project.state)
+        added = []
+        for record in up_to_date(records, self._store, self._project.state):
+            if not record.url:
+                continue
+            node = Node.parse(record.url, name=record.name)
+            added.append(config.with_netrc(node))
+        self._added = added
+        listed = self._read_named()
+        if not self._names_only():
+            listed += self._added
+        resolved: list[Node] = []
+        for node in listed:
+            resolved += self._resolve(node)
+        nodes = distinct(resolved)
+        if nodes or self._options.nodes:
+            return nodes
+        return local_nodes.running(self._project.state)
 
-    def _named(self) -> tuple[Node, ...]:
+    def _names_only(self) -> bool:
+        """Return whether DISTRIBUTED_NODES is given, and has only names and addresses."""
+        entries = self._options.nodes
+        return bool(entries) and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
+
+    def _read_named(self) -> list[Node]:
+        """Return the nodes of the first setting or file that names any."""
         options = self._options
+        nodes: list[Node] = []
         if options.nodes:
-            return tuple(node for entry in options.nodes for node in self._of_entry(entry))
-        return (
-            tuple(config.with_netrc(Node.parse(text)) for text in options.target_hosts)
-            or self._targets()
-        )
+            for entry in options.nodes:
+                nodes += self._read_entry(entry)
+            return nodes
+        for address in options.target_hosts:
+            nodes.append(config.with_netrc(Node.parse(address)))
+        return nodes or list(self._read_targets())
 
-    def _targets(self) -> tuple[Node, ...]:
-        """The targets of the project itself; ConfigError if all are for projects with other settings modules."""
+    def _read_targets(self) -> tuple[Node, ...]:
+        """Return the targets of the project itself.
+
+        ConfigError if all are for projects with other settings modules.
+        """
         if self._project.config is None:
             return ()
         root = self._project.root
-        return self._list("scrapy.cfg", _stamp(root / "scrapy.cfg"), lambda: _own_targets(root))
+        stamp = _stamp_of(root / "scrapy.cfg")
+        return self._read_list("scrapy.cfg", stamp, lambda: _own_targets(root))
 
-    def _of_entry(self, entry: str) -> tuple[Node, ...]:
+    def _read_entry(self, entry: str) -> tuple[Node, ...]:
+        """Return the nodes of an entry of DISTRIBUTED_NODES: of a file or command, or a name's."""
+        root = self._project.root
         if entry.startswith(FILE):
-            path = self._project.root / Path(entry.removeprefix(FILE)).expanduser()
+            path = root / Path(entry.removeprefix(FILE)).expanduser()
             read = partial(config.read_text, path, f"The list of nodes {path} (DISTRIBUTED_NODES)")
-            stamp, where = _stamp(path), str(path)
+            stamp = _stamp_of(path)
+            where = str(path)
         elif entry.startswith(COMMAND):
             command = entry.removeprefix(COMMAND)
-            read = partial(
-                _output_of, command, self._project.root, self._options.limits.request_timeout
-            )
-            stamp, where = self._turn(), f"the output of {_program(command)}"
+            read = partial(_output_of, command, root, self._options.limits.request_timeout)
+            stamp = self._period()
+            where = f"the output of {_program_of(command)}"
         else:
-            known = self._known()
-            if entry not in {node.name for node in known} and self._project.config is not None:
-                self._project.config.check_own(
-                    node for node in self._project.config.targets if node.name == entry
-                )
-            return (config.node_named(entry, known),)
-        return self._list(
-            entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root)
+            return (self._find_named(entry),)
+        return self._read_list(
+            entry, stamp, lambda: nodes_of(read(), where, self._known_nodes(), root)
         )
 
-    def _known(self) -> tuple[Node, ...]:
-        """The nodes that have a name; a target that shares its node with one before it has its own, too."""
-        targets = self._project.config.targets if self._project.config is not None else ()
-        own = [
-            node
-            for node in targets
-            if self._project.config is not None and self._project.config.is_own(node)
-        ]
-        known = (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
+    def _find_named(self, entry: str) -> Node:
+        """Return the node with this name or address; ConfigError for one of another project."""
+        known = self._known_nodes()
+        project_config = self._project.config
+        is_known = any(node.name == entry for node in known)
+        if not is_known and project_config is not None:
+            project_config.check_own(node for node in project_config.targets if node.name == entry)
+        return config.node_named(entry, known)
+
+    def _known_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that have a name, the first of each name.
+
+        A target that shares its node with one before it has a name of its own, too.
+        """
+        known = list(self._read_targets())
+        if self._project.config is not None:
+            known += filter(self._project.config.is_own, self._project.config.targets)
+        known += self._added
+        known += local_nodes.running(self._project.state)
         first: dict[str, Node] = {}
         for node in known:
             first.setdefault(node.name, node)
         return tuple(first.values())
 
-    def _addresses(self, node: Node) -> tuple[Node, ...]:
-        """The node itself, or one for each address of its name."""
+    def _resolve(self, node: Node) -> tuple[Node, ...]:
+        """Return the node itself, or one for each address of its name."""
         if not node.lookup:
             return (node,)
-        return self._list(
+        return self._read_list(
             f"the addresses of {node.host}",
-            (node.url, self._turn()),
+            (node.url, self._period()),
             lambda: config.addresses_of(node),
         )
 
-    def _turn(self) -> int:
-        """A value that changes when commands and names are to be asked again."""
+    def _period(self) -> int:
+        """Return a value that changes when commands and names are to be asked again."""
         return int(time.monotonic() // self._options.nodes_every)
 
-    def _list(
+    def _read_list(
         self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]
     ) -> tuple[Node, ...]:
-        """What this list says, read again only when its stamp is another one."""
-        known = self._said.get(name)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        """Return the nodes of a list, which is read again only when its stamp is another one."""
+        earlier = self._lists.get(name)
+        if earlier is not None and earlier[0] == stamp:
+            return earlier[1]
         try:
             nodes = read()
         except ConfigError as error:
-            if known is None:
+            if earlier is None:
                 raise
-            if self._wrong.get(name) != str(error):
+            if self._errors.get(name) != str(error):
                 logger.warning("%s The crawl goes on with the nodes that it named before.", error)
-            self._wrong[name], nodes = str(error), known[1]
+            self._errors[name] = str(error)
+            nodes = earlier[1]
         else:
-            self._wrong.pop(name, None)
-        self._said[name] = (stamp, nodes)
+            self._errors.pop(name, None)
+        self._lists[name] = (stamp, nodes)
         return nodes
 
 
 def _own_targets(root: Path) -> tuple[Node, ...]:
+    """Return the targets of scrapy.cfg for this project; ConfigError if all are for others."""
     found = config.load(root)
     own = found.own_targets
     if not own:
@@ -173,29 +208,38 @@ def _own_targets(root: Path) -> tuple[Node, ...]:
 
 
 def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tuple[Node, ...]:
-    """The nodes of a list: sections as in scrapy.cfg, or one node per line.
+    """Return the nodes of a list: sections as in scrapy.cfg, or one node per line.
 
-    A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and `slots=…`, and
-    behind a # anything. Relative paths in sections start from `root`. ConfigError if a line makes no sense: the text
-    names the list as `where`, and quotes nothing but a name.
+    A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and
+    `slots=…`, and behind a # anything. Relative paths in sections start from `root`. ConfigError if
+    a line makes no sense: the text names the list as `where`, and quotes nothing but a name.
     """
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    if any(line.startswith("[") and line.endswith("]") for line in lines):
-        return config.targets_in(text, where, root)
+    lines = []
+    for raw in text.splitlines():
+        line = raw.partition("#")[0].strip()
+        if line.startswith("[") and line.endswith("]"):
+            return config.targets_in(text, where, root)
+        lines.append(line)
     found = []
     for number, line in enumerate(lines, 1):
         if line:
             try:
-                found.append(_of_line(line, targets))
+                found.append(_read_line(line, targets))
             except (ConfigError, NothingMatched) as error:
                 raise ConfigError(f"{where}, line {number}: {error}") from None
     return tuple(found)
 
 
-def _of_line(line: str, targets: Sequence[Node]) -> Node:
+def _read_line(line: str, targets: Sequence[Node]) -> Node:
+    """Return the node of a line; ConfigError if the line makes no sense."""
     address, *words = line.split()
-    pairs = dict(word.split("=", 1) for word in words if "=" in word)
-    if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
+    pairs = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        pairs[name] = value
+    has_bare_words = not all("=" in word for word in words)
+    is_repeated = len(pairs) < len(words)
+    if has_bare_words or is_repeated or pairs.keys() - {"name", "slots"}:
         raise ConfigError(
             "behind the address there can be name=NAME and slots=N, and nothing else."
         )
@@ -204,8 +248,8 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
     return replace(node, name=pairs.get("name") or node.name, slots=slots)
 
 
-def _stamp(path: Path) -> object:
-    """A value that changes with the file."""
+def _stamp_of(path: Path) -> object:
+    """Return a value that changes with the file."""
     try:
         status = path.stat()
     except OSError:
@@ -214,8 +258,11 @@ def _stamp(path: Path) -> object:
 
 
 def _output_of(command: str, folder: Path, timeout: float) -> str:
-    """What a command prints; ConfigError if it cannot be run, takes too long, or ends with another code than 0."""
-    what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES),"
+    """Return what a command prints.
+
+    ConfigError if it cannot be run, takes too long, or ends with another code than 0.
+    """
+    what = f"The command that lists nodes, {_program_of(command)} (DISTRIBUTED_NODES),"
     if not command.strip():
         raise ConfigError(f"There is no command behind {COMMAND} (--node, DISTRIBUTED_NODES).")
     try:
@@ -234,19 +281,19 @@ def _output_of(command: str, folder: Path, timeout: float) -> str:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{what} cannot be run: {error}.") from error
     if done.returncode:
-        said = " ".join(done.stderr.split())[:TOLD] or "nothing on standard error"
-        raise ConfigError(f"{what} ended with code {done.returncode} and said: {said}.")
+        message = " ".join(done.stderr.split())[:QUOTED] or "nothing on standard error"
+        raise ConfigError(f"{what} ended with code {done.returncode} and said: {message}.")
     return done.stdout
 
 
-def _program(command: str) -> str:
-    """What a command may be called in public: its arguments may hold a secret."""
+def _program_of(command: str) -> str:
+    """Return how a command may be called in public: its arguments may hold a secret."""
     return (command.split() or [""])[0]
 
 
 @dataclass(kw_only=True)
 class CrawlNodes:
-    """The nodes of one crawl, which have its code."""
+    """Holds the nodes of one crawl, which have its code."""
 
     request: CrawlRequest  #: its options as the nodes allow
     repository: CrawlRepository
@@ -259,7 +306,10 @@ class CrawlNodes:
     async def prepare(
         cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS
     ) -> CrawlNodes:
-        """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
+        """Find the nodes, and bring them the code, of which `code` is settled.
+
+        DistError if nothing can be started.
+        """
         sources = NodeSources(request)
         nodes = await asyncio.to_thread(
             sources.read, await repository.thread(repository.thread.store.nodes)
@@ -268,15 +318,14 @@ class CrawlNodes:
         learned = learned_slots(await repository.thread(repository.thread.store.crawls))
         for member in prepared.members:
             member.recall(learned.get(member.node.url, 0))
-        ways, members, rules = (
-            ways_to(request.store, prepared.key),
-            prepared.members,
-            await repository.rules(),
-        )
+        ways = ways_to(request.store, prepared.key)
+        rules = await repository.rules()
         prepared.warnings.extend(
-            await asyncio.to_thread(check_reach, request.options, members, ways, rules=rules)
+            await asyncio.to_thread(
+                check_reach, request.options, prepared.members, ways, rules=rules
+            )
         )
-        able = [member for member in members if member.able]
+        able = [member for member in prepared.members if member.able]
         if able and all(member.unreached for member in able):
             request = replace(request, options=replace(request.options, leases=False))
         return cls(
@@ -284,8 +333,12 @@ class CrawlNodes:
         )
 
     async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
-        """What all jobs of the crawl, with these settings, have in common; `own` are further fields."""
-        request, options = self.request, self.request.options
+        """Return what all jobs of the crawl, with these settings, have in common.
+
+        `own` are further fields.
+        """
+        request = self.request
+        options = request.options
         return JobRequest(
             crawl=self.repository.id,
             home=self.repository.home,
@@ -312,26 +365,24 @@ class CrawlNodes:
         staffing: ScalingPolicy | None = None,
         counts: Callable[[], Mapping[str, int]] = dict,
     ) -> Scheduler:
-        """The scheduler of the batches of a crawl or frontier.
+        """Make the scheduler of the batches of a crawl or frontier.
 
-        `spec` says what a frontier's rows are, `staffing` how many workers `sdist frontier consume` was asked for;
-        None: for a crawl, which fills its own frontier, and has items and pages of its own (`counts`).
+        `spec` says what a frontier's rows are, `staffing` how many workers `sdist frontier consume`
+        was asked for; None: for a crawl, which fills its own frontier, and has items and pages of
+        its own (`counts`).
         """
         options = self.request.options
-        limits, scaling, own = options.limits, options.scaling, dict[str, Any]()
+        limits = options.limits
+        scaling = options.scaling
+        own: dict[str, Any] = {}
         if staffing is None:
             own = {"placement": Placement(options.placement), "producer": PRODUCER}
         elif spec.rows:
-            limits, scaling = (
-                replace(limits, max_jobs=staffing.most),
-                ScalingPolicy(max_time=staffing.max_time),
-            )
+            limits = replace(limits, max_jobs=staffing.most)
+            scaling = ScalingPolicy(max_time=staffing.max_time)
         else:
-            scaling = replace(
-                staffing,
-                terms=scaling.terms,
-                per_slot=0 if scaling.terms.fair else staffing.per_slot,
-            )
+            per_slot = 0 if scaling.terms.fair else staffing.per_slot
+            scaling = replace(staffing, terms=scaling.terms, per_slot=per_slot)
         state = SchedulerState(
             spec=spec,
             members=self.prepared.members,
@@ -353,25 +404,26 @@ class CrawlNodes:
         )
 
     async def _bring(self, member: NodeState) -> str:
-        """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
-        node, options = member.node, self.request.options
-        wrong = await asyncio.to_thread(bring, self.request, node, self.prepared)
-        if not wrong and (
-            options.throttled or options.heeds
-        ):  # the autoscaler asks for its workers itself
-            member.deaf = (await asyncio.to_thread(self.ways, node)).reason
-            if options.throttled or (member.deaf and await self.repository.rules()):
-                wrong = member.deaf
-        return wrong
+        """Bring the crawl's code to a node that was not there at the start and answers now.
+
+        Returns why the node cannot be used, empty if it can.
+        """
+        options = self.request.options
+        wrong = await asyncio.to_thread(bring, self.request, member.node, self.prepared)
+        if wrong or not (options.throttled or options.heeds):
+            return wrong  # the autoscaler asks itself whether its workers reach the store
+        way = await asyncio.to_thread(self.ways, member.node)
+        member.deaf = way.reason
+        if options.throttled or (member.deaf and await self.repository.rules()):
+            return member.deaf
+        return ""
 
     async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
-        """The nodes that are listed now; None when that cannot be told at the moment."""
+        """Return the nodes that are listed now; None when that cannot be told at the moment."""
         try:
             return await asyncio.to_thread(self.sources.read, records)
-        except (
-            ConfigError,
-            NothingMatched,
-        ) as error:  # a name or a list is gone, or a record is wrong
+        except (ConfigError, NothingMatched) as error:
+            # A name or a list is gone, or a record is wrong.
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)
@@ -385,33 +437,61 @@ def check_reach(
     *,
     rules: int,
 ) -> list[str]:
-    """Where workers need the store, mark the nodes whose workers do not reach it as unfit, with a warning for each.
+    """Mark the nodes whose workers need the store and do not reach it as unfit, with warnings.
 
-    They need it where a setting says so, and where the store has rules that the crawl is to heed. Elsewhere such nodes
-    are `unreached` if the others lease, and `deaf`: their workers would not hear of a later rule. ConfigError if
-    workers need the store, and those of no node reach it. Blocking.
+    They need it where a setting says so, and where the store has rules that the crawl is to heed.
+    Elsewhere such nodes are `unreached` if the others lease, and `deaf`: their workers would not
+    hear of a later rule. ConfigError if workers need the store, and those of no node reach it.
+    Blocking.
     """
     usable = [member for member in members if member.able]
-    needs = options.why_reach or (RULES if options.heeds and rules else "")
+    needs = options.why_reach
+    if not needs and options.heeds and rules:
+        needs = RULES
     if not needs:
-        for member in usable:
-            member.unreached = ways(member.node).reason if options.leases and options.sends else ""
-            member.deaf = ways(member.node).reason if options.heeds else ""
+        _note_reach(usable, ways, options)
         return []
-    for member in usable:
+    warnings = _mark_unfit(usable, ways)
+    if usable and all(member.unfit for member in usable):
+        raise _no_way(needs, usable)
+    return warnings
+
+
+def _note_reach(
+    members: Iterable[NodeState], ways: Callable[[Node], Way], options: ProducerOptions
+) -> None:
+    """Note why workers of these nodes do not reach the store, where they can do without it."""
+    for member in members:
+        member.unreached = ""
+        member.deaf = ""
+        if options.leases and options.sends:
+            member.unreached = ways(member.node).reason
+        if options.heeds:
+            member.deaf = ways(member.node).reason
+
+
+def _mark_unfit(members: Iterable[NodeState], ways: Callable[[Node], Way]) -> list[str]:
+    """Mark the nodes whose workers do not reach the store, which they need; warn of each."""
+    warnings = []
+    for member in members:
         member.unfit = ways(member.node).reason
-    if usable and not any(member.able for member in usable):
-        why = "; ".join(dict.fromkeys(member.unfit.rstrip(".") for member in usable))
-        if needs == RULES:
-            raise ConfigError(
-                f"The store has rules of `sdist throttle`, and the workers of no node could heed them: {why}. Nothing"
-                " was started. Use a store that all nodes reach, such as a Redis server (SDIST_STORE=redis://…); remove"
-                " the rules, which `sdist throttle show` lists; or crawl without them: DISTRIBUTED_THROTTLE = False."
-            )
-        raise ConfigError(
-            f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing was started."
-            f" Without {needs.partition(',')[0]} the nodes need not reach the store."
+        if member.unfit:
+            warnings.append(f"{member.node.name} gets no workers: {member.unfit}")
+    return warnings
+
+
+def _no_way(needs: str, members: Sequence[NodeState]) -> ConfigError:
+    """Return the error of a crawl whose workers need the store, and reach it from no node."""
+    reasons = [member.unfit.rstrip(".") for member in members]
+    why = "; ".join(dict.fromkeys(reasons))
+    if needs == RULES:
+        return ConfigError(
+            "The store has rules of `sdist throttle`, and the workers of no node could heed them:"
+            f" {why}. Nothing was started. Use a store that all nodes reach, such as a Redis server"
+            " (SDIST_STORE=redis://…); remove the rules, which `sdist throttle show` lists; or"
+            " crawl without them: DISTRIBUTED_THROTTLE = False."
         )
-    return [
-        f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit
-    ]
+    return ConfigError(
+        f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing"
+        f" was started. Without {needs.partition(',')[0]} the nodes need not reach the store."
+    )

@@ -1,4 +1,7 @@
-"""What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
+"""Read what the store knows of a crawl, and write it down.
+
+The rule it keeps: nothing else in this package writes the store.
+"""
 
 import asyncio
 import os
@@ -50,32 +53,44 @@ from .feed_outputs import CrawlOutputs, crawl_outputs, outputs_to_keep
 from .preflight import Prepared
 from .producer_options import ProducerOptions
 
-#: crawls whose files on the nodes may go are named to the workers, at most so many
+#: maximum number of crawls that are named to the workers because their files on the nodes may go
 COLLECTED = 20
-#: settings of -s that a crawl's row does not keep: the outputs, which it has already, and where the store is
+#: settings of -s that a crawl's row does not keep: the outputs, which it has already, and where the
+#: store is
 OUTPUT_SETTINGS = frozenset(
     {"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"}
 )
 
 
+#: options of a row that hold for one start only
+_ONE_START = ("new_code", "foreign_code")
+
+
 def open_thread(request: CrawlRequest) -> StoreThread:
-    return StoreThread(
-        open_store(request.store, key=state_key(request.project.state)), patience=PATIENCE
-    )
+    """Open the crawl's store in a thread of its own; StoreError if it cannot be opened."""
+    store = open_store(request.store, key=state_key(request.project.state))
+    return StoreThread(store, patience=PATIENCE)
 
 
 async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
-    """The row of this crawl: a new one, or the one that a command or an earlier process made for it."""
-    options, spider = request.options, request.spider
+    """Return the row of this crawl.
+
+    It is a new one, or the one that a command or an earlier process made.
+    """
+    options = request.options
     if options.crawl is not None:
         with suppress(NothingMatched):
             return await thread(thread.store.own_crawl, options.crawl)
     while True:
         taken = {crawl.id for crawl in await thread(thread.store.crawls)}
-        name = options.crawl or crawl_name(spider, datetime.now(timezone.utc), taken)
-        kept = _kept(request, asked_outputs(options, name))
+        name = options.crawl or crawl_name(request.spider, datetime.now(timezone.utc), taken)
+        kept = _options_to_keep(request, asked_outputs(options, name))
         row = Crawl(
-            id=name, project=request.project.name, spider=spider, created=time.time(), options=kept
+            id=name,
+            project=request.project.name,
+            spider=request.spider,
+            created=time.time(),
+            options=kept,
         )
         try:
             await thread(thread.store.add_crawl, row)
@@ -86,28 +101,36 @@ async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
             return row
 
 
-def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The options with which a producer goes on with this crawl, where no command has kept them."""
+def _options_to_keep(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the options with which a producer goes on, where no command has kept them."""
+    given = dict(request.given)
+    for name in OUTPUT_SETTINGS:
+        given.pop(name, None)
     return {
         "settings": {"DISTRIBUTED_OUTPUTS": outputs_to_keep(outputs)},
-        "spider_settings": {
-            name: value for name, value in request.given.items() if name not in OUTPUT_SETTINGS
-        },
+        "spider_settings": given,
         "args": dict(request.args),
         "cwd": str(Path.cwd()),
     }
 
 
 def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
-    """The merged files that were asked for, or the one that a crawl writes whose items go nowhere else."""
+    """Return the merged files that were asked for, or the usual one.
+
+    That one is written where the items go nowhere else.
+    """
     usual = {"path": str(Path.cwd() / f"{crawl}.jl"), "format": "jsonlines", "overwrite": True}
-    elsewhere = options.target_feed_url or options.deliver
-    return [dict(output) for output in options.outputs] or ([] if elsewhere else [usual])
+    if options.outputs:
+        return list(map(dict, options.outputs))
+    if options.target_feed_url or options.deliver:
+        return []
+    return [usual]
 
 
 class CrawlRepository:
-    """One crawl's row (as it is when this process takes it up), shards, batches, counts and misses.
+    """Reads and writes one crawl's row, shards, batches, counts and misses.
 
+    `row` is as it is when this process takes it up.
     `counted` is called with the account of found requests, part by part, when the store has it.
     """
 
@@ -119,30 +142,38 @@ class CrawlRepository:
         counted: Callable[[Mapping[str, int]], object] = lambda _: None,
     ) -> None:
         self._counted = counted
-        self._options, self._project = request.options, request.project
-        self.thread, self._db = thread, thread.store
-        self.row, self.id = row, row.id
+        self._options = request.options
+        self._project = request.project
+        self.thread = thread
+        self._db = thread.store  #: called in `thread` only
+        self.row = row
+        self.id = row.id
         self.folder = self._project.state / "crawls" / row.id
         self.parts = self.folder / PARTS
         self.home = home_of(row.id, row.created)  #: the crawl's folder in the nodes' logs
         before = row.summary.get("duration_s")
-        self._ran_before = float(before or 0.0)
-        self._taken = row.created if before is None else time.time()
-        self.counts: Counter[str] = Counter()
+        self._ran_before = float(before or 0.0)  #: seconds that earlier processes have run
+        #: since when this process counts as running, seconds since the epoch
+        self._taken_up = row.created if before is None else time.time()
+        self.counts: Counter[str] = Counter()  #: found requests, by what became of them
         self._most_sealed = 0  #: requests in batches that the store has had
         self.state = CrawlState.STARTING
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
-        self._misses: list[Miss] = []
-        self._sampled: float | None = None
+        self._misses: list[Miss] = []  #: that are not in the store yet
+        self._sampled: float | None = None  #: when the last sample was taken
 
     @property
     def ran(self) -> float:
-        """Seconds that processes of this crawl have run, this one included; not the time between two of them."""
-        return self._ran_before + time.time() - self._taken
+        """Seconds that processes of this crawl have run, this one included.
+
+        The time between two of them does not count.
+        """
+        return self._ran_before + time.time() - self._taken_up
 
     async def rules(self) -> int:
-        """How many rules of `sdist throttle` there are."""
-        return len((await self.thread(self._db.rules)).rules)
+        """Return how many rules of `sdist throttle` there are."""
+        stored = await self.thread(self._db.rules)
+        return len(stored.rules)
 
     async def take_up(self) -> None:
         """Let the crawl's row name this process."""
@@ -156,7 +187,8 @@ class CrawlRepository:
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
 
-        Returns what is to be written down with the crawl's new state: its version, and those that it ran before.
+        Returns what is to be written down with the crawl's new state: its version, and those that
+        it ran before.
         """
         await self.thread(
             keep,
@@ -169,19 +201,17 @@ class CrawlRepository:
         before = self.row.version
         if before is not None and before != prepared.version:
             self.earlier_versions = (*self.earlier_versions, before)
-        told = {
-            name: value
-            for name, value in self.row.options.items()
-            if name not in ("new_code", "foreign_code")
-        }
+        options = dict(self.row.options)
+        for name in _ONE_START:
+            options.pop(name, None)
         if self.earlier_versions:
-            told["earlier_versions"] = list(self.earlier_versions)
+            options["earlier_versions"] = list(self.earlier_versions)
         if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
-            told["foreign_code"] = True
-        return {"version": prepared.version, "options": told}
+            options["foreign_code"] = True
+        return {"version": prepared.version, "options": options}
 
     async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
-        """The shards of this crawl: these when it begins, its own when it goes on."""
+        """Return the shards of this crawl: these when it begins, its own when it goes on."""
         if not await self.thread(self._db.shards, self.id):
             await self.thread(self._db.add_shards, self.id, shards)
         kept = await self.thread(self._db.shards, self.id)
@@ -191,21 +221,26 @@ class CrawlRepository:
         return kept
 
     async def missed_before(self) -> Counter[str]:
-        """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
-        return Counter(
-            miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch
-        )
+        """Count the misses that an earlier process had with its own requests, by kind.
+
+        That is where its walk is not repeated.
+        """
+        misses = await self.thread(self._db.misses, self.id)
+        return Counter(miss.kind for miss in misses if not miss.batch)
 
     async def collected(self) -> tuple[str, ...]:
-        """Other crawls whose items are home: their files on the nodes may go."""
-        crawls = await self.thread(self._db.crawls)
-        # A frontier that is finished may be filled again, and its workers write into the same folder.
-        over = (
-            one for one in crawls if one.state is CrawlState.FINISHED and one.kind != "frontier"
-        )
-        return tuple(home_of(one.id, one.created) for one in over if one.id != self.id)[:COLLECTED]
+        """Name the folders of other crawls whose items are home: their files on nodes may go."""
+        homes: list[str] = []
+        for crawl in await self.thread(self._db.crawls):
+            if crawl.state is not CrawlState.FINISHED or crawl.id == self.id:
+                continue
+            # A frontier may be filled again, and its workers write into the same folder.
+            if crawl.kind != "frontier":
+                homes.append(home_of(crawl.id, crawl.created))
+        return tuple(homes[:COLLECTED])
 
     async def accepted(self) -> list[Attempt]:
+        """Return the attempts whose items count."""
         return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
 
     async def seal(
@@ -214,26 +249,29 @@ class CrawlRepository:
         """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
         batches = []
         for cut in cuts:
-            prints = (one.fingerprint for one in cut)
-            for values, payload in fit([one.value for one in cut], key=key):
-                told = {**counts, "sealed": len(values)}
+            fingerprints = (request.fingerprint for request in cut)
+            for values, payload in fit([request.value for request in cut], key=key):
                 new = NewBatch(payload=payload, size=len(values), sealed_at=time.time())
-                own = list(islice(prints, new.size))
-                batches.append(await self.thread(self._db.seal, self.id, new, own, told))
-                self._add(told)
-                counts = {}
+                own = list(islice(fingerprints, new.size))
+                counted = {**counts, "sealed": new.size}
+                batches.append(await self.thread(self._db.seal, self.id, new, own, counted))
+                self._add(counted)
+                counts = {}  # the first batch has brought them
         return batches
 
     async def add_batches(
         self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]
     ) -> list[Batch]:
-        """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
+        """Keep cuts for workers to lease, in one step.
+
+        What they and other producers have found before is left out.
+        """
         add = partial(self._db.add_batches, self.id)
         size = max(map(len, cuts))
-        batches, told = await self.thread(
+        batches, counted = await self.thread(
             partial(add_unseen, add, chain(*cuts), size=size, key=key, counts=counts)
         )
-        self._add(told)
+        self._add(counted)
         return batches
 
     def _add(self, counts: dict[str, int]) -> None:
@@ -245,11 +283,12 @@ class CrawlRepository:
         self._misses += misses
 
     async def write_down(self, counts: dict[str, int]) -> None:
-        """Counts since the last time, and the misses that are not in the store yet."""
+        """Write down counts since the last time, and the misses that are not in the store yet."""
         if counts:
             self._add(counts)
             await self.thread(self._db.count, self.id, counts)
-        misses, self._misses = self._misses, []
+        misses = self._misses
+        self._misses = []
         if misses:
             await self.thread(self._db.add_misses, self.id, misses)
 
@@ -263,19 +302,22 @@ class CrawlRepository:
         self._most_sealed = max(self._most_sealed, self.counts["sealed"])
 
     async def lost_requests(self) -> int:
-        """Requests that the store had taken, and has lost since with its last steps."""
+        """Count the requests that the store had taken, and has lost since with its last steps."""
         await self.recount()
         return self._most_sealed - self.counts["sealed"]
 
     async def wanted(self) -> str:
-        """The command of a user to this crawl: `pause`, `cancel`, or nothing."""
-        return (await self.thread(self._db.crawl, self.id)).wanted
+        """Return the command of a user to this crawl: `pause`, `cancel`, or nothing."""
+        row = await self.thread(self._db.crawl, self.id)
+        return row.wanted
 
     async def is_mine(self) -> bool:
+        """Return whether the crawl's row still names this process."""
         row = await self.thread(self._db.crawl, self.id)
         return (row.pid, row.host) == (os.getpid(), gethostname())
 
     async def finish_shards(self, numbers: Collection[int]) -> None:
+        """Mark shards as walked to their end, so that they are not walked again."""
         await self.thread(self._db.finish_shards, self.id, numbers)
 
     async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
@@ -284,16 +326,18 @@ class CrawlRepository:
         await self.update(state=state, beat=time.time(), summary=summary, **changes)
 
     def sample_due(self) -> bool:
+        """Return whether it is time for the next sample."""
         return due(time.time(), self._sampled, self.row.created)
 
     async def sample(self, values: dict[str, Any]) -> None:
+        """Write a sample down, as of now."""
         self._sampled = time.time()
         await self.thread(self._db.add_sample, self.id, self._sampled, values)
 
     async def end(
         self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None
     ) -> None:
-        """No process works on this crawl any more."""
+        """Write down that no process works on this crawl any more, and how it ended."""
         self.state = state
         changes: dict[str, Any] = {} if summary is None else {"summary": summary}
         await self.update(
@@ -301,10 +345,14 @@ class CrawlRepository:
         )
 
     async def update(self, **changes: Any) -> None:
+        """Change fields of the crawl's row."""
         await self.thread(self._db.update_crawl, self.id, **changes)
 
     async def refuse(self, *, code: int, message: str) -> None:
-        """The producer may not begin. A crawl whose name was made by this process leaves nothing behind."""
+        """Write down that the producer may not begin.
+
+        A crawl whose name was made by this process leaves nothing behind.
+        """
         if self._options.crawl is None:
             await self.thread(self._db.forget, self.id)
             await self.thread(shutil.rmtree, self.folder, ignore_errors=True)
@@ -312,25 +360,30 @@ class CrawlRepository:
             await self.end(self.row.when_refused, code=code, message=message)
 
     async def for_delivery(self, key: bytes | None) -> dict[str, Any]:
-        """What `delivery.deliver` needs of the store."""
+        """Return what `delivery.deliver` needs of the store: `attempts` and `misses`."""
         misses = await self.thread(self._db.misses, self.id)
         for batch in await self.thread(self._db.batches, self.id, {BatchState.DEAD}):
-            reason = batch.reason
-            try:
-                payload = await self.thread(self._db.payload, self.id, batch.number)
-                urls = [value["url"] for value in decode(payload.get, key=key)]
-            except (
-                ForeignRow,
-                PayloadError,
-            ) as error:  # one of another key must not keep all others from their file
-                urls, reason = [""], f"{reason}; its {batch.size} requests cannot be named: {error}"
-            misses += [
-                Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls
-            ]
-        return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
+            misses += await self._misses_of(batch, key)
+        attempts = await self.thread(self._db.attempts, self.id)
+        return {"attempts": attempts, "misses": misses}
+
+    async def _misses_of(self, batch: Batch, key: bytes | None) -> list[Miss]:
+        """Return a miss for each request of a dead batch."""
+        reason = batch.reason
+        try:
+            payload = await self.thread(self._db.payload, self.id, batch.number)
+            urls = [value["url"] for value in decode(payload.get, key=key)]
+        except (ForeignRow, PayloadError) as error:
+            # One of another key must not keep all others from their file.
+            urls = [""]
+            reason = f"{reason}; its {batch.size} requests cannot be named: {error}"
+        return [Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls]
 
     async def publisher(self) -> PartPublisher | None:
-        """What delivers accepted parts, if that was asked for; ConfigError if the place does not take them."""
+        """Return what delivers accepted parts, if that was asked for.
+
+        ConfigError if the place does not take them.
+        """
         if not self._options.deliver:
             return None
         sink = open_sink(self._options.deliver, self._project.root)
@@ -339,6 +392,9 @@ class CrawlRepository:
         return publisher
 
     def outputs(self, settings: BaseSettings, *, wants_exporter: bool = False) -> CrawlOutputs:
-        """The merged files, and the feeds that Scrapy's exporter writes, by these settings; as of `crawl_outputs`."""
+        """Return the merged files, and the feeds that Scrapy's exporter writes, by these settings.
+
+        Errors are those of `crawl_outputs`.
+        """
         asked = asked_outputs(self._options, self.id)
         return crawl_outputs(asked, settings, wants_exporter=wants_exporter)

@@ -1,10 +1,10 @@
-"""What a crawl is to be: spider, options, project, arguments, start pages; and what no crawl can work with."""
+"""Collect what a crawl is to be (spider, options, start pages), and refuse what cannot work."""
 
 import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,18 +61,18 @@ _PLACEHOLDER = "9081726354"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedProject:
-    """Where the project is, and what it is called on the nodes."""
+    """Says where the project is, and what it is called on the nodes."""
 
-    root: Path
-    state: Path
+    root: Path  #: the folder of scrapy.cfg, or the current one
+    state: Path  #: the state folder
     name: str
-    config: config.ProjectConfig | None
+    config: config.ProjectConfig | None  #: None without scrapy.cfg
     limits: Mapping[str, str] = field(default_factory=dict)  #: of the time of jobs, by scrapy.cfg
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlRequest:
-    """What a crawl was asked to be, before its store and its nodes are known."""
+    """Says what a crawl is asked to be, before its store and its nodes are known."""
 
     spider: str
     options: ProducerOptions
@@ -82,36 +82,48 @@ class CrawlRequest:
 
     @property
     def store(self) -> str:
-        """The store's URL or absolute path; ConfigError if it stands in a variable that is not set."""
+        """Return the store's URL or absolute path.
+
+        ConfigError if it stands in a variable that is not set.
+        """
         project = self.project
-        return chosen(
-            project.root,
-            self.options.store,
-            project.config.options.get("store") if project.config else None,
-        )
+        in_file = project.config.options.get("store") if project.config else None
+        return chosen(project.root, self.options.store, in_file)
 
 
 def find_project(settings: BaseSettings) -> PreparedProject:
-    """The project of the current folder; ConfigError if its scrapy.cfg cannot be read, or has a wrong value."""
+    """Return the project of the current folder.
+
+    ConfigError if its scrapy.cfg cannot be read, or has a wrong value.
+    """
     root = config.find_root()
-    loaded = None if root is None else config.load(root)
-    root = root or Path.cwd()
+    if root is None:
+        root = Path.cwd()
+        return PreparedProject(
+            root=root,
+            state=config.state_dir(root),
+            name=check_project(str(settings.get("BOT_NAME"))),
+            config=None,
+        )
+    loaded = config.load(root)
     return PreparedProject(
         root=root,
         state=config.state_dir(root),
-        name=check_project(str((loaded.project if loaded else None) or settings.get("BOT_NAME"))),
+        name=check_project(str(loaded.project or settings.get("BOT_NAME"))),
         config=loaded,
-        limits=limits_in(loaded.options) if loaded else {},
+        limits=limits_in(loaded.options),
     )
 
 
 def put_aside(settings: BaseSettings) -> bool:
-    """Let Scrapy's own part stand in for one that cannot work, since that may fail before the crawl can be refused.
+    """Let Scrapy's own part stand in for one that cannot work.
 
-    Gives whether the values of our settings can be read.
+    That one may fail before the crawl can be refused. Returns whether the values of our settings
+    can be read.
     """
     for name, own in OWN.items():
-        if problem := _problem_of(settings, name):
+        problem = _problem_of(settings, name)
+        if problem:
             settings.set(PUT_ASIDE, problem, priority="cmdline")
             settings.set(name, own, priority="cmdline")
     try:
@@ -124,33 +136,36 @@ def put_aside(settings: BaseSettings) -> bool:
 
 def check_parts(settings: BaseSettings) -> None:
     """Raise ConfigError if a part of Scrapy was replaced by one that cannot work here."""
-    problem = settings.get(PUT_ASIDE) or next(
-        filter(None, (_problem_of(settings, name) for name in OWN)), ""
-    )
-    if problem:
-        raise ConfigError(problem)
+    if settings.get(PUT_ASIDE):
+        raise ConfigError(settings.get(PUT_ASIDE))
+    for name in OWN:
+        problem = _problem_of(settings, name)
+        if problem:
+            raise ConfigError(problem)
 
 
 def _problem_of(settings: BaseSettings, name: str) -> str:
-    """What is wrong with the part that this setting names, in a paragraph; empty if nothing is."""
+    """Say what is wrong with the part that this setting names; empty if nothing is."""
     part = settings[name]
-    text = _import_path(part)
+    path = _import_path(part)
     try:
         kind = load_object(part)
-    except Exception as error:
-        return f"{name} is {text}, which cannot be loaded: {type(error).__name__}: {error}. Correct it in the settings."
-    bases = getattr(
-        kind, "__mro__", ()
-    )  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
+    except Exception as error:  # noqa: BLE001  (an import may raise anything)
+        return (
+            f"{name} is {path}, which cannot be loaded: {type(error).__name__}: {error}. Correct it"
+            " in the settings."
+        )
+    # Not issubclass(): to Scrapy, whatever has the methods is a scheduler.
+    bases = getattr(kind, "__mro__", ())
     if name == "SCHEDULER" and Scheduler not in bases:
         return (
-            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it."
+            f"SCHEDULER is {path}, which is not Scrapy's own scheduler nor made from it."
             f" {DIFFERENCES['SCHEDULER'].sentence}"
         )
-    if name == "DUPEFILTER_CLASS" and any(
-        base.__module__.split(".")[0] == _SHARED for base in bases
-    ):
-        return f"DUPEFILTER_CLASS is {text}. {DIFFERENCES['duplicate filter of scrapy-redis'].sentence}"
+    packages = {base.__module__.split(".")[0] for base in bases}
+    if name == "DUPEFILTER_CLASS" and _SHARED in packages:
+        sentence = DIFFERENCES["duplicate filter of scrapy-redis"].sentence
+        return f"DUPEFILTER_CLASS is {path}. {sentence}"
     return ""
 
 
@@ -159,25 +174,31 @@ def _import_path(part: Any) -> str:
 
 
 def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
-    """The `-a` and `-s` of this process: Scrapy keeps no list. ConfigError if a name cannot be passed on."""
+    """Return the `-a` and the `-s` of this process, of which Scrapy keeps no list.
+
+    ConfigError if a name cannot be passed on.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-a", dest="args", action="append", default=[])
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
-    words = parser.parse_known_args(sys.argv[1:])[0]
-    args, given = (
-        dict(word.split("=", 1) for word in some if "=" in word)
-        for some in (words.args, words.settings)
-    )
-    args |= {
-        name: str(text)
-        for name, text in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items()
-    }
+    words, _ = parser.parse_known_args(sys.argv[1:])
+    args = _pairs_in(words.args)
+    for name, value in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items():
+        args[name] = str(value)
     check_args(args)
-    return args, given
+    return args, _pairs_in(words.settings)
+
+
+def _pairs_in(words: Iterable[str]) -> dict[str, str]:
+    """Return the names and values of words NAME=VALUE; other words are left out."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
-    """The settings that all jobs of the crawl get besides their batch; `given` are those of -s."""
+    """Return the settings that all jobs of the crawl get besides their batch.
+
+    `given` are those of -s.
+    """
     settings = {**passed_on(given), "DISTRIBUTED_PROFILE": options.profile}
     if options.labels:
         settings[LABELS] = ",".join(options.labels)
@@ -191,7 +212,9 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
 def check_crawl(
     options: ProducerOptions, settings: BaseSettings, spider: Spider, args: Mapping[str, str]
 ) -> list[FoundDifference]:
-    """What differs from `scrapy crawl`, of which people are told; `args` are those of the spider.
+    """Return what differs from `scrapy crawl`, as far as people are told of it.
+
+    `args` are those of the spider.
 
     Raises:
         ConfigError: a crawl of this spider cannot work with these settings, or write its items.
@@ -209,28 +232,31 @@ def check_crawl(
 def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
     """Raise ConfigError if the items cannot be written where they shall go."""
     outputs = crawl_outputs(options.outputs, settings)
-    folders = [file.path.parent for file in outputs.files]
-    folders += [
-        Path(uri.partition("%(")[0]).parent for uri in outputs.feeds if not is_elsewhere(uri)
-    ]
-    for folder in folders:
-        check_folder(folder)
+    for file in outputs.files:
+        check_folder(file.path.parent)
+    for uri in outputs.feeds:
+        if not is_elsewhere(uri):
+            known_part, _, _ = uri.partition("%(")
+            check_folder(Path(known_part).parent)
     if not outputs.feeds:
         return
     if options.target_feed_url is not None:
         raise ConfigError(
-            f"With a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL) items come back as lines of JSON, and"
-            f" {', '.join(map(shown, outputs.feeds))} needs more than these (-o, -O, FEEDS): their classes, or Scrapy's"
-            " own exporter. Leave out one of the two."
+            "With a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL) items come back as lines of"
+            f" JSON, and {', '.join(map(shown, outputs.feeds))} needs more than these (-o, -O,"
+            " FEEDS): their classes, or Scrapy's own exporter. Leave out one of the two."
         )
     MergedFeeds(FeedHost(settings, spider), outputs.feeds)
 
 
 def for_target(options: ProducerOptions, target: Target, settings: BaseSettings) -> ProducerOptions:
-    """The options of a crawl with this target: workers that follow rules must lease, since links go to the store.
+    """Return the options of a crawl with this target.
+
+    Workers that follow rules must lease, since links go to the store.
 
     Raises:
-        ConfigError: the options ask for something else, or the workers would need one filter of duplicates.
+        ConfigError: the options ask for something else, or the workers would need one filter of
+            duplicates.
     """
     if not target.follows:
         return options
@@ -244,8 +270,9 @@ def for_target(options: ProducerOptions, target: Target, settings: BaseSettings)
         wrong = "batches that are sent (--push, --feed) have no way to hand on links"
     if wrong:
         raise ConfigError(
-            f"To the nodes go {target.how}; but {wrong}. Name the pages that workers fetch without following their"
-            " links: --rule N (DISTRIBUTED_TARGET_RULE). Or leave the other option out."
+            f"To the nodes go {target.how}; but {wrong}. Name the pages that workers fetch without"
+            " following their links: --rule N (DISTRIBUTED_TARGET_RULE). Or leave the other option"
+            " out."
         )
     return replace(
         options,
@@ -254,46 +281,61 @@ def for_target(options: ProducerOptions, target: Target, settings: BaseSettings)
 
 
 def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
-    """Raise ConfigError if the settings ask for what the mode does not have, or for slots that cannot be."""
+    """Raise ConfigError if the settings ask for what the mode does not have.
+
+    Also if they ask for slots that cannot be.
+    """
     if not options.leases:
         if options.only_leased:
             raise ConfigError(
-                f"{options.only_leased}: only workers that lease their batches know of it, and this crawl sends its"
-                ' batches to the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or take it out of the settings.'
+                f"{options.only_leased}: only workers that lease their batches know of it, and this"
+                ' crawl sends its batches to the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or'
+                " take it out of the settings."
             )
         return
     SlotRouting.from_settings(settings)
     if options.sharded and settings.getbool("DISTRIBUTED_SEEDS"):
         raise ConfigError(
-            "Start requests of a spider can go to the workers (DISTRIBUTED_SEEDS), but index pages (--index,"
-            " --start-urls) are walked by the producer, each shard by itself. Leave out one of the two."
+            "Start requests of a spider can go to the workers (DISTRIBUTED_SEEDS), but index pages"
+            " (--index, --start-urls) are walked by the producer, each shard by itself. Leave out"
+            " one of the two."
         )
     if options.limit and settings.getbool("DISTRIBUTED_SEEDS"):
         raise ConfigError(
-            "Start requests that go to the workers (DISTRIBUTED_SEEDS) leave the finding to them, each for itself, and"
-            " a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer finds. Leave out one of the two."
+            "Start requests that go to the workers (DISTRIBUTED_SEEDS) leave the finding to them,"
+            " each for itself, and a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer"
+            " finds. Leave out one of the two."
         )
 
 
 def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
-    """Of the settings given on the command line, those of ours that workers need."""
+    """Return, of the settings given on the command line, those of ours that workers need."""
     kinds = (Travels.LEASING, Travels.SLOTS) if options.leases else ()
-    given = (
-        name
-        for name in travelling(Travels.FLEET, *kinds)
-        if (settings.getpriority(name) or 0) >= CMDLINE
-    )
-    return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
+    needed = {}
+    for name in travelling(Travels.FLEET, *kinds):
+        is_given = (settings.getpriority(name) or 0) >= CMDLINE
+        if is_given and settings[name] is not None:
+            needed[name] = _as_text(settings[name])
+    return needed
 
 
 def shared_settings(settings: BaseSettings) -> dict[str, str]:
-    """The settings for workers of another project, too: where requests lie, and the limits of this crawl."""
-    # Those without a value too: that project's own slots are for its own frontiers.
-    slots = {name: _as_text(settings[name] or "") for name in travelling(Travels.SLOTS)}
+    """Return the settings for workers of another project, too.
+
+    They say where requests lie, and the limits of this crawl.
+    """
+    shared = {}
+    for name in travelling(Travels.SLOTS):
+        # Also those without a value: that project's own slots are for its own frontiers.
+        shared[name] = _as_text(settings[name] or "")
     throttle = options_of(settings)
-    # A throttle that these settings do not mention is that project's own affair.
-    limits = throttle_given(settings) if throttle.on else {} if throttle.heeds else {SWITCH: False}
-    return {**slots, **{name: _as_text(value) for name, value in limits.items()}}
+    if throttle.on:
+        for name, value in throttle_given(settings).items():
+            shared[name] = _as_text(value)
+    elif not throttle.heeds:
+        # A throttle that these settings do not mention is that project's own affair.
+        shared[SWITCH] = _as_text(False)
+    return shared
 
 
 def _as_text(value: Any) -> str:
@@ -303,21 +345,22 @@ def _as_text(value: Any) -> str:
 
 
 def template_of(options: ProducerOptions) -> ShardTemplate | None:
-    """The address of the index pages, when they are numbered."""
+    """Return the address of the index pages, when they are numbered."""
     if options.index is None:
         return None
     plain = ShardTemplate(options.index)
     check_page(plain.url(0), "The index address (--index, DISTRIBUTED_INDEX)")
-    # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it makes of it.
-    return ShardTemplate(
-        safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place)
-    )
+    # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it
+    # makes of it.
+    escaped = safe_url_string(plain.url_with(_PLACEHOLDER))
+    return ShardTemplate(escaped.replace(_PLACEHOLDER, plain.place))
 
 
 def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
-    """The start pages: of the numbered index, of a list, or one shard for the spider's own start.
+    """Return the shards: of the numbered index, of a list, or one for the spider's own start.
 
-    ConfigError if they cannot be divided so, or the spider's own start would never be called.
+    ConfigError if the start pages cannot be divided so, or the spider's own start would never be
+    called.
     """
     template = template_of(options)
     if template is not None:
@@ -326,37 +369,43 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
             template, pages=options.pages, shards=options.shards, first_page=options.first_page
         )
     if options.start_urls_file is not None:
-        path = Path(options.start_urls_file)
-        lines = config.read_text(path, f"The list of start URLs {path}").splitlines()
-        numbered = (
-            (number, line.strip())
-            for number, line in enumerate(lines, 1)
-            if not line.startswith("#")
-        )
-        return shards_of_urls(
-            [check_page(line, f"{path}, line {number},") for number, line in numbered if line]
-        )
-    own = type(spider)
-    # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well.
-    if (
-        hasattr(own, "start_requests")
-        and not hasattr(Spider, "start_requests")
-        and own.start is Spider.start
-    ):
-        raise ConfigError(
-            f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it"
-            " would make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index"
-            " pages with --index and --pages."
-        )
-    first = own.start is Spider.start and getattr(own, "start_requests", None) is getattr(
-        Spider, "start_requests", None
-    )
-    if first and not spider.start_urls and not getattr(spider, "start_url", ""):
-        raise ConfigError(
-            f"The spider {spider.name} has no start_urls, and no start() of its own: it would make no request at all."
-            " Give it start pages, or the index pages with --index and --pages."
-        )
+        return shards_of_urls(_read_start_urls(Path(options.start_urls_file)))
+    _check_start(spider)
     return [Shard(number=0, url="")]
+
+
+def _read_start_urls(path: Path) -> list[str]:
+    """Return the addresses in a list of start pages; ConfigError if a line has none."""
+    text = config.read_text(path, f"The list of start URLs {path}")
+    urls = []
+    for number, line in enumerate(text.splitlines(), 1):
+        url = line.strip()
+        if url and not line.startswith("#"):
+            urls.append(check_page(url, f"{path}, line {number},"))
+    return urls
+
+
+def _check_start(spider: Spider) -> None:
+    """Raise ConfigError if the spider's own start would make no request."""
+    kind = type(spider)
+    if kind.start is not Spider.start:
+        return
+    scrapys = getattr(Spider, "start_requests", None)
+    own = getattr(kind, "start_requests", None)
+    # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends
+    # well.
+    if own is not None and scrapys is None:
+        raise ConfigError(
+            f"The spider {spider.name} has a start_requests() method, which this version of Scrapy"
+            " never calls: it would make no request at all. Rename it to `async def start(self)`"
+            " (the yields stay), or give the index pages with --index and --pages."
+        )
+    has_pages = bool(spider.start_urls) or bool(getattr(spider, "start_url", ""))
+    if own is scrapys and not has_pages:
+        raise ConfigError(
+            f"The spider {spider.name} has no start_urls, and no start() of its own: it would make"
+            " no request at all. Give it start pages, or the index pages with --index and --pages."
+        )
 
 
 def check_spider(
@@ -364,7 +413,7 @@ def check_spider(
     settings: BaseSettings,
     args: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise ConfigError if the spider lacks a method that the settings name, or cannot be the spider of a job.
+    """Raise ConfigError if the spider lacks a method that the settings name, or suits no job.
 
     A spider whose own settings replace the add-ons would crawl the index in each of its jobs.
     """
@@ -373,24 +422,21 @@ def check_spider(
     kind = spider if isinstance(spider, type) else type(spider)
     if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
         raise _takes_no_job(kind)
-    if not all(
-        _takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)
-    ):
+    if not all(map(_takes_job, _constructors(kind))):
         own: Any = settings.copy()
         own.frozen = False
-        with suppress(
-            AttributeError, KeyError, ValueError, OSError
-        ):  # another crawler's, and not the crawl's own
+        # What else the spider raises is of another crawler, and not of the crawl's own.
+        with suppress(AttributeError, KeyError, ValueError, OSError):
             make_as_job(Crawler(kind, own), args)
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
-            f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
-            ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
+            f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on"
+            ' that a job on a node needs. Add "scrapyd_dist.Addon": 500 to it there.'
         )
 
 
 def make_as_job(crawler: Crawler, args: Mapping[str, str]) -> Spider:
-    """The crawler's spider, made with what Scrapyd gives to that of a job.
+    """Make the crawler's spider with what Scrapyd gives to that of a job.
 
     Raises:
         ConfigError: it does not take that, nor does a class that it is made from.
@@ -409,25 +455,32 @@ def _takes_no_job(kind: type[Spider]) -> ConfigError:
     return ConfigError(f"The spider {name} takes no argument {JOB_ARGUMENT}. {row.sentence}")
 
 
-def _bases(kind: type[Spider]) -> list[type]:
-    """The classes whose `__init__` may be called on the way to that of Scrapy's Spider."""
+def _constructors(kind: type[Spider]) -> Iterator[Callable[..., Any]]:
+    """Yield each `__init__` that may be called on the way to that of Scrapy's Spider."""
     order = kind.__mro__
-    return list(order[: order.index(Spider)])
+    for base in order[: order.index(Spider)]:
+        if "__init__" in vars(base):
+            yield vars(base)["__init__"]
 
 
 def _takes_job(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with the argument that Scrapyd adds; true where that cannot be told."""
+    """Return whether a function can be called with the argument that Scrapyd adds.
+
+    True where that cannot be told.
+    """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return JOB_ARGUMENT in parameters or any(
-        one.kind is one.VAR_KEYWORD for one in parameters.values()
-    )
+    kinds = {parameter.kind for parameter in parameters.values()}
+    return JOB_ARGUMENT in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def loop_sender(settings: BaseSettings) -> AsyncSender:
-    """The way to the nodes: treq on Scrapy's reactor, or threads without one; ConfigError if it is not asyncio's."""
+    """Return the way to the nodes: treq on Scrapy's reactor, or threads without one.
+
+    ConfigError if the reactor is not asyncio's.
+    """
     if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
         from scrapyd_dist.transports.requests import ThreadTransport
 
@@ -436,9 +489,9 @@ def loop_sender(settings: BaseSettings) -> AsyncSender:
 
     if not is_asyncio_reactor_installed():
         raise ConfigError(
-            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and a distributed crawl needs"
-            " Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set it to"
-            " twisted.internet.asyncioreactor.AsyncioSelectorReactor."
+            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and a distributed"
+            " crawl needs Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set it"
+            " to twisted.internet.asyncioreactor.AsyncioSelectorReactor."
         )
     from scrapyd_dist.transports.treq import TreqTransport
 

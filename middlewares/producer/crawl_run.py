@@ -1,6 +1,7 @@
-"""A crawl: check, begin, find, wait for the batches, merge, close; the one place that knows the order.
+"""Run a crawl: check, begin, find, wait for batches, merge, close; only here is the order known.
 
-The rule it keeps: the producer ends only when every batch has ended and the output is closed, or says how to go on.
+The rule it keeps: the producer ends only when every batch has ended and the output is closed, or
+says how to go on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from scrapyd_dist.errors import (
     as_store_error,
 )
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.items.delivery import accepted_of
+from scrapyd_dist.items.delivery import Delivery, accepted_of
 from scrapyd_dist.items.json_lines import left_out
 from scrapyd_dist.items.merging import OutputNotWritten
 from scrapyd_dist.items.repeats import count_repeats
@@ -36,6 +37,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, number
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.settings import SettingReader, complaints
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -69,7 +71,7 @@ from .crawl_request import (
     template_of,
 )
 from .difference_finder import kept_by_callbacks
-from .discovery import IndexWalk, OwnItems, new_capture
+from .discovery import Capture, IndexWalk, OwnItems, new_capture
 from .feed_outputs import CrawlOutputs, watches_feeds
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
@@ -93,8 +95,12 @@ class CrawlStart:
         self._repository: CrawlRepository | None = None  #: once the crawl has a row
 
     async def start(self) -> CrawlRun:
-        """Check everything, bring the code to the nodes, and start the scheduler; DistError if it may not begin."""
-        settings, spider = self._crawler.settings, self._crawler.spider
+        """Check everything, bring the code to the nodes, and start the scheduler.
+
+        DistError if the crawl may not begin.
+        """
+        settings = self._crawler.settings
+        spider = self._crawler.spider
         assert spider
         self._on_finish = read_on_finish(settings)
         options = read_options(settings)
@@ -113,21 +119,23 @@ class CrawlStart:
         shards = shards_of(options, spider)
         thread = open_thread(request)
         row = await _find_row(thread, request)
-        self._repository = repository = CrawlRepository(
-            thread, row, request, partial(count_found, self._crawler)
-        )
+        repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
+        self._repository = repository
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
-        rules = await self._rules(repository, heeds=options.heeds)
-        endangered, guessed = await thread(thread.store.warnings), guesses(target, settings)
+        rules = await self._warn_of_rules(repository, heeds=options.heeds)
+        endangered = await thread(thread.store.warnings)
+        guessed = guesses(target, settings)
         warnings = [*complaints(settings, vars(spider)), *endangered, *rules]
         for warning in (*differences, *warnings, *guessed):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
         nodes = await CrawlNodes.prepare(request, repository, code)
-        kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
+        kept = await repository.keep_code(nodes.prepared)
+        options = nodes.request.options  # without leases, where no node reaches the store
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
-        # With a feed URL items come as lines of JSON, of which the exporter could not make the spider's items.
+        # With a feed URL items come as lines of JSON, of which the exporter could not make the
+        # spider's items.
         wants_exporter = options.target_feed_url is None and watches_feeds(self._crawler)
         outputs = repository.outputs(settings, wants_exporter=wants_exporter)
         own = OwnItems(repository.parts, typed=outputs.typed)
@@ -139,18 +147,7 @@ class CrawlStart:
             ways=nodes.ways,
         )
         scheduler = nodes.scheduler(spec, sender=sender, counts=partial(_own_counts, index, own))
-
-        def demand() -> Demand:
-            return scheduler.demand(
-                index.more(repository.counts["sealed"] + len(capture.cutter), capture.room)
-            )
-
-        capture = new_capture(
-            options, self._crawler, demand, project=project.name, key=nodes.prepared.key
-        )
-        capture.before = await thread(lambda: FingerprintSet(thread.store.fingerprints(row.id)))
-        if options.limit:
-            capture.room = max(0, options.limit - repository.counts["sealed"])
+        capture = await self._new_capture(nodes, scheduler, index)
         own.recall(keep=not index.unfinished())
         await scheduler.recover()
         snapshot = Snapshot(
@@ -177,8 +174,35 @@ class CrawlStart:
         run.log_start()
         return run
 
+    async def _new_capture(
+        self, nodes: CrawlNodes, scheduler: Scheduler, index: IndexWalk
+    ) -> Capture:
+        """Return what catches target requests; it knows those that the crawl found before."""
+        request = nodes.request
+        repository = nodes.repository
+        thread = repository.thread
+
+        def demand() -> Demand:
+            """Return how much work the fleet can use now."""
+            found = repository.counts["sealed"] + len(capture.cutter)
+            return scheduler.demand(index.more(found, capture.room))
+
+        capture = new_capture(
+            request.options,
+            self._crawler,
+            demand,
+            project=request.project.name,
+            key=nodes.prepared.key,
+        )
+        capture.before = await thread(
+            lambda: FingerprintSet(thread.store.fingerprints(repository.id))
+        )
+        if request.options.limit:
+            capture.room = max(0, request.options.limit - repository.counts["sealed"])
+        return capture
+
     async def refused(self, error: DistError) -> None:
-        """Give the crawl's row its end, and tell `DISTRIBUTED_ON_FINISH`."""
+        """Give the crawl's row its end, and notify `DISTRIBUTED_ON_FINISH`."""
         crawl = self._crawler.settings.get("DISTRIBUTED_CRAWL")
         if self._repository is not None:
             crawl = self._repository.id
@@ -190,8 +214,11 @@ class CrawlStart:
         if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, name, error)):
             logger.warning("%s", wrong)
 
-    async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
-        """A warning of the store's rules; ConfigError if the crawl has to heed them (`heeds`), and cannot."""
+    async def _warn_of_rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
+        """Warn of rules in the store.
+
+        ConfigError if the crawl has to heed them (`heeds`), and cannot.
+        """
         why = why_not_heeded(self._crawler.settings)
         rules = await repository.rules()
         if not rules:
@@ -200,21 +227,19 @@ class CrawlStart:
             raise ConfigError(
                 f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}"
             )
-        heeding = (
-            f"this crawl heeds none of them: {why}"
-            if why
-            else "all processes of this crawl heed them"
-        )
+        heeding = "all processes of this crawl heed them"
+        if why:
+            heeding = f"this crawl heeds none of them: {why}"
         return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
 
 
 def _own_counts(index: IndexWalk, own: OwnItems) -> dict[str, int]:
-    """What a crawl's own process has done."""
+    """Return how much a crawl's own process has done."""
     return {"items": own.count, "pages": index.pages + index.done_before}
 
 
 class CrawlRun(Lifecycle):
-    """One crawl, from its first request to the merged file."""
+    """Runs one crawl, from its first request to the merged file."""
 
     def __init__(
         self,
@@ -227,25 +252,32 @@ class CrawlRun(Lifecycle):
     ) -> None:
         super().__init__()
         self._outputs = outputs
-        self._crawler, self.target, self._nodes, self.reporter = crawler, target, nodes, reporter
+        self._crawler = crawler
+        self.target = target
+        self._nodes = nodes
+        self.reporter = reporter
         self.options = nodes.request.options
         self._on_finish = on_finish
-        self.index, self.capture, self._own = reporter.index, reporter.capture, reporter.own
-        self._scheduler, self._repository = reporter.scheduler, reporter.repository
-        self._done = self._closing = self._cancelled = False
+        self.index = reporter.index
+        self.capture = reporter.capture
+        self._own = reporter.own
+        self._scheduler = reporter.scheduler
+        self._repository = reporter.repository
+        self._done = False  #: the row has its end, and the spider may close
+        self._closing = False  #: the spider closes
+        self._cancelled = False  #: a user has cancelled the crawl
         #: why nothing more is found, though there may be more
         self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
-        self._start_fault = ""
+        self._start_fault = ""  #: how the spider's own start broke off
         self._idle_reason = watch_idle_reason(crawler)
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
         self._target_callbacks = target.methods(crawler.spider)
-        self._attributes = ChangedAttributes(
-            crawler.spider, travelling if self.options.leases else ()
-        )
-        self._has_wrong_values = (
-            False  #: jobs did not have the attributes that their callbacks read
-        )
+        if not self.options.leases:
+            travelling = ()
+        self._attributes = ChangedAttributes(crawler.spider, travelling)
+        #: jobs did not have the attributes that their callbacks read; set when all is found
+        self._has_wrong_values = False
         self.goals = GoalKeeper.of(crawler)
         if self.goals is not None:
             self.goals.open(
@@ -261,15 +293,20 @@ class CrawlRun(Lifecycle):
         for member in prepared.members:
             if member.unreached:
                 logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+        how = "are leased by workers on" if self.options.leases else "go to"
+        uploaded = ""
+        if prepared.uploaded:
+            uploaded = f", uploaded to {', '.join(prepared.uploaded)}"
         logger.info(
-            "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
+            "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s;"
+            " state in %s",
             self._repository.id,
             self.target.how,
-            "are leased by workers on" if self.options.leases else "go to",
+            how,
             len(prepared.members),
             self.options.batch_size,
             prepared.version,
-            f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
+            uploaded,
             self._nodes.request.project.state,
         )
 
@@ -277,6 +314,7 @@ class CrawlRun(Lifecycle):
 
     @property
     def enough(self) -> bool:
+        """Return whether nothing more is to be found."""
         return bool(self._enough)
 
     def found_enough(self, why: str = FinishReason.LIMITED.value) -> None:
@@ -292,27 +330,34 @@ class CrawlRun(Lifecycle):
 
     def seal(self, *cuts: BatchDraft) -> None:
         """Keep cuts in the store and hand them to the scheduler; in order, beside the crawl."""
-        for some in portions(cuts):
-            self.tasks.add(self._seal(some))
+        for portion in portions(cuts):
+            self.tasks.add(self._seal(portion))
 
     async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
         keep = self._repository.add_batches if self.options.leases else self._repository.seal
-        for batch in await keep(cuts, self._nodes.prepared.key, self.capture.take_counts()):
+        batches = await keep(cuts, self._nodes.prepared.key, self.capture.take_counts())
+        for batch in batches:
             self._scheduler.add(batch)
 
     def own_item(self, item: Any, shard: int, url: str) -> None:
-        """An item of the producer's own pages."""
+        """Keep an item of the producer's own pages, which are those of `shard`."""
         try:
             self._own.add(item, shard)
         except (TypeError, ValueError) as error:
             self.reporter.local_missed(url, "failed", f"an item of it has no JSON form: {error}")
 
     def start_failed(self, error: Exception) -> None:
-        """The spider's own start broke off; Scrapy ends then as if it had had no more to start with."""
-        self._start_fault = f"The spider's start failed: {Fault.of(error)}. The whole traceback is in {self._log()}."
+        """Note that the spider's own start broke off.
 
-    def _log(self) -> str:
-        """Where a traceback of this process is."""
+        Scrapy ends then as if the spider had had no more to start with.
+        """
+        self._start_fault = (
+            f"The spider's start failed: {Fault.of(error)}. The whole traceback is in"
+            f" {self._name_log()}."
+        )
+
+    def _name_log(self) -> str:
+        """Say where a traceback of this process is."""
         log = self._crawler.settings.get("LOG_FILE") or self._repository.folder / "producer.log"
         return str(log) if Path(log).exists() else "the log of this process"
 
@@ -353,19 +398,23 @@ class CrawlRun(Lifecycle):
         PauseGate.of(self._crawler).rest(paused)
 
     def failed(self, error: BaseException) -> None:
+        """Note that a task failed, and complete what can be completed."""
         super().failed(error)
         self.hold()
 
     # wait
 
     def hold(self) -> bool:
-        """The spider is idle: whether it must stay open for the batches that are out."""
+        """Return whether the idle spider must stay open for the batches that are out."""
         if not (self._done or self._closing):  # once it closes, `finish` says what is completed
             self.tasks.start("complete", self._complete)
         return not self._done
 
     async def _complete(self) -> None:
-        """The index is walked, or no node takes work any more: wait for the batches, merge, let the spider close."""
+        """Wait for the batches, merge, and let the spider close.
+
+        The index is walked, or no node takes work any more.
+        """
         try:
             await self._seal_as_wanted()
             await self._seal_rest()
@@ -373,7 +422,7 @@ class CrawlRun(Lifecycle):
                 await self._found_all()
                 await self._scheduler.ended()
             await self._end()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever it is, the crawl ends in order)
             await self._break_off(as_store_error(error))
         self._done = True
         if not self._closing:
@@ -382,9 +431,8 @@ class CrawlRun(Lifecycle):
     async def _break_off(self, error: BaseException) -> None:
         """End in order what cannot be finished, as far as the store lets it."""
         reason = str(error).rstrip(".")
-        if isinstance(
-            error, StoreEmptied
-        ):  # there is nothing to go on with, and no row to write it into
+        if isinstance(error, StoreEmptied):
+            # There is nothing to go on with, and no row to write it into.
             self.reporter.snapshot.message = f"{reason} ({self._repository.parts})."
             logger.error("%s", self.reporter.snapshot.message)
             process_exit.set(error.exit_code)
@@ -396,11 +444,10 @@ class CrawlRun(Lifecycle):
             await self._stop(f"{reason}.", 1)
 
     async def _seal_as_wanted(self) -> None:
-        """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
+        """Cut what is in no batch yet when the fleet can use it, as before; all is found."""
         self.index.walked = True
-        held_back = (
-            self.options.batch_adapt and not self.options.leases
-        )  # what workers lease may wait in the store
+        # What workers lease may wait in the store.
+        held_back = self.options.batch_adapt and not self.options.leases
         state = self._scheduler.state
         while held_back and not (state.stopped or state.ends_early or self.tasks.fault):
             self.seal(*self.capture.cutter.due(time.monotonic()))
@@ -410,14 +457,16 @@ class CrawlRun(Lifecycle):
 
     async def _seal_rest(self) -> None:
         self.seal(*self.capture.cutter.take())
-        await (
-            self.tasks.settle()
-        )  # what could not be sealed is found again: its shard stays unfinished
+        # What could not be sealed is found again: its shard stays unfinished.
+        await self.tasks.settle()
         await self.reporter.write_down()
 
     async def _found_all(self) -> None:
         index = self.index
-        losses, ends = ([], []) if self._enough else index.short()
+        losses: list[str] = []
+        ends: list[str] = []
+        if not self._enough:
+            losses, ends = index.short()
         index.failed += len(losses)
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
@@ -433,13 +482,15 @@ class CrawlRun(Lifecycle):
     async def _end(self) -> None:
         await self.reporter.write_down()  # with what workers have found up to their last batch
         if self._scheduler.state.stopped:
-            code = INTERRUPTED if self._cancelled or signals.came else self._scheduler.stop_code
+            code = self._scheduler.stop_code
+            if self._cancelled or signals.came:
+                code = INTERRUPTED
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
         elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.ends_early:
             await self._stop(
-                "The walk over the index was broken off: the store was away, or a worker died whose work had counted"
-                " for a goal.",
+                "The walk over the index was broken off: the store was away, or a worker died whose"
+                " work had counted for a goal.",
                 3,
             )
         elif not self.options.limits.wait:
@@ -450,100 +501,137 @@ class CrawlRun(Lifecycle):
             await self._collect()
 
     async def _collect(self) -> None:
-        options, repository, reporter = self.options, self._repository, self.reporter
+        """Write the output, judge the crawl by what it has, and close its row."""
+        reporter = self.reporter
         await reporter.tell(CrawlState.COLLECTING)
         self._own.close()
         await self._scheduler.make_parts_whole()
-        walked = self._enough != FinishReason.GOAL.value  # else these pages are walked again
-        if undelivered := await reporter.published(self._own.parts() if walked else ()):
+        undelivered = await self._publish_own_parts()
+        if undelivered:
+            # Before any output is written: -o adds to a file that is there.
             await self._scheduler.left()
-            await self._stop(
-                undelivered, PARTIAL
-            )  # before any output is written: -o adds to a file that is there
+            await self._stop(undelivered, PARTIAL)
             return
-        stored = await repository.for_delivery(self._nodes.prepared.key)
+        stored = await self._repository.for_delivery(self._nodes.prepared.key)
+        misses = stored["misses"]
         try:
-            delivered = await deliver_to(
-                self._outputs,
-                self._crawler,
-                repository.folder,
-                own=self._own.parts(),
-                own_items=self._own.count,
-                feed_url=options.target_feed_url,
-                **stored,
-            )
+            delivered = await self._deliver(stored)
         except (FeedsNotStored, OutputNotWritten) as error:
             await self._scheduler.left()
             await self._stop(str(error), PARTIAL)
             return
         reporter.note_files(delivered)
-        reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
-        if delivered.items == 0 and repository.counts["sealed"] and options.target_feed_url is None:
-            reporter.differ(found_trait(Trait.NO_ITEM))
+        reporter.warn(*delivered.warnings, *self._warn_of_left_out(misses))
         accepted = accepted_of(stored["attempts"])
-        reporter.differ(*await asyncio.to_thread(self._repeats, accepted))
+        await self._report_differences(delivered, accepted)
+        logins = login_pages(accepted)
+        reporter.warn(*logins)
+        where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
+        logger.info(
+            "Crawl %s is complete: %d items in %s", self._repository.id, delivered.items, where
+        )
+        _log_failures(misses, delivered.misses)
+        await self._scheduler.left()
+        code = await self._judge(delivered, misses, has_logins=bool(logins))
+        await self._close_row(CrawlState.FINISHED, code)
+
+    async def _publish_own_parts(self) -> str:
+        """Deliver the parts of the producer's own pages; return why not all are delivered."""
+        if self._enough == FinishReason.GOAL.value:  # these pages are walked again
+            return await self.reporter.published(())
+        return await self.reporter.published(self._own.parts())
+
+    async def _deliver(self, stored: dict[str, Any]) -> Delivery:
+        """Merge all items into the output; `stored` is what the store has of the crawl."""
+        return await deliver_to(
+            self._outputs,
+            self._crawler,
+            self._repository.folder,
+            own=self._own.parts(),
+            own_items=self._own.count,
+            feed_url=self.options.target_feed_url,
+            **stored,
+        )
+
+    async def _report_differences(self, delivered: Delivery, accepted: Sequence[Attempt]) -> None:
+        """Note what differs from `scrapy crawl` and shows only in the finished items and jobs."""
+        reporter = self.reporter
+        has_feed_url = self.options.target_feed_url is not None
+        if delivered.items == 0 and self._repository.counts["sealed"] and not has_feed_url:
+            reporter.differ(found_trait(Trait.NO_ITEM))
+        reporter.differ(*await asyncio.to_thread(self._find_repeats, accepted))
         reporter.differ(*self._attributes.kept_in_jobs(self._target_callbacks, accepted))
         reporter.differ(*values_as_text(accepted, self._own.as_text))
-        reporter.warn(*(logins := login_pages(accepted)))
-        where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
-        logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
-        _log_failures(stored["misses"], delivered.misses)
-        await self._scheduler.left()
-        code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
-        unusual, too_few = await judge_items(
-            options, repository, self._scheduler.state.spec, delivered.items
-        )
-        reporter.warn(*unusual)
+
+    async def _judge(self, delivered: Delivery, misses: Sequence[Miss], *, has_logins: bool) -> int:
+        """Return the exit code of the finished crawl, with warnings of what speaks against it."""
+        options = self.options
+        repository = self._repository
+        state = self._scheduler.state
+        code = exit_code(self.reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
+        unusual, too_few = await judge_items(options, repository, state.spec, delivered.items)
+        self.reporter.warn(*unusual)
         self._tell_faults(too_few, self._start_fault)
-        empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
+        is_empty = not (repository.counts["sealed"] or delivered.items)
         lost_requests = await repository.lost_requests()
-        reporter.warn(*_stray(self._scheduler.state.stray_items), *_lost(lost_requests))
-        is_partial = (
-            lost_requests
-            or delivered.lost
-            or self._scheduler.state.stray_items
-            or self._scheduler.state.closed_by
-            or self._has_wrong_values
-            or self._mostly_denied(stored["misses"])
-            or logins
+        self.reporter.warn(*_warn_of_stray(state.stray_items), *_warn_of_lost(lost_requests))
+        if too_few or (self._start_fault and is_empty):
+            return 1
+        if code:
+            return code
+        shortfalls = (
+            lost_requests,
+            delivered.lost,
+            state.stray_items,
+            state.closed_by,
+            self._has_wrong_values,
+            self._count_denied_if_most(misses),
+            has_logins,
         )
-        code = code or (PARTIAL if is_partial else 0)
-        await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
+        return PARTIAL if any(shortfalls) else 0
 
     def _tell_faults(self, *texts: str) -> None:
-        """Say why the exit code is not 0, though the crawl is finished; `scrapy crawl` shows the log only."""
+        """Say why the exit code is not 0, though the crawl is finished.
+
+        `scrapy crawl` shows the log only.
+        """
         self.reporter.snapshot.message = " ".join(filter(None, texts))
         if self.reporter.snapshot.message:
             logger.warning("%s", self.reporter.snapshot.message)
 
-    def _repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
-        """The row of pages that several batches have found, with how many items are there again; blocking."""
-        has_followed = any(
-            number(one.report, "pages") > number(one.report, "done") for one in accepted
-        )
-        replaced = left_out(accepted)
-        parts = {
-            self._repository.parts / one.part: replaced.get(one.batch, [])
-            for one in accepted
-            if one.part
-        }
-        repeats = count_repeats(parts) if has_followed else 0
-        return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))] if repeats else []
+    def _find_repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
+        """Find the pages that several batches have found, by items that are there again; blocking.
 
-    def _left_out(self, misses: Sequence[Miss]) -> list[str]:
-        """Warnings of what was left out on request."""
+        One row with the number of these items, or none.
+        """
+        has_followed = False
+        replaced = left_out(accepted)
+        parts = {}
+        for attempt in accepted:
+            has_followed |= number(attempt.report, "pages") > number(attempt.report, "done")
+            if attempt.part:
+                parts[self._repository.parts / attempt.part] = replaced.get(attempt.batch, [])
+        if not has_followed:
+            return []
+        repeats = count_repeats(parts)
+        if not repeats:
+            return []
+        return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))]
+
+    def _warn_of_left_out(self, misses: Sequence[Miss]) -> list[str]:
+        """Warn of what was left out on request."""
         warnings = []
         if self._scheduler.state.ends_early:
-            warnings.append(self._early_end())
+            warnings.append(self._describe_early_end())
         elif self._enough == FinishReason.LIMITED.value:
             warnings.append(
-                f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT);"
-                " what else there may be was not looked for."
+                f"The crawl was limited to {self.options.limit:,} target requests (--limit,"
+                " DISTRIBUTED_LIMIT); what else there may be was not looked for."
             )
         elif meaning(self._enough).closes_crawl:
             warnings.append(
-                f"The spider has closed the walk over the index: {self._enough}. What was found until then was crawled;"
-                " what else there may be was not looked for."
+                f"The spider has closed the walk over the index: {self._enough}. What was found"
+                " until then was crawled; what else there may be was not looked for."
             )
         elif self._enough:
             warnings.append(
@@ -552,84 +640,96 @@ class CrawlRun(Lifecycle):
         left = sum(miss.reason.startswith(NOT_MADE) for miss in misses)
         if left:
             warnings.append(
-                f"{counted(left, 'request was', 'requests were')} not made, since CLOSESPIDER_… settings ended"
-                f" their jobs, in each of which they"
-                " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
+                f"{counted(left, 'request was', 'requests were')} not made, since CLOSESPIDER_…"
+                " settings ended their jobs, in each of which they count anew; they are in the list"
+                " of misses. To try a crawl of a few pages, use --limit."
             )
-        if denied := self._mostly_denied(misses):
+        if denied := self._count_denied_if_most(misses):
             warnings.append(
                 f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}"
             )
         return warnings
 
-    def _early_end(self) -> str:
-        """Why the crawl has ended early, and how to go on with what is left."""
+    def _describe_early_end(self) -> str:
+        """Say why the crawl has ended early, and how to go on with what is left."""
         state = self._scheduler.state
+        why = f"The spider has closed the crawl: {state.closed_by}."
         if state.goal:
-            why = f"The crawl has reached a goal: {in_words(state.goal, state.spec.goals[state.goal])}."
-        else:
-            why = f"The spider has closed the crawl: {state.closed_by}."
-        waiting, is_walked = state.backlog.waiting, self._enough != FinishReason.GOAL.value
-        if is_walked and not waiting:
+            goal = in_words(state.goal, state.spec.goals[state.goal])
+            why = f"The crawl has reached a goal: {goal}."
+        is_walked = self._enough != FinishReason.GOAL.value
+        if is_walked and not state.backlog.waiting:
             return f"{why} Nothing is left."
+        requests = counted(state.backlog.waiting_requests, "request waits", "requests wait")
+        batches = counted(state.backlog.waiting, "batch", "batches")
         unwalked = "" if is_walked else ", and the index is not walked to its end"
         return (
-            f"{why} {counted(state.backlog.waiting_requests, 'request waits', 'requests wait')} in"
-            f" {counted(waiting, 'batch', 'batches')}{unwalked}. Go on with the"
-            f" rest: sdist resume {self._repository.id}"
+            f"{why} {requests} in {batches}{unwalked}. Go on with the rest: sdist resume"
+            f" {self._repository.id}"
         )
 
-    def _mostly_denied(self, misses: Sequence[Miss]) -> int:
-        """How many pages were denied, if these are more than half of all."""
+    def _count_denied_if_most(self, misses: Sequence[Miss]) -> int:
+        """Return how many pages were denied if these are more than half of all, else 0."""
         denied = sum(miss.reason.startswith(DENIED) for miss in misses)
         return denied if 2 * denied > self._repository.counts["sealed"] else 0
 
     # close
 
     async def close(self, reason: str) -> None:
-        """The spider closes, for whatever reason; called again when the engine has stopped."""
+        """Close with the spider, for whatever reason; called again when the engine has stopped."""
         if self._closing and self._enough and not self._done and signals.came:
-            self._scheduler.state.stop_now(ending("shutdown", self._log())[0])
+            why, _ = ending("shutdown", self._name_log())
+            self._scheduler.state.stop_now(why)
         await super().close(reason)
 
     async def finish(self, reason: str) -> None:
-        """Complete the crawl where its settings closed the spider; else stop it, if it is not complete."""
+        """Complete the crawl if its settings closed the spider; else stop it if it is not complete.
+
+        Then everything that the crawl has open is closed.
+        """
         self._closing = True
         ends_walk = meaning(reason).by_settings or meaning(reason).closes_crawl
         if not self._done and not signals.came and ends_walk:
-            process_exit.set(INTERRUPTED)  # as below
-            self._enough = self._enough or ("" if self.index.walked else reason)
+            process_exit.set(INTERRUPTED)  # as in `_give_up`
+            if not self._enough and not self.index.walked:
+                self._enough = reason
             await self.tasks.start("complete", self._complete)
         if not self._done:
-            process_exit.set(
-                INTERRUPTED
-            )  # a second signal may end the process at any of the waits below
-            await self.tasks.cancel("complete")
-            try:
-                await self._seal_rest()
-            except Exception:
-                logger.exception(
-                    "Not everything that was found could be kept; it will be found again"
-                )
-            why, code = ending(reason, self._log())
-            await self._scheduler.stop(why)
-            self._own.close()
-            await self._stop(self._scheduler.state.stopped, code)
-            self._done = True
+            await self._give_up(reason)
         else:
             await self._scheduler.stop("")
         await self.stop_clock()
         if self.goals is not None:
             await self.goals.close()
         self.reporter.close()
+        await self._tell_on_finish()
+        self._scheduler.state.sender.close()
+        self._repository.thread.close()
+
+    async def _give_up(self, reason: str) -> None:
+        """Stop a crawl that is not complete, and keep what was found."""
+        # A second signal may end the process at any of the waits below.
+        process_exit.set(INTERRUPTED)
+        await self.tasks.cancel("complete")
+        try:
+            await self._seal_rest()
+        except Exception:
+            logger.exception("Not everything that was found could be kept; it will be found again")
+        why, code = ending(reason, self._name_log())
+        await self._scheduler.stop(why)
+        self._own.close()
+        await self._stop(self._scheduler.state.stopped, code)
+        self._done = True
+
+    async def _tell_on_finish(self) -> None:
+        """Notify DISTRIBUTED_ON_FINISH; its failure is a warning in the crawl's summary."""
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        if wrong := await asyncio.to_thread(tell, self._on_finish, document):
+        wrong = await asyncio.to_thread(tell, self._on_finish, document)
+        if wrong:
             self.reporter.warn(wrong)
             with suppress(DistError):  # the crawl itself has ended well
                 await self._repository.update(summary=self.reporter.summary(state))
-        self._scheduler.state.sender.close()
-        self._repository.thread.close()
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
         message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
@@ -648,7 +748,7 @@ class CrawlRun(Lifecycle):
 
 
 async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
-    """The row of the crawl; without one, the store is left."""
+    """Return the row of the crawl; without one, the store is left."""
     try:
         return await find_row(thread, request)
     except BaseException:
@@ -657,39 +757,43 @@ async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
 
 
 def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
-    """Say in the log how many URLs failed: of a crawl without a command of ours it is all that people see."""
-    failed = [
-        miss for miss in misses if miss.kind != "gone" and not miss.reason.startswith(NOT_MADE)
-    ]
+    """Say in the log how many URLs failed: without a command of ours it is all that people see."""
+    failed = 0
+    reasons: list[str] = []
+    for miss in misses:
+        if miss.kind == "gone" or miss.reason.startswith(NOT_MADE):
+            continue
+        failed += 1
+        if len(reasons) < SHOWN_FAILURES:
+            reasons.append(f"{miss.url}: {miss.reason}")
     if failed:
-        reasons = [f"{miss.url}: {miss.reason}" for miss in failed[:SHOWN_FAILURES]]
         logger.warning(
             "%d URLs failed, such as %s. All of them are in %s",
-            len(failed),
+            failed,
             "; ".join(reasons),
             listed_in,
         )
 
 
-def _lost(requests: int) -> list[str]:
-    """The warning of requests that the store has lost."""
+def _warn_of_lost(requests: int) -> list[str]:
+    """Warn of requests that the store has lost."""
     if not requests:
         return []
     warning = (
-        f"{requests:,} requests are lost: the store came back without its last steps, and with them the batches of"
-        " these requests. Only another crawl brings their pages."
+        f"{requests:,} requests are lost: the store came back without its last steps, and with them"
+        " the batches of these requests. Only another crawl brings their pages."
     )
     return [warning]
 
 
-def _stray(stray_items: int) -> list[str]:
-    """The warning of items that are in no part."""
+def _warn_of_stray(stray_items: int) -> list[str]:
+    """Warn of items that are in no part."""
     if not stray_items:
         return []
     warning = (
-        f"{counted(stray_items, 'item is', 'items are')} lost: workers scraped them for pages that a timer, a"
-        f" signal or an idle handler of"
-        " the project asked for when its worker had no batch, so there was no file for them. Ask for such pages in a"
-        " callback, or use --push, where all that a job does is of its batch."
+        f"{counted(stray_items, 'item is', 'items are')} lost: workers scraped them for pages that"
+        " a timer, a signal or an idle handler of the project asked for when its worker had no"
+        " batch, so there was no file for them. Ask for such pages in a callback, or use --push,"
+        " where all that a job does is of its batch."
     )
     return [warning]

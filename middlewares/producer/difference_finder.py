@@ -1,8 +1,9 @@
-"""Notices in a project what the table of differences speaks of: by its settings, its components and their code.
+"""Find in a project what the table of differences speaks of: settings, components, their code.
 
 Nothing of the project is made for that: of classes only the code is read.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from inspect import getmro
@@ -48,73 +49,89 @@ _OPENS = frozenset(
 
 
 def find_differences(settings: BaseSettings, spider: type[Spider]) -> list[FoundDifference]:
-    """The rows that concern this spider in this project, in the table's order; those that mean the same, too.
+    """Return the rows that concern this spider in this project, in the table's order.
 
-    The settings are those of the spider's crawler, before or after the add-on has changed them.
+    Those that mean the same as with `scrapy crawl` are there, too. The settings are those of the
+    spider's crawler, before or after the add-on has changed them.
     """
-    components = {name: list(_enabled(settings, name)) for name in _LISTS}
-    single = [kind for name in _SINGLE if (kind := _loaded(settings.get(name))) is not None]
-    every = [*chain.from_iterable(components.values()), *single]
-    traits = _traits(settings, spider, components)
-    found = (_find(row, settings, every, traits) for row in DIFFERENCES.values())
-    return [one for one in found if one.found]
+    listed = {name: list(_load_listed(settings, name)) for name in _LISTS}
+    components = list(chain.from_iterable(listed.values()))
+    for name in _SINGLE:
+        kind = _load_class(settings.get(name))
+        if kind is not None:
+            components.append(kind)
+    traits = _find_traits(settings, spider, listed)
+    found = []
+    for row in DIFFERENCES.values():
+        names = _find_names(row, settings, components, traits)
+        if names:
+            found.append(FoundDifference(difference=row, found=names))
+    return found
 
 
 def refuse_differences(found: Iterable[FoundDifference]) -> None:
     """Raise ConfigError for the first difference with which no crawl can work."""
-    for one in found:
-        if one.difference.meaning is Meaning.REFUSED:
-            raise ConfigError(str(one))
+    for difference in found:
+        if difference.difference.meaning is Meaning.REFUSED:
+            raise ConfigError(str(difference))
 
 
 def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
-    """Those that people are told of."""
-    return [one for one in found if one.difference.meaning is Meaning.TOLD]
+    """Return those that people are told of."""
+    return [row for row in found if row.difference.meaning is Meaning.TOLD]
 
 
-def _find(
+def _find_names(
     row: Difference,
     settings: BaseSettings,
     components: Iterable[type],
     traits: dict[Trait, list[str]],
-) -> FoundDifference:
-    named = [
-        *_settings_given(row, settings),
-        *(name for name in row.folders if _is_folder(setting_given(settings, name))),
-    ]
-    named += [kind.__qualname__ for kind in components if _is_made_from(kind, row.components)]
+) -> tuple[str, ...]:
+    """Return the names of the settings and classes of the project of which a row speaks."""
+    names = _settings_given(row, settings)
+    for setting in row.folders:
+        if _is_folder(setting_given(settings, setting)):
+            names.append(setting)
+    for kind in components:
+        if _is_made_from(kind, row.components):
+            names.append(kind.__qualname__)
     if row.trait is not None:
-        named += traits.get(row.trait, [])
-    return FoundDifference(difference=row, found=tuple(dict.fromkeys(named)))
+        names += traits.get(row.trait, [])
+    return tuple(dict.fromkeys(names))
 
 
 def _settings_given(row: Difference, settings: BaseSettings) -> list[str]:
-    names = [
-        name
-        for wanted in row.settings
-        for name in _matching(wanted, settings)
-        if _is_given(settings, name)
-    ]
-    if DEPTH in settings and settings.getint(DEPTH):
-        names = [
-            name for name in names if name != "DEPTH_LIMIT"
-        ]  # it counts over the whole crawl then
+    """Return the given settings of which a row speaks, by name or pattern."""
+    # With DEPTH, DEPTH_LIMIT counts over the whole crawl.
+    is_depth_kept = DEPTH in settings and bool(settings.getint(DEPTH))
+    names = []
+    for wanted in row.settings:
+        for name in _match_settings(wanted, settings):
+            if name == "DEPTH_LIMIT" and is_depth_kept:
+                continue
+            if _is_given(settings, name):
+                names.append(name)
     return names
 
 
-def _matching(wanted: str, settings: BaseSettings) -> list[str]:
-    return [name for name in settings if fnmatchcase(name, wanted)] if "*" in wanted else [wanted]
+def _match_settings(wanted: str, settings: BaseSettings) -> list[str]:
+    if "*" not in wanted:
+        return [wanted]
+    return [name for name in settings if fnmatchcase(name, wanted)]
 
 
 def _is_given(settings: BaseSettings, name: str) -> bool:
-    """Whether the project, the spider or the command line gives this setting another value than Scrapy's."""
-    value, usual = setting_given(settings, name), getattr(default_settings, name, None)
+    """Return whether a setting has another value than Scrapy's.
+
+    It may be from the project, the spider or the command line, and not from an add-on.
+    """
+    value = setting_given(settings, name)
+    usual = getattr(default_settings, name, None)
     is_ours = getattr(value, "__module__", "").startswith("scrapyd_dist.")
     if not value or is_ours or (settings.get(GIVEN) or {}).get(name):
         return False
-    return (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"] and str(
-        value
-    ) != str(usual)
+    priority = settings.getpriority(name) or 0
+    return priority >= SETTINGS_PRIORITIES["project"] and str(value) != str(usual)
 
 
 def _is_folder(value: Any) -> bool:
@@ -126,45 +143,53 @@ def _is_made_from(kind: type, paths: Iterable[str]) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in wanted for base in getmro(kind))
 
 
-def _enabled(settings: BaseSettings, name: str) -> Iterator[type]:
-    """The classes that this setting switches on; one that cannot be imported is Scrapy's to complain of."""
+def _load_listed(settings: BaseSettings, name: str) -> Iterator[type]:
+    """Yield the classes that a setting switches on.
+
+    One that cannot be imported is Scrapy's to complain of.
+    """
     for component, order in settings.getwithbase(name).items():
-        kind = None if order is None else _loaded(component)
+        kind = None if order is None else _load_class(component)
         if kind is not None:
             yield kind
 
 
-def _loaded(component: Any) -> type | None:
+def _load_class(component: Any) -> type | None:
     try:
         kind = load_object(component)
-    except Exception:
+    except Exception:  # noqa: BLE001  (an import may raise anything)
         return None
     return kind if isinstance(kind, type) else None
 
 
-def _traits(
-    settings: BaseSettings, spider: type[Spider], components: dict[str, list[type]]
+def _find_traits(
+    settings: BaseSettings, spider: type[Spider], listed: dict[str, list[type]]
 ) -> dict[Trait, list[str]]:
-    """Trait -> the names of the classes or settings that have it."""
-    pipelines = [kind for kind in components["ITEM_PIPELINES"] if is_own(kind)]
-    every = [kind for kind in chain.from_iterable(components.values()) if is_own(kind)]
-    code = {kind: names_in(kind, top_package(spider)) for kind in [spider, *every]}
-    return {
-        Trait.HANDLES_IDLE: _called([kind for kind in code if "spider_idle" in code[kind]]),
-        Trait.MAKES_REQUESTS: _called(
-            [kind for kind in every if {"engine", "crawl"} <= code[kind]]
-        ),
-        Trait.DROPS_REPEATS: _called(
-            [kind for kind in pipelines if "DropItem" in code[kind] and keeps_something(kind)]
-        ),
-        Trait.OPENS_FILES: _called([kind for kind in pipelines if _opens_something(code[kind])]),
-        Trait.OWN_EXTENSION: _called(filter(is_own, components["EXTENSIONS"])),
-        **_cache_traits(settings),
-    }
+    """Return for each trait the names of the classes or settings that have it."""
+    traits = defaultdict[Trait, list[str]](list)
+    package = top_package(spider)
+    code = {spider: names_in(spider, package)}
+    own = list(filter(is_own, chain.from_iterable(listed.values())))
+    for kind in own:
+        code[kind] = names_in(kind, package)
+        if {"engine", "crawl"} <= code[kind]:
+            traits[Trait.MAKES_REQUESTS].append(kind.__qualname__)
+    for kind, names in code.items():
+        if "spider_idle" in names:
+            traits[Trait.HANDLES_IDLE].append(kind.__qualname__)
+    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
+        if "DropItem" in code[kind] and keeps_something(kind):
+            traits[Trait.DROPS_REPEATS].append(kind.__qualname__)
+        if _opens_something(code[kind]):
+            traits[Trait.OPENS_FILES].append(kind.__qualname__)
+    for kind in filter(is_own, listed["EXTENSIONS"]):
+        traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
+    traits.update(_cache_traits(settings))
+    return traits
 
 
 def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
-    """What the HTTP cache means where its folder is the project's own."""
+    """Return what the HTTP cache means where its folder is the project's own."""
     is_shared = Path(str(settings.get("HTTPCACHE_DIR") or "")).is_absolute()
     if not settings.getbool("HTTPCACHE_ENABLED") or is_shared:
         return {}
@@ -174,17 +199,19 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 
 
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
-    """The row of the attributes in which the callbacks of target pages keep something; none if there are none such."""
+    """Find the attributes in which the callbacks of target pages keep something.
+
+    One row with their names, or none.
+    """
     names = sorted(attribute_use(spider, callbacks).kept)
-    return (
-        [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)] if names else []
-    )
+    if not names:
+        return []
+    return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)]
 
 
 def _opens_something(names: set[str]) -> bool:
-    """Whether code with these names opens a file or a database; to connect a signal is no such thing."""
+    """Return whether code with these names opens a file or a database.
+
+    To connect a signal is no such thing.
+    """
     return bool(_OPENS & names) or ("connect" in names and "signals" not in names)
-
-
-def _called(kinds: Iterable[type]) -> list[str]:
-    return [kind.__qualname__ for kind in kinds]

@@ -1,4 +1,4 @@
-"""What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
+"""Tell what a crawl would do without doing it (`sdist plan`): nodes are only asked."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -12,7 +12,8 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy import local_nodes
-from scrapyd_dist.deploy.node_versions import look
+from scrapyd_dist.deploy.node_versions import NodeVersions
+from scrapyd_dist.deploy.node_versions import look as look_up_versions
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Shard
@@ -50,7 +51,7 @@ from .crawl_request import (
 from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk
 from .feed_outputs import shown
-from .preflight import LOCAL_NODES, eggs_kept, notes_on, prepare
+from .preflight import LOCAL_NODES, Prepared, eggs_kept, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: what stands for a detail page that has not been found yet
@@ -64,10 +65,10 @@ def plan(
     code: CrawlCode = TODAYS,
     probe: Callable[[], Probed] | None = None,
 ) -> dict[str, Any]:
-    """The plan as a document, schema 1; DistError for all that would stop the crawl before its start.
+    """Return the plan as a document, schema 1; DistError for all that would stop the crawl.
 
-    The settings are the project's, with what was asked for; `code` is settled of the crawl's code; `probe` fetches
-    pages of the site, for a forecast.
+    The settings are the project's, with what was asked for; `code` is what is settled of the
+    crawl's code; `probe` fetches pages of the site, for a forecast.
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
@@ -83,119 +84,52 @@ def plan(
     differences += kept_by_callbacks(crawler.spidercls, target.methods(made))
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
-    stored = _of_store(request, crawler.settings)
-    throttle = stored.throttle
+    stored = _read_store(request, crawler.settings)
     prepared = prepare(request, NodeSources(request).read(stored.records), code=code, dry_run=True)
-    ways, members = ways_to(request.store, prepared.key), prepared.members
-    for member in members:
+    for member in prepared.members:
         member.recall(stored.slots.get(member.node.url, 0))
     warnings = [
         *complaints(crawler.settings, vars(made)),
         *guesses(target, crawler.settings),
         *prepared.warnings,
-        *check_reach(options, members, ways, rules=throttle["rules"]),
-        *(
-            f"workers on {member.node.name} could not heed rules of `sdist throttle` that are made while they run:"
-            f" {member.deaf}"
-            for member in members
-            if member.deaf
-        ),
+        *_reach_warnings(request, prepared, rules=stored.throttle["rules"]),
     ]
-    there = look([p.asked for p in prepared.probes if p.error is None], request.project.name)
-    version, shown = code.version, ""  # None: it would get a new one
-    if prepared.egg is not None:
-        content, known = (
-            prepared.egg.content_hash,
-            [one.versions for one in there if one.error is None],
-        )
-        version = version or common_name(known, content, for_crawl=True)
-        # a name that is not made yet tells the content all the same
-        shown = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
-    versions = {one.node.name: one.versions for one in there}
-    nodes = [
-        {
-            "name": found.asked.name,
-            "url": found.asked.url,
-            "state": "down" if found.error else "up",
-            "reason": str(found.error or ""),
-            "slots": found.asked.slots or member.learned or None,
-            "logs": bool(found.value),
-            "unreached": member.unreached,
-        }
-        for found, member in zip(prepared.probes, members, strict=True)
-    ]
-    # How a batch of ordinary addresses would travel.
-    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
-    sink = open_sink(options.deliver, request.project.root) if options.deliver else None
-    found = {} if probe is None else {"forecast": _forecast(probe(), options, shards, nodes)}
+    answering = [found.asked for found in prepared.probes if found.error is None]
+    deployed = look_up_versions(answering, request.project.name)
+    version, name = _planned_version(code, prepared, deployed)
+    nodes = _describe_nodes(prepared)
+    output = _describe_output(request)
+    optional: dict[str, Any] = {}
+    if probe is not None:
+        optional["forecast"] = _forecast(probe(), options, shards, nodes)
     return {
         "schema": 1,
         "spider": spider,
         "target": target.how,
         "project": request.project.name,
         "version": version,
-        "deploy": [
-            one.node.name
-            for one in there
-            if version not in one.versions and options.deploy != "never"
-        ],
+        "deploy": _to_deploy(options, version, deployed),
         "nodes": nodes,
-        "throttle": throttle,
-        "shards": [
-            {
-                "number": one.number,
-                "url": one.url,
-                "first_page": one.first_page,
-                "last_page": one.last_page,
-            }
-            for one in shards
-            if one.url
-        ],
+        "throttle": stored.throttle,
+        "shards": _describe_shards(shards),
         "limit": options.limit or None,
         "goals": options.goals.limits,
         "batch_size": options.batch_size,
-        "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
-        "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
-        "code": notes_on(code, shown or None, versions, eggs_kept(request.project)),
-        "differences": [one.document for one in differences],
+        "bytes_per_batch": _describe_batch(options, prepared.key),
+        "output": output,
+        "code": _code_notes(request, code, name, deployed),
+        "differences": [difference.document for difference in differences],
         "warnings": [
             *warnings,
-            *_warnings(crawler.settings, options, nodes),
-            *_late(request, members, stored),
+            *_load_warnings(crawler.settings, options, nodes),
+            *_queue_warnings(request, prepared.members, stored),
         ],
-        **found,
+        **optional,
     }
 
 
-def _paths(options: ProducerOptions, crawl: str) -> list[str]:
-    """The merged files, and the address of feeds, without its account."""
-    paths = [shown(str(one["path"])) for one in asked_outputs(options, crawl)]
-    if options.target_feed_url is not None:
-        paths.append(shown(options.target_feed_url))
-    return paths
-
-
-def _forecast(
-    probed: Probed, options: ProducerOptions, shards: Sequence[Shard], nodes: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The forecast as a document, with what it rests on."""
-    processors = local_nodes.cores()
-    up = [node for node in nodes if node["state"] == "up"] or _to_start()
-    local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
-    workers = _jobs(options, up)
-    shape = CrawlShape(
-        pages=IndexWalk(shards, template_of(options)).total,
-        limit=options.limit,
-        workers=workers,
-        local=round(workers * _slots(local) / _slots(up)),
-        cores=processors,
-        batch=0 if options.leases or options.batch_adapt else options.batch_size,
-    )
-    return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
-
-
 class StoreFacts(NamedTuple):
-    """What the store knows, as far as a plan needs it."""
+    """Holds what the store knows, as far as a plan needs it."""
 
     throttle: dict[str, Any]  #: how many rules there are, and whether the crawl would heed them
     slots: dict[str, int]  #: base address of a node -> process slots that it has shown
@@ -203,18 +137,21 @@ class StoreFacts(NamedTuple):
     crawled: set[str]  #: base addresses of the nodes that crawls have used
 
 
-def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
-    """Read the store, if there is one; ConfigError if the crawl has to heed its rules, and cannot."""
-    where, why = request.store, why_not_heeded(settings)
-    rules, slots, crawled = 0, dict[str, int](), set[str]()
+def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
+    """Read the store, if there is one; ConfigError if the crawl must heed its rules and cannot."""
+    why = why_not_heeded(settings)
+    rules = 0
+    slots: dict[str, int] = {}
+    crawled: set[str] = set()
     records: tuple[NodeRecord, ...] = ()
-    if is_url(where) or Path(where).exists():
-        with closing(open_store(where)) as store:
-            rules, crawls = len(store.rules().rules), store.crawls()
+    if is_url(request.store) or Path(request.store).exists():
+        with closing(open_store(request.store)) as store:
+            rules = len(store.rules().rules)
+            crawls = store.crawls()
             slots = learned_slots(crawls)
-            crawled = {
-                str(node.get("url")) for one in crawls for node in one.summary.get("nodes") or ()
-            }
+            for crawl in crawls:
+                for node in crawl.summary.get("nodes") or ():
+                    crawled.add(str(node.get("url")))
             records = tuple(store.nodes())
     if rules and why and request.options.heeds:
         raise ConfigError(
@@ -224,70 +161,211 @@ def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
 
 
-def _late(request: CrawlRequest, members: Sequence[NodeState], stored: StoreFacts) -> list[str]:
-    """A warning of nodes that look at their queue seldom; those that `sdist nodes up` started do not."""
-    own = local_nodes.running(request.project.state)
-    others = [member.node for member in members if member.up and member.node not in own]
-    delays = {record.name: record.start_delay for record in stored.records}
-    slow = {node.name: delay for node in others if (delay := delays.get(node.name, 0.0)) >= LATE}
-    if slow:
-        late = ", ".join(f"on {name} up to {delay:.0f} s late" for name, delay in slow.items())
-        return [f"poll_interval: jobs began {late}. {POLL_REMEDY}"]
-    if any(node.url not in stored.crawled for node in others):
-        return [
-            f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"
-        ]
-    return []
-
-
-def _warnings(
-    settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
-) -> list[str]:
-    warnings = [_site_load(settings, options, nodes or _to_start())]
-    if not nodes:
-        warnings.insert(
-            0,
-            f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does.",
-        )
+def _reach_warnings(request: CrawlRequest, prepared: Prepared, *, rules: int) -> list[str]:
+    """Warn of nodes whose workers do not reach the store, or could not heed its later rules."""
+    ways = ways_to(request.store, prepared.key)
+    warnings = check_reach(request.options, prepared.members, ways, rules=rules)
+    for member in prepared.members:
+        if member.deaf:
+            warnings.append(
+                f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
+                f" made while they run: {member.deaf}"
+            )
     return warnings
 
 
-def _to_start() -> list[dict[str, Any]]:
-    """The local nodes that a crawl without nodes starts."""
-    return [
-        {"url": "http://localhost", "slots": max(1, local_nodes.cores() // LOCAL_NODES)}
-    ] * LOCAL_NODES
+def _planned_version(
+    code: CrawlCode, prepared: Prepared, deployed: Iterable[NodeVersions]
+) -> tuple[str | None, str | None]:
+    """Return the version that the crawl would run, and the name by which notes call its code.
+
+    The version is None if it would get a new one. A name that is not made yet tells the content
+    all the same, so the notes get the one that would be made now; None if there is no code here.
+    """
+    if prepared.egg is None:
+        return code.version, None
+    content = prepared.egg.content_hash
+    known = [node.versions for node in deployed if node.error is None]
+    version = code.version or common_name(known, content, for_crawl=True)
+    name = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
+    return version, name or None
 
 
-def _slots(nodes: Iterable[Mapping[str, Any]]) -> int:
-    return sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+def _to_deploy(
+    options: ProducerOptions, version: str | None, deployed: Iterable[NodeVersions]
+) -> list[str]:
+    """Return the names of the nodes that would get the code."""
+    if options.deploy == "never":
+        return []
+    return [node.node.name for node in deployed if version not in node.versions]
 
 
-def _jobs(options: ProducerOptions, nodes: Iterable[Mapping[str, Any]]) -> int:
-    """How many jobs run at the same time, at most."""
-    jobs = _slots(nodes)
-    return min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
+def _code_notes(
+    request: CrawlRequest, code: CrawlCode, name: str | None, deployed: Iterable[NodeVersions]
+) -> list[str]:
+    versions = {node.node.name: node.versions for node in deployed}
+    return notes_on(code, name, versions, eggs_kept(request.project))
 
 
-def _site_load(
+def _describe_nodes(prepared: Prepared) -> list[dict[str, Any]]:
+    """Return the nodes with their states, as the document lists them."""
+    nodes = []
+    for found, member in zip(prepared.probes, prepared.members, strict=True):
+        node = {
+            "name": found.asked.name,
+            "url": found.asked.url,
+            "state": "down" if found.error else "up",
+            "reason": str(found.error or ""),
+            "slots": found.asked.slots or member.learned or None,
+            "logs": bool(found.value),
+            "unreached": member.unreached,
+        }
+        nodes.append(node)
+    return nodes
+
+
+def _describe_shards(shards: Iterable[Shard]) -> list[dict[str, Any]]:
+    """Return the shards that have an address, as the document lists them."""
+    described = []
+    for shard in shards:
+        if not shard.url:
+            continue
+        row = {
+            "number": shard.number,
+            "url": shard.url,
+            "first_page": shard.first_page,
+            "last_page": shard.last_page,
+        }
+        described.append(row)
+    return described
+
+
+def _describe_batch(options: ProducerOptions, key: bytes | None) -> dict[str, Any]:
+    """Describe how a batch of ordinary addresses would travel."""
+    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
+    return describe_payload(values, encode(values, key=key))
+
+
+def _describe_output(request: CrawlRequest) -> list[str]:
+    """Return where items would go: files and addresses, without the accounts that they may name.
+
+    ConfigError if parts cannot be delivered as the options say.
+    """
+    options = request.options
+    sink = open_sink(options.deliver, request.project.root) if options.deliver else None
+    places = []
+    for output in asked_outputs(options, f"{request.spider}-TIME"):
+        path = str(output["path"])
+        places.append(shown(path))
+    if options.target_feed_url is not None:
+        places.append(shown(options.target_feed_url))
+    if sink is not None:
+        places.append(sink.shown)
+    return places
+
+
+def _forecast(
+    probed: Probed, options: ProducerOptions, shards: Sequence[Shard], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the forecast as a document, with what it rests on."""
+    processors = local_nodes.cores()
+    up = [node for node in nodes if node["state"] == "up"]
+    if not up:
+        up = _nodes_to_start()
+    local = filter(_is_on_this_machine, up)
+    workers = _count_jobs(options, up)
+    is_fixed = not (options.leases or options.batch_adapt)
+    batch = options.batch_size if is_fixed else 0
+    shape = CrawlShape(
+        pages=IndexWalk(shards, template_of(options)).total,
+        limit=options.limit,
+        workers=workers,
+        local=round(workers * _count_slots(local) / _count_slots(up)),
+        cores=processors,
+        batch=batch,
+    )
+    return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
+
+
+def _is_on_this_machine(node: Mapping[str, Any]) -> bool:
+    return is_local(urlsplit(node["url"]).hostname or "")
+
+
+def _queue_warnings(
+    request: CrawlRequest, members: Sequence[NodeState], stored: StoreFacts
+) -> list[str]:
+    """Warn of nodes that look at their queue seldom; those of `sdist nodes up` do not."""
+    own = local_nodes.running(request.project.state)
+    delays = {record.name: record.start_delay for record in stored.records}
+    late: dict[str, str] = {}
+    is_any_new = False
+    for member in members:
+        node = member.node
+        if not member.up or node in own:
+            continue
+        delay = delays.get(node.name, 0.0)
+        if delay >= LATE:
+            late[node.name] = f"on {node.name} up to {delay:.0f} s late"
+        is_any_new |= node.url not in stored.crawled
+    if late:
+        return [f"poll_interval: jobs began {', '.join(late.values())}. {POLL_REMEDY}"]
+    if is_any_new:
+        warning = (
+            "poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that."
+            f" {POLL_REMEDY}"
+        )
+        return [warning]
+    return []
+
+
+def _load_warnings(
+    settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
+) -> list[str]:
+    """Tell how much the site has to bear, and which nodes would be started if none is named."""
+    if nodes:
+        return [_describe_load(settings, options, nodes)]
+    unnamed = (
+        f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up`"
+        " does."
+    )
+    return [unnamed, _describe_load(settings, options, _nodes_to_start())]
+
+
+def _describe_load(
     settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
 ) -> str:
-    jobs = _jobs(options, nodes)
+    jobs = _count_jobs(options, nodes)
     each = min(
         settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
     )
     delay = settings.getfloat("DOWNLOAD_DELAY")
-    rate = (
-        f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)"
-        if delay
-        else ""
-    )
-    guess = (
-        ""
-        if all(node["slots"] for node in nodes)
-        else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
-    )
+    rate = ""
+    if delay:
+        rate = (
+            f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)"
+        )
+    guess = ""
+    slots = [node["slots"] for node in nodes]
+    if not all(slots):
+        guess = f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
     return (
-        f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same time{rate}{guess}."
-        " --max-jobs N lowers it."
+        f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same"
+        f" time{rate}{guess}. --max-jobs N lowers it."
     )
+
+
+def _nodes_to_start() -> list[dict[str, Any]]:
+    """Return the local nodes that a crawl without nodes starts."""
+    slots = max(1, local_nodes.cores() // LOCAL_NODES)
+    return [{"url": "http://localhost", "slots": slots}] * LOCAL_NODES
+
+
+def _count_slots(nodes: Iterable[Mapping[str, Any]]) -> int:
+    return sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+
+
+def _count_jobs(options: ProducerOptions, nodes: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many jobs run at the same time, at most."""
+    jobs = _count_slots(nodes)
+    most = options.scaling.most if options.leases else options.limits.max_jobs
+    return min(jobs, most or jobs)

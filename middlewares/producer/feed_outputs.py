@@ -1,4 +1,4 @@
-"""What a crawl writes its items to: files made of the parts' lines as they are, and feeds of Scrapy's exporter."""
+"""Sort what a crawl writes its items to: files of the parts' lines, and feeds of the exporter."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from scrapy import Spider, signals
@@ -25,34 +25,41 @@ from ..typed_json import NoJsonForm, pack, unpack
 logger = logging.getLogger(__name__)
 #: what the exporter tells of a feed, and of all
 FEED_SIGNALS = (signals.feed_slot_closed, signals.feed_exporter_closed)
-#: Scrapy's priorities of settings: of settings.py, and of -s, -o and -O
-_PROJECT, _CMDLINE = 20, 40
+#: Scrapy's priority of settings.py
+_PROJECT = 20
+#: Scrapy's priority of -s, -o and -O
+_CMDLINE = 40
+#: encodings that lines have as they are
 _UTF8 = {"", "utf8", "utf-8"}
 #: fields of an output that are no options of a feed; `feed` is the key in FEEDS that it was made of
 _OWN = frozenset({"path", "feed"})
-#: options of a feed that files of the parts' lines have, too, and those that they have at these values only
+#: options of a feed that files of the parts' lines have, too
 _KNOWN = frozenset({"format", "overwrite", "encoding", "uri_params"})
+#: options of a feed that files of the parts' lines have at these values only
 _AT_DEFAULT: Mapping[str, Any] = {"store_empty": True, "indent": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlOutputs:
-    """Where the items of a crawl go at its end."""
+    """Says where the items of a crawl go at its end."""
 
     files: tuple[ItemOutput, ...] = ()  #: local, made of the parts' lines
-    feeds: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  #: URI -> options, as in FEEDS
+    #: URI -> options, as in FEEDS
+    feeds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def typed(self) -> bool:
-        """Whether they need the items' classes and what JSON lacks; CSV has the texts of such values."""
+        """Return whether the outputs need the items' classes and what JSON lacks.
+
+        CSV has the texts of such values.
+        """
         return bool(self.feeds) or any(file.format == "csv" for file in self.files)
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The places, without what is secret."""
-        return (*(str(file.path) for file in self.files), *map(shown, self.feeds))
+        """Return the places, without what is secret."""
+        files = [str(file.path) for file in self.files]
+        return (*files, *map(shown, self.feeds))
 
 
 def crawl_outputs(
@@ -68,43 +75,52 @@ def crawl_outputs(
     Raises:
         ConfigError: a local file cannot be written.
     """
-    files = list[ItemOutput]()
-    feeds = dict[str, dict[str, Any]]()
-    for one in outputs:
-        options = _completed(one, settings)
-        if _is_plain(one, options, settings) and not wants_exporter:
-            overwrite = bool(one.get("overwrite"))
-            files.append(
-                ItemOutput.named(one["path"], overwrite=overwrite, format=options["format"])
-            )
+    files: list[ItemOutput] = []
+    feeds: dict[str, dict[str, Any]] = {}
+    for output in outputs:
+        options = _complete_options(output, settings)
+        kind = options["format"]
+        if _is_plain(output, options, settings) and not wants_exporter:
+            overwrite = bool(output.get("overwrite"))
+            files.append(ItemOutput.named(output["path"], overwrite=overwrite, format=kind))
         else:
-            given = {name: unpack(value) for name, value in one.items() if name not in _OWN}
-            feeds[str(one["path"])] = {**given, "format": options["format"]}
+            feed = _options_given(output)
+            for name, value in feed.items():
+                feed[name] = unpack(value)
+            feed["format"] = kind
+            feeds[str(output["path"])] = feed
     return CrawlOutputs(files=tuple(files), feeds=feeds)
 
 
 def watches_feeds(crawler: Any) -> bool:
-    """Whether code of the project hears of stored feeds: only feeds of the exporter tell it."""
+    """Return whether code of the project hears of stored feeds.
+
+    Only feeds of the exporter tell it.
+    """
     return any(project_receivers(crawler, signal) for signal in FEED_SIGNALS)
 
 
 def shown(place: str) -> str:
-    """A path, or an address without its account."""
+    """Return a path as it is, and an address without its account."""
     if not is_elsewhere(place):
         return place
     parts = urlsplit(place)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    _, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl()
 
 
 def outputs_to_keep(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The outputs as the crawl's row has them, for the next process: paths are absolute, and none has a password."""
+    """Return the outputs as the crawl's row has them, for the next process.
+
+    Paths are absolute, and none has a password.
+    """
     kept = []
-    for one in outputs:
-        place = str(one["path"])
+    for output in outputs:
+        place = str(output["path"])
         if not is_elsewhere(place) and not place.startswith("file:"):
-            kept.append({**one, "path": str(Path(place).absolute())})
+            kept.append({**output, "path": str(Path(place).absolute())})
         elif not password_in(place):  # FEEDS of the project have it
-            kept.append(dict(one))
+            kept.append(dict(output))
     return kept
 
 
@@ -116,47 +132,60 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
     outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
     given = settings.getpriority("FEEDS") or 0
     # As in Scrapy: -o and -O come on top of FEEDS of settings.py, and replace those of the spider.
-    replaced = bool(outputs) and _PROJECT < given < _CMDLINE
-    known = {output.get("feed") for output in outputs}
-    for uri, feed in ({} if replaced else _feeds_of(settings)).items():
-        if str(uri) in known:
-            continue  # an earlier process of this crawl has made an output of it
-        if str(uri).startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
-            logger.warning(
-                "FEEDS: nothing is written to stdout:, which this process does not have; use -o -."
-            )
-            continue
-        options = {name: _packed(_as_json(value)) for name, value in feed.items()}
-        place = str(uri) if has_own_storage(uri, settings) else _path_of(uri)
-        outputs.append({**options, "path": place, "feed": str(uri)})
-    made = [{**one, "path": _resolved(one, settings, spider)} for one in outputs]
-    settings.set("DISTRIBUTED_OUTPUTS", made, priority="cmdline")
+    is_replaced = bool(outputs) and _PROJECT < given < _CMDLINE
+    if not is_replaced:
+        outputs += _outputs_of_feeds(outputs, settings)
+    for output in outputs:
+        output["path"] = _resolve_place(output, settings, spider)
+    settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
     settings.set("FEEDS", json.dumps({}), priority="cmdline")
     settings.set("FEED_URI", None, priority="cmdline")
 
 
-def _feeds_of(settings: BaseSettings) -> dict[str, Any]:
-    """FEEDS, with the one feed of the old settings FEED_URI and FEED_FORMAT."""
+def _outputs_of_feeds(
+    outputs: Iterable[Mapping[str, Any]], settings: BaseSettings
+) -> list[dict[str, Any]]:
+    """Return an output for each feed of which an earlier process of this crawl has made none."""
+    known = {output.get("feed") for output in outputs}
+    added: list[dict[str, Any]] = []
+    for uri, feed in _feeds_in(settings).items():
+        address = str(uri)
+        if address in known:
+            continue
+        if address.startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
+            logger.warning(
+                "FEEDS: nothing is written to stdout:, which this process does not have; use -o -."
+            )
+            continue
+        output = {name: _packed(_as_json(value)) for name, value in feed.items()}
+        output["path"] = address if has_own_storage(address, settings) else _path_of(address)
+        output["feed"] = address
+        added.append(output)
+    return added
+
+
+def _feeds_in(settings: BaseSettings) -> dict[str, Any]:
+    """Return FEEDS, with the one feed of the old settings FEED_URI and FEED_FORMAT."""
     feeds = settings.getdict("FEEDS")
     if settings.get("FEED_URI"):
-        feeds = {
-            str(settings["FEED_URI"]): {"format": settings.get("FEED_FORMAT", "jsonlines")},
-            **feeds,
-        }
+        feed = {"format": settings.get("FEED_FORMAT", "jsonlines")}
+        return {str(settings["FEED_URI"]): feed, **feeds}
     return feeds
 
 
-def _path_of(uri: Any) -> str:
-    """The path or address of a feed; a path is absolute."""
-    text = str(uri)
-    if is_elsewhere(text):
-        return text
-    path = Path(unquote(urlsplit(text).path) if text.startswith("file:") else text)
-    return str(path.absolute())
+def _path_of(uri: str) -> str:
+    """Return the path or address of a feed; a path is absolute."""
+    if is_elsewhere(uri):
+        return uri
+    path = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+    return str(Path(path).absolute())
 
 
 def _as_json(value: Any) -> Any:
-    """A value of a feed's options as the crawl's row can have it: classes and functions by their names."""
+    """Return a value of a feed's options as the crawl's row can have it.
+
+    Classes and functions are named.
+    """
     if isinstance(value, (list, tuple, set)):
         return [_as_json(entry) for entry in value]
     if isinstance(value, dict):
@@ -167,16 +196,24 @@ def _as_json(value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """A value that may be bytes, or have some, as JSON; one that has no JSON form is refused with the crawl's row."""
+    """Return a value that may be bytes, or have some, as JSON.
+
+    One that has no JSON form stays, and is refused with the crawl's row.
+    """
     try:
         return pack(value)
     except NoJsonForm:
         return value
 
 
-def _completed(output: Mapping[str, Any], settings: BaseSettings) -> dict[str, Any]:
-    """The options of a feed, with those that the settings give to all."""
-    options = {name: value for name, value in output.items() if name not in _OWN}
+def _options_given(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a feed that an output has."""
+    return {name: value for name, value in output.items() if name not in _OWN}
+
+
+def _complete_options(output: Mapping[str, Any], settings: BaseSettings) -> dict[str, Any]:
+    """Return the options of a feed, with those that the settings give to all."""
+    options = _options_given(output)
     options["format"] = output.get("format") or _format_of(str(output["path"]))
     return feed_complete_default_values_from_settings(options, settings)
 
@@ -189,43 +226,50 @@ def _format_of(place: str) -> str:
 def _is_plain(
     output: Mapping[str, Any], options: Mapping[str, Any], settings: BaseSettings
 ) -> bool:
-    """Whether a file of the parts' lines is all that this output asks for."""
+    """Return whether a file of the parts' lines is all that this output asks for."""
     kind = options["format"]
     place = str(output["path"])
     if is_elsewhere(place) or has_own_storage(place, settings) or not _is_scrapys(kind, settings):
         return False
     if exporter_class(settings) is not FeedExporter:
         return False
-    if str(options["encoding"] or "").lower() not in _UTF8:
+    if not _is_utf8(options["encoding"]):
         return False
-    indents = kind == "json" and options["indent"]
-    asked = {name for name in options.keys() - _KNOWN - _AT_DEFAULT.keys() if options[name]}
-    return bool(options["store_empty"]) and not asked and not indents
+    is_indented = kind == "json" and options["indent"]
+    others = options.keys() - _KNOWN - _AT_DEFAULT.keys()
+    has_others = any(options[name] for name in others)
+    return bool(options["store_empty"]) and not has_others and not is_indented
+
+
+def _is_utf8(encoding: Any) -> bool:
+    return str(encoding or "").lower() in _UTF8
 
 
 def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
-    """Whether this is a local file for which the project has a storage of its own."""
-    scheme = urlsplit(str(uri)).scheme if str(uri).startswith("file:") else ""
-    storages, base = settings.getwithbase("FEED_STORAGES"), settings.getdict("FEED_STORAGES_BASE")
-    return not is_elsewhere(str(uri)) and storages.get(scheme) != base.get(scheme)
+    """Return whether this is a local file for which the project has a storage of its own."""
+    address = str(uri)
+    scheme = urlsplit(address).scheme if address.startswith("file:") else ""
+    own = settings.getwithbase("FEED_STORAGES")
+    scrapys = settings.getdict("FEED_STORAGES_BASE")
+    return not is_elsewhere(address) and own.get(scheme) != scrapys.get(scheme)
 
 
 def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
-    """The project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
+    """Return the project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
     for path, order in settings.getwithbase("EXTENSIONS").items():
-        found = load_object(path) if order is not None else None
-        if (
-            isinstance(found, type)
-            and issubclass(found, FeedExporter)
-            and found is not FeedExporter
-        ):
-            return found
+        if order is None:
+            continue
+        kind = load_object(path)
+        is_exporter = isinstance(kind, type) and issubclass(kind, FeedExporter)
+        if is_exporter and kind is not FeedExporter:
+            return cast("type[FeedExporter]", kind)
     return FeedExporter
 
 
 def _is_scrapys(kind: str, settings: BaseSettings) -> bool:
-    """Whether this is a format that parts can be merged into, and its exporter is Scrapy's."""
-    own, base = settings.getwithbase("FEED_EXPORTERS"), settings.getdict("FEED_EXPORTERS_BASE")
+    """Return whether parts can be merged into this format, and its exporter is Scrapy's."""
+    own = settings.getwithbase("FEED_EXPORTERS")
+    base = settings.getdict("FEED_EXPORTERS_BASE")
     scrapys = {"jl": "jsonlines", "jsonl": "jsonlines"}.get(kind, kind)
     return scrapys in FORMATS.values() and own.get(kind) == base.get(kind)
 
@@ -233,18 +277,20 @@ def _is_scrapys(kind: str, settings: BaseSettings) -> bool:
 # the parameters of URIs
 
 
-def _resolved(output: Mapping[str, Any], settings: BaseSettings, spider: Any) -> str:
-    """The place with the spider's attributes and the time of this start filled in, as Scrapy does when it opens.
+def _resolve_place(output: Mapping[str, Any], settings: BaseSettings, spider: Any) -> str:
+    """Fill in the spider's attributes and the time of this start, as Scrapy does when it opens.
 
     The numbers and times of batches are filled in when these are written.
     """
-    place, options = str(output["path"]), _completed(output, settings)
+    place = str(output["path"])
+    options = _complete_options(output, settings)
     if options["batch_item_count"] or "%(" not in place:
         return place
     params = {name: getattr(spider, name) for name in dir(spider)}
     now = datetime.now(timezone.utc)
     params["time"] = now.replace(microsecond=0).isoformat().replace(":", "-")
-    params["batch_time"], params["batch_id"] = now.isoformat().replace(":", "-"), 1
+    params["batch_time"] = now.isoformat().replace(":", "-")
+    params["batch_id"] = 1
     if options["uri_params"]:
         params = load_object(options["uri_params"])(params, spider) or params
     if hasattr(feedexport, "apply_uri_params"):

@@ -1,6 +1,7 @@
-"""How the process of a spider writes into a frontier, beside its crawl and in order.
+"""Write what the process of a spider finds into a frontier, beside its crawl and in order.
 
-The rule it keeps: what was taken stays here until the store has it; a store that is away is waited for.
+The rule it keeps: what was taken stays here until the store has it; a store that is away is waited
+for.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ LAST_PATIENCE = 60.0
 
 
 class FrontierWriter:
-    """What one producer has found and not written yet."""
+    """Holds what one producer has found until it is written."""
 
     def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
         self._producer = producer
         self.thread = thread
         self.waiting: list[FrontierIntake] = []  #: requests that are not in the store
-        self._counts: Counter[str] = Counter()
-        self._misses: list[Miss] = []
+        self._counts: Counter[str] = Counter()  #: the account since the last `write`
+        self._misses: list[Miss] = []  #: that are not in the store
         self.room = asyncio.Event()  #: not too much waits for the store
         self.room.set()
         self.totals: Counter[str] = Counter()  #: the account, as it is in the store
@@ -76,22 +77,27 @@ class FrontierWriter:
             self.room.clear()
 
     async def write(self) -> None:
-        """Bring all that waits into the store, and say that this producer is alive; `fault` says what did not work."""
+        """Bring all that waits into the store, and say that this producer is alive.
+
+        `fault` says what did not work.
+        """
         try:
             await self.thread(self._producer.renew)
             while self.waiting or self._counts or self._misses:
-                await self._step()
+                await self._write_portion()
+        except DistError as error:  # all is kept for the next time
+            self.fault = str(error)
         except Exception as error:  # whatever it was, all is kept for the next time
-            if not isinstance(error, DistError) and not self.fault:
+            if not self.fault:
                 logger.exception("The frontier cannot be written")
-            self.fault = (
-                str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}."
-            )
+            self.fault = f"{type(error).__name__}: {error}."
         else:
             self.fault = ""
 
-    async def _step(self) -> None:
-        found, counts, misses = self.waiting[:PORTION], self._counts.copy(), list(self._misses)
+    async def _write_portion(self) -> None:
+        found = self.waiting[:PORTION]
+        counts = self._counts.copy()
+        misses = list(self._misses)
         kept = await self.thread(self._producer.keep, found, dict(counts), misses)
         # What came in meanwhile stands behind what was kept.
         self.waiting = self.waiting[len(found) :]
@@ -103,10 +109,10 @@ class FrontierWriter:
 
 
 class Filler(LifecycleMiddleware["FillerRun"]):
-    """The spider middleware of a producer of a frontier."""
+    """Takes what a spider yields into a frontier: the spider middleware of its producer."""
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The spider's own start; nothing at all when there is no way to the frontier."""
+        """Yield what stays of the spider's own start; nothing without a way to the frontier."""
         self._run = await begin(self._begin)
         if self._run is None:
             return
@@ -117,12 +123,15 @@ class Filler(LifecycleMiddleware["FillerRun"]):
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
+        """Yield what a callback gives, without what goes into the frontier."""
         async for output in result:
             if not isinstance(output, Request) or await self.run.stays(output):
                 yield output
 
     async def _begin(self) -> FillerRun:
-        settings, spider = self._crawler.settings, self._crawler.spider
+        """Check everything, and open the frontier; DistError if that cannot be."""
+        settings = self._crawler.settings
+        spider = self._crawler.spider
         frontier = str(settings.get("DISTRIBUTED_FRONTIER"))
         assert spider
         check_crawl_name(frontier, "frontier")
@@ -132,13 +141,13 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             logger.warning("%s", warning)
         if options.crawl is not None:
             raise ConfigError(
-                "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
-                " crawls. Fill it with `scrapy crawl`, or leave the setting out."
+                "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl`"
+                " starts one that crawls. Fill it with `scrapy crawl`, or leave the setting out."
             )
         if options.sharded:
             raise ConfigError(
-                "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
-                " and DISTRIBUTED_START_URLS_FILE are for crawls."
+                "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own"
+                " start; DISTRIBUTED_INDEX and DISTRIBUTED_START_URLS_FILE are for crawls."
             )
         target = find_target(spider, settings)
         shards_of(options, spider)
@@ -154,17 +163,14 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             slotting=SlotRouting.from_settings(settings, project=project.name),
             salt=uuid4().hex,
         )
-        args = "".join(
-            f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items())
-        )
-        digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
+        args, _ = asked_for(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project)
         thread = await asyncio.to_thread(open_thread, request)
         producer = FrontierProducer(
             store=thread.store,
             frontier=frontier,
             project=project.name,
-            work=f"{spider.name}{digest}",
+            work=f"{spider.name}{_digest_of(args)}",
             size=size,
             key=key,
         )
@@ -177,8 +183,16 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         return FillerRun(self._crawler, target, capture, producer, FrontierWriter(producer, thread))
 
 
+def _digest_of(args: Mapping[str, str]) -> str:
+    """Return what tells producers of the same spider apart by their arguments; empty without."""
+    if not args:
+        return ""
+    text = "".join(f"{name}={value}\0" for name, value in sorted(args.items()))
+    return f".{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 class FillerRun(Lifecycle):
-    """The work of a process that fills a frontier."""
+    """Does the work of a process that fills a frontier."""
 
     def __init__(
         self,
@@ -190,47 +204,48 @@ class FillerRun(Lifecycle):
     ) -> None:
         super().__init__(TICK)
         self._crawler = crawler
-        self._target, self._capture, self._producer, self._writer = (
-            target,
-            capture,
-            producer,
-            writer,
-        )
+        self._target = target
+        self._capture = capture
+        self._producer = producer
+        self._writer = writer
 
     async def stays(self, request: Request, *, start: bool = False) -> bool:
-        """Whether this process crawls the request itself."""
+        """Return whether this process crawls the request itself."""
         assert self._crawler.spider
         if not self._target.takes(request, self._crawler.spider, start=start):
             return True
-        fate, cut = self._capture.take(request, 0)
+        disposition, cut = self._capture.take(request, 0)
         if cut is not None:
             self._writer.take(cut, {})
             await self._writer.room.wait()
-        return fate is Disposition.LOCAL
+        return disposition is Disposition.LOCAL
 
     async def tick(self) -> None:
+        """Write the batches that are due."""
         await self._write(self._capture.cutter.due(time.monotonic()))
 
     async def _write(self, cuts: Iterable[BatchDraft] = ()) -> None:
         writer = self._writer
         writer.take(chain(*cuts), self._capture.take_counts(), self._capture.take_misses())
-        before, was = writer.totals.copy(), writer.fault
+        totals_before = writer.totals.copy()
+        fault_before = writer.fault
         await writer.write()
-        if writer.fault and not was:
+        if writer.fault and not fault_before:
             logger.warning(
                 "The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault
             )
-        elif was and not writer.fault:
+        elif fault_before and not writer.fault:
             logger.info("The frontier %s can be written again", self._producer.frontier)
-        count_found(self._crawler, writer.totals - before)
+        count_found(self._crawler, writer.totals - totals_before)
 
     async def finish(self, reason: str) -> None:
         """Write all that is left; wait for a store that is away, for some time."""
         await self.stop_clock()
-        frontier, writer = self._producer.frontier, self._writer
-        give_up = time.monotonic() + LAST_PATIENCE
+        frontier = self._producer.frontier
+        writer = self._writer
+        deadline = time.monotonic() + LAST_PATIENCE
         await self._write(self._capture.cutter.take())
-        while writer.fault and time.monotonic() < give_up:
+        while writer.fault and time.monotonic() < deadline:
             await asyncio.sleep(TICK)
             await self._write()
         for line in (*self._capture.stayed(), *self._capture.undeliverable()):
@@ -238,17 +253,18 @@ class FillerRun(Lifecycle):
         if writer.waiting:
             process_exit.set(1)
             logger.error(
-                "%d requests did not get into the frontier %s: %s Run this again: what is there is not added twice.",
+                "%d requests did not get into the frontier %s: %s Run this again: what is there is"
+                " not added twice.",
                 len(writer.waiting),
                 frontier,
                 writer.fault,
             )
-        elif (
-            reason != "shutdown"
-        ):  # an interrupted process has more to add, which its registration tells consumers
+        elif reason != "shutdown":
+            # An interrupted process has more to add, which its registration tells consumers.
             await writer.thread(self._producer.sign_off)
-        others = "".join(
-            f", {number} {name}" for name, number in writer.totals.items() if name != "sealed"
-        )
+        others = ""
+        for name, number in writer.totals.items():
+            if name != "sealed":
+                others += f", {number} {name}"
         logger.info("Frontier %s: %d requests added%s", frontier, writer.totals["sealed"], others)
         writer.thread.close()

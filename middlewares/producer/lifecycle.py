@@ -1,4 +1,4 @@
-"""The life of a process that crawls, fills a frontier or consumes one: begin, clock, tasks, faults, exit code."""
+"""Keep the life of a process that crawls, fills or consumes: begin, clock, tasks, exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _HARMLESS = (
     "scrapy.downloadermiddlewares",
     "scrapyd_dist",
 )
-#: what Scrapy's engine says when it is closed before it was open: the error before that one is the reason
+#: what Scrapy's engine says when it is closed before it was open: the error before that one is the
+#: reason
 _NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
 #: seconds between two looks at the clock
 TICK = 0.5
@@ -43,16 +44,16 @@ WORDS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """An exception, without the frames that it would keep alive."""
+    """Describes an exception without the frames that it would keep alive."""
 
-    kind: str
+    kind: str  #: the name of its class
     text: str
-    refusal: int | None = (
-        None  #: the exit code of an error of ours, whose text is a whole paragraph
-    )
+    #: the exit code of an error of ours, whose text is a whole paragraph
+    refusal: int | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> Fault:
+        """Return the fault that an exception tells of, or the exception before it."""
         while str(error) in _NOT_OPEN and error.__context__ is not None:
             error = error.__context__
         refusal = error.exit_code if isinstance(error, DistError) else None
@@ -64,25 +65,32 @@ class Fault:
 
 
 class Faults(logging.Handler):
-    """Remembers the last exception in the log that can have ended the process: Scrapy tells of it nowhere else."""
+    """Remembers the last exception in the log that can have ended the process.
+
+    Scrapy tells of it nowhere else.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.last: Fault | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Remember the exception of a record, if it has one that can end the process."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not record.name.startswith(_HARMLESS):
             self.last = Fault.of(error)
 
 
 class Signals:
-    """Whether the process was asked to end."""
+    """Notices whether the process was asked to end."""
 
     came = False
 
     def look_out(self) -> None:
-        """Notice signals, and leave what they do as it is; to be called when Scrapy's own handlers are there."""
+        """Notice signals, and leave what they do as it is.
+
+        To be called when Scrapy's own handlers are there.
+        """
         for number in ASKING:
             before = signal.getsignal(number)
             if callable(before):
@@ -100,27 +108,25 @@ signals = Signals()
 
 
 def ending(reason: str, where: str) -> tuple[str, int]:
-    """Why the spider was closed before the crawl was done, in a sentence or two, and the exit code.
+    """Return why the spider was closed before the crawl was done, and the exit code.
 
-    `reason` is Scrapy's word for it, and `where` the log that has the whole traceback.
+    The first is a sentence or two. `reason` is Scrapy's word for it, and `where` the log that has
+    the whole traceback.
     """
     if signals.came:
         return f"The crawl was interrupted ({reason}).", INTERRUPTED
     if reason != "shutdown":
         return f"The spider was closed before the crawl was done, by a setting: {reason}.", 3
-    if faults.last is not None:
-        return (
-            f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}.",
-            1,
-        )
-    return (
-        f"The engine was stopped from within this process, not by a signal; {where} may tell more.",
-        1,
+    why = (
+        f"The engine was stopped from within this process, not by a signal; {where} may tell more."
     )
+    if faults.last is not None:
+        why = f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}."
+    return why, 1
 
 
 class ExitCode:
-    """The code that this process ends with, once there is one to tell."""
+    """Lets this process end with a code, once there is one."""
 
     code = 0
     refusal = ""  #: why nothing was started, in words
@@ -128,9 +134,11 @@ class ExitCode:
     def set(self, code: int, *, refusal: str = "") -> None:
         """End with this code; the last call counts."""
         if code and not self.code:
-            # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still say otherwise.
+            # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still
+            # say otherwise.
             atexit.register(self._leave)
-        self.code, self.refusal = code, refusal
+        self.code = code
+        self.refusal = refusal
 
     def _leave(self) -> None:
         if self.code:
@@ -145,7 +153,7 @@ exit_code = ExitCode()
 
 
 class TaskGroup:
-    """Tasks that have a name, of which there is one at most; and others, whose end can be waited for.
+    """Runs tasks with names, one of each at most, and others, whose end can be waited for.
 
     `failed` is called with the first error of a task.
     """
@@ -157,9 +165,9 @@ class TaskGroup:
         self.fault: BaseException | None = None  #: the first error of a task
 
     def start(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """The task of that name; it is made when there has been none."""
+        """Return the task of that name; it is made when there has been none."""
         if name not in self._named:
-            self._named[name] = self._task(work())
+            self._named[name] = self._new_task(work())
         return self._named[name]
 
     async def cancel(self, name: str) -> None:
@@ -169,8 +177,8 @@ class TaskGroup:
             await asyncio.gather(self._named[name], return_exceptions=True)
 
     def add(self, work: Coroutine[Any, Any, Any]) -> None:
-        """One more task without a name."""
-        task = self._task(work)
+        """Start one more task without a name."""
+        task = self._new_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
@@ -181,13 +189,15 @@ class TaskGroup:
         if self.fault is not None:
             raise self.fault
 
-    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _new_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._notice)
         return task
 
     def _notice(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            return
+        error = task.exception()
         if error is not None and self.fault is None:
             self.fault = error
             self._failed(error)
@@ -197,7 +207,9 @@ WorkT = TypeVar("WorkT", bound="Lifecycle")
 
 
 class Lifecycle(ABC):
-    """The life of one process: a clock ticks beside its work, each `every` seconds, and it is closed once.
+    """Lives the life of one process: a clock ticks beside its work, and it is closed once.
+
+    The clock ticks each `every` seconds.
 
     It is made when everything is checked and open; `begin` does that for processes of Scrapy.
     """
@@ -213,15 +225,16 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def finish(self, reason: str) -> None:
-        """End the work, and close what is open; `reason` is Scrapy's, for which the spider closes."""
+        """End the work, and close what is open; Scrapy closes the spider for this `reason`."""
 
     def failed(self, error: BaseException) -> None:
-        """A task has failed, the first one."""
+        """Log the error of the first task that has failed."""
         known = as_store_error(error)
         is_ours = not isinstance(known, DistError)
         logger.error("The crawl cannot go on: %s", known, exc_info=error if is_ours else None)
 
     def run_clock(self) -> None:
+        """Let the clock tick from now on."""
         self.tasks.start("clock", self._clock)
 
     async def stop_clock(self) -> None:
@@ -243,7 +256,7 @@ class Lifecycle(ABC):
 
 
 class LifecycleMiddleware(Generic[WorkT]):
-    """A spider middleware that begins the work of its process, and closes it with the spider."""
+    """Begins the work of its process as a spider middleware, and closes it with the spider."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -254,6 +267,7 @@ class LifecycleMiddleware(Generic[WorkT]):
 
     @property
     def run(self) -> WorkT:
+        """Return the work of this process, which must have begun."""
         assert self._run is not None, "only a process that has begun makes requests"
         return self._run
 
@@ -268,7 +282,8 @@ async def begin(
 ) -> WorkT | None:
     """Start the work of this process and its clock; `start` checks and opens everything.
 
-    None when the process may not begin: the log and the exit code say why, and `refused` is called with the reason.
+    None when the process may not begin: the log and the exit code say why, and `refused` is called
+    with the reason.
     """
     signals.look_out()
     logging.getLogger().addHandler(faults)

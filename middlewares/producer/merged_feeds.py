@@ -1,7 +1,7 @@
-"""Scrapy's feed exporter, fed at the end of a crawl with the items of all its workers.
+"""Feed Scrapy's exporter at the end of a crawl with the items of all its workers.
 
-The rule it keeps: what lies elsewhere is written before what is local, a local file is renamed when it is whole, and
-what could not be stored is an error.
+The rule it keeps: what lies elsewhere is written before what is local, a local file is renamed when
+it is whole, and what could not be stored is an error.
 """
 
 import asyncio
@@ -48,6 +48,9 @@ _LOCAL = ("", "file")
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 #: the account in an address
 _ACCOUNT = re.compile(r"(?<=://)[^/\s]*@")
+#: what a feed raises whose options make no sense, or of which a part is missing
+_WRONG_FEED = (NotConfigured, ImportError, NameError, AttributeError, TypeError, ValueError)
+#: the statistics of feeds that could not be stored, and of those that were stored in a file
 _FAILED = "feedexport/failed_count/"
 _STORED = f"feedexport/success_count/{FileFeedStorage.__name__}"
 
@@ -57,9 +60,10 @@ class FeedsNotStored(DistError):
 
 
 class WholeFileStorage(FileFeedStorage):
-    """A local file that gets its name when it is whole."""
+    """Stores a feed in a local file that gets its name when it is whole."""
 
     def open(self, spider: Spider) -> IO[bytes]:
+        """Open a file that has no name yet, with what there is where items are appended."""
         path = Path(self.path)
         self._whole = FreshFile(path)
         if self.write_mode == "ab" and path.exists():
@@ -67,6 +71,7 @@ class WholeFileStorage(FileFeedStorage):
         return self._whole.file
 
     def store(self, file: IO[bytes]) -> None:
+        """Give the file its name."""
         self._whole.finish()
 
 
@@ -75,7 +80,7 @@ WholeFileStorage.__name__ = FileFeedStorage.__name__  # by which Scrapy counts i
 
 @dataclass
 class FeedHost:
-    """What exporters and storages need of a crawler, in a process without one."""
+    """Gives exporters and storages what they need of a crawler, in a process without one."""
 
     settings: BaseSettings
     spider: Spider
@@ -86,7 +91,7 @@ class FeedHost:
 
     @classmethod
     def of(cls, kind: type[Spider], settings: BaseSettings, args: Mapping[str, str]) -> "FeedHost":
-        """The host with a new spider of this class."""
+        """Return a host with a new spider of this class."""
         host = cls(settings, Spider(name=kind.name))
         host.spider = kind.from_crawler(host, **args)  # type: ignore[arg-type]
         return host
@@ -100,16 +105,19 @@ class _Complaints(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep what is logged, without accounts."""
+        text = record.getMessage().rstrip(".")
         error = record.exc_info[1] if record.exc_info else None
-        said = record.getMessage().rstrip(".")
-        text = f"{said} ({type(error).__name__}: {error})" if error else said
+        if error:
+            text = f"{text} ({type(error).__name__}: {error})"
         self.texts.append(_ACCOUNT.sub("", text))
 
 
 @contextmanager
 def _complaints() -> Iterator[_Complaints]:
     """Collect what Scrapy's exporter complains of meanwhile."""
-    log, complaints = logging.getLogger(FeedExporter.__module__), _Complaints()
+    log = logging.getLogger(FeedExporter.__module__)
+    complaints = _Complaints()
     log.addHandler(complaints)
     try:
         yield complaints
@@ -118,7 +126,10 @@ def _complaints() -> Iterator[_Complaints]:
 
 
 class _SignalsOfSome:
-    """The signals of a crawler whose feeds are not all closed yet: that comes once, with the last of them."""
+    """The signals of a crawler whose feeds are not all closed yet.
+
+    That they are closed comes once, with the last of them.
+    """
 
     def __init__(self, signals: SignalManager) -> None:
         self._signals = signals
@@ -127,52 +138,53 @@ class _SignalsOfSome:
         return getattr(self._signals, name)
 
     async def send_catch_log_async(self, signal: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Send a signal, unless it says that all feeds are closed."""
         if signal is feed_exporter_closed:
             return []
         return await self._signals.send_catch_log_async(signal, **named)
 
 
 class MergedFeeds:
-    """The feeds of a crawl, by URI, with their options as in FEEDS.
+    """Writes the feeds of a crawl, by URI, with their options as in FEEDS.
 
     Args:
         crawler: Scrapy's, or a `FeedHost`; it has the spider.
         feeds: at least one.
 
     Raises:
-        ConfigError: one of them cannot be written: its options make no sense, or a storage, driver or format is
-            missing.
+        ConfigError: one of them cannot be written: its options make no sense, or a storage, driver
+            or format is missing.
     """
 
     def __init__(self, crawler: Any, feeds: Mapping[str, Mapping[str, Any]]) -> None:
-        self._crawler, self._feeds = crawler, dict(feeds)
+        self._crawler = crawler
+        self._feeds = dict(feeds)
         self.lost = 0  #: items that are not in every feed where they should be
-        self.why_lost = Counter[str]()
+        self.why_lost = Counter[str]()  #: why they are not, with the number of such items
         self.problems = Counter[str]()  #: why items are dicts there
         self._check()
 
     def _check(self) -> None:
+        """Raise ConfigError if a feed cannot be written."""
         with _complaints() as complaints:
             try:
-                self._exporter(self._feeds)
-                for feed in self._feeds.values():
-                    for plugin in (
-                        feed.get("postprocessing") or ()
-                    ):  # Scrapy loads them when it has an item
-                        load_object(plugin)
-            except (
-                NotConfigured,
-                ImportError,
-                NameError,
-                AttributeError,
-                TypeError,
-                ValueError,
-            ) as error:
+                self._new_exporter(self._feeds)
+                self._load_plugins()
+            except _WRONG_FEED as error:
                 why = "; ".join(complaints.texts) or f"{type(error).__name__}: {error}"
                 raise ConfigError(
-                    f"The items cannot be written to {', '.join(map(shown, self._feeds))}: {why.rstrip('.')}. Correct"
+                    f"The items cannot be written to {self._places()}: {why.rstrip('.')}. Correct"
                     " -o, -O or FEEDS; nothing was started."
                 ) from error
+
+    def _load_plugins(self) -> None:
+        """Load what Scrapy loads only when it has an item."""
+        for feed in self._feeds.values():
+            for plugin in feed.get("postprocessing") or ():
+                load_object(plugin)
+
+    def _places(self) -> str:
+        return ", ".join(map(shown, self._feeds))
 
     async def write(self, items: Items) -> None:
         """Write all feeds, in the event loop.
@@ -180,8 +192,11 @@ class MergedFeeds:
         Raises:
             FeedsNotStored: one could not be stored; others may be.
         """
-        elsewhere = {uri: feed for uri, feed in self._feeds.items() if is_elsewhere(uri)}
-        local = {uri: feed for uri, feed in self._feeds.items() if uri not in elsewhere}
+        elsewhere: dict[str, Mapping[str, Any]] = {}
+        local: dict[str, Mapping[str, Any]] = {}
+        for uri, feed in self._feeds.items():
+            feeds = elsewhere if is_elsewhere(uri) else local
+            feeds[uri] = feed
         if elsewhere:
             await self._write(elsewhere, items, is_last=not local)
         if local:
@@ -190,19 +205,22 @@ class MergedFeeds:
     async def _write(
         self, feeds: Mapping[str, Mapping[str, Any]], items: Items, *, is_last: bool
     ) -> None:
-        spider, failed = self._crawler.spider, self._failed()
+        """Write some of the feeds; FeedsNotStored if one could not be stored."""
+        spider = self._crawler.spider
+        failed = self._count_failed()
         with _complaints() as complaints:
-            exporter = self._exporter(feeds, is_last=is_last)
+            exporter = self._new_exporter(feeds, is_last=is_last)
             exporter.open_spider(spider)
-            for number, item in enumerate(self._items(items)):
+            for number, item in enumerate(self._make_items(items)):
                 if number % TURN == 0:
                     await asyncio.sleep(0)
                 self._export(exporter, item)
             await exporter.close_spider(spider)
-        if self._failed() > failed:
+        if self._count_failed() > failed:
             raise FeedsNotStored(f"A feed could not be stored: {'; '.join(complaints.texts)}.")
 
     def _export(self, exporter: FeedExporter, item: Any) -> None:
+        """Write an item; one that cannot be written counts as lost."""
         try:
             exporter.item_scraped(item, self._crawler.spider)
         except Exception as error:
@@ -210,8 +228,8 @@ class MergedFeeds:
             self.why_lost[f"{type(error).__name__}: {error}"] += 1
             logger.exception("An item cannot be exported: %r", item)
 
-    def _items(self, items: Items) -> Iterator[Any]:
-        """The items as the spiders made them, by their classes."""
+    def _make_items(self, items: Items) -> Iterator[Any]:
+        """Yield the items as the spiders made them, by their classes."""
         package = package_of(type(self._crawler.spider))
         for line in items.typed_lines():
             try:
@@ -223,7 +241,7 @@ class MergedFeeds:
                 yield item
 
     def _plain_item(self, line: bytes, error: Exception) -> dict[str, Any] | None:
-        """The item on a line whose class or values cannot be made; None if it is no item at all."""
+        """Return the item on a line whose class or values cannot be made; None if it has none."""
         item = item_in(plain_line(line))
         if item is None:
             self.lost += 1
@@ -233,35 +251,37 @@ class MergedFeeds:
         return item
 
     def warnings(self) -> list[str]:
-        """What is to be said of items that are not in a feed, or not as the spider made them."""
-        places, said = ", ".join(map(shown, self._feeds)), list[str]()
+        """Warn of items that are not in a feed, or not as the spider made them."""
+        places = self._places()
+        warnings: list[str] = []
         if self.lost:
-            said.append(
-                f"{counted(self.lost, 'item')} could not be written to {places}: {_most(self.why_lost)}."
+            items = counted(self.lost, "item")
+            warnings.append(
+                f"{items} could not be written to {places}: {_most_frequent(self.why_lost)}."
             )
         if self.problems:
-            count = sum(self.problems.values())
-            said.append(
-                f"{counted(count, 'item was', 'items were')} written to {places} as JSON: {_most(self.problems)}."
+            items = counted(self.problems.total(), "item was", "items were")
+            warnings.append(
+                f"{items} written to {places} as JSON: {_most_frequent(self.problems)}."
             )
-        return said
+        return warnings
 
-    def _failed(self) -> int:
+    def _count_failed(self) -> int:
+        """Return how many feeds could not be stored so far, by Scrapy's statistics."""
         stats = self._crawler.stats.get_stats()
         return sum(count for name, count in stats.items() if name.startswith(_FAILED))
 
-    def _exporter(
+    def _new_exporter(
         self, feeds: Mapping[str, Mapping[str, Any]], *, is_last: bool = True
     ) -> FeedExporter:
-        """An exporter of these feeds that hears no signals: it is given the items here.
+        """Make an exporter of these feeds that hears no signals: it is given the items here.
 
         Only the last exporter says that all feeds are closed.
         """
         settings = self._crawler.settings
         with_feeds = Settings(settings.copy())
-        with_feeds.set(
-            "FEEDS", {uri: dict(feed) for uri, feed in feeds.items()}, priority="cmdline"
-        )
+        own_feeds = {uri: dict(feed) for uri, feed in feeds.items()}
+        with_feeds.set("FEEDS", own_feeds, priority="cmdline")
         with_feeds.set("FEED_URI", None, priority="cmdline")
         with_feeds.set("FEED_STORAGES", _storages(settings), priority="cmdline")
         crawler = copy(self._crawler)
@@ -271,30 +291,33 @@ class MergedFeeds:
         return exporter_class(settings)(crawler)
 
 
-def _most(reasons: Counter[str]) -> str:
-    """The most frequent reasons."""
+def _most_frequent(reasons: Counter[str]) -> str:
     return "; ".join(why for why, _ in reasons.most_common(REASONS))
 
 
 def _storages(settings: BaseSettings) -> dict[str, Any]:
-    """FEED_STORAGES, with ours for local files where Scrapy's would be used."""
-    own = settings.getdict("FEED_STORAGES")
-    storages = settings.getwithbase("FEED_STORAGES")
-    ours = {
-        scheme: WholeFileStorage
-        for scheme in _LOCAL
-        if load_object(storages[scheme]) is FileFeedStorage
-    }
-    return {**own, **ours}
+    """Return FEED_STORAGES, with ours for local files where Scrapy's would be used."""
+    storages: dict[str, Any] = dict(settings.getdict("FEED_STORAGES"))
+    effective = settings.getwithbase("FEED_STORAGES")
+    for scheme in _LOCAL:
+        if load_object(effective[scheme]) is FileFeedStorage:
+            storages[scheme] = WholeFileStorage
+    return storages
 
 
 def package_of(kind: type[Spider]) -> str:
-    """The top-level package of the spider's project, whose modules have the classes of its items."""
+    """Return the top-level package of the spider's project.
+
+    Its modules have the classes of the items.
+    """
     return kind.__module__.partition(".")[0]
 
 
 def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
-    """The fields of each item as an exporter is given them: as the spider made them, or by their serializers."""
+    """Yield the fields of each item as an exporter is given them.
+
+    They are as the spider made them, or as their serializers do.
+    """
     for line in items.typed_lines():
         try:
             form, is_typed = form_on(line)
@@ -305,42 +328,48 @@ def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
 
 def _serialized(item: Any) -> dict[str, Any]:
     fields = ItemAdapter(item)
-    return {
-        name: fields.get_field_meta(name).get("serializer", _as_it_is)(fields[name])
-        for name in fields
-    }
+    serialized = {}
+    for name, value in fields.items():
+        serializer = fields.get_field_meta(name).get("serializer", _unchanged)
+        serialized[name] = serializer(value)
+    return serialized
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
 async def deliver_to(
     outputs: CrawlOutputs, crawler: Any, folder: Path, *, package: str = "", **found: Any
 ) -> Delivery:
-    """Write everything that a finished crawl leaves behind: its feeds, and then what `delivery.deliver` writes.
+    """Write everything that a finished crawl leaves behind.
+
+    That is its feeds, and then what `delivery.deliver` writes.
 
     Args:
         outputs: where the items go.
         crawler: as for `MergedFeeds`; None where there are no feeds, and nobody reads statistics.
         folder: the crawl's folder in the state folder.
-        package: the project's, for the classes of items in CSV; that of the crawler's spider if there is one.
+        package: the project's, for the classes of items in CSV; that of the crawler's spider if
+            there is one.
         found: what `deliver` needs besides.
 
     Raises:
         FeedsNotStored: a feed could not be stored; nothing else is written then.
     """
-    values = partial(
-        exported_values, package=package if crawler is None else package_of(type(crawler.spider))
-    )
+    if crawler is not None:
+        package = package_of(type(crawler.spider))
+    values = partial(exported_values, package=package)
     work = partial(deliver, folder, outputs=outputs.files, values=values, **found)
     if not outputs.feeds:
         delivered = await asyncio.to_thread(work)
         _count_files(outputs, crawler)
         return delivered
-    feeds, loop = MergedFeeds(crawler, outputs.feeds), asyncio.get_running_loop()
+    feeds = MergedFeeds(crawler, outputs.feeds)
+    loop = asyncio.get_running_loop()
 
     def write(items: Items) -> tuple[int, list[str]]:
+        """Write the feeds from the thread that delivers; return lost items, and warnings."""
         asyncio.run_coroutine_threadsafe(feeds.write(items), loop).result()
         return feeds.lost, feeds.warnings()
 
@@ -350,7 +379,7 @@ async def deliver_to(
 
 
 def _count_files(outputs: CrawlOutputs, crawler: Any) -> None:
-    """Count the files in the statistics as Scrapy's exporter counts its feeds: monitors look there."""
+    """Count the files in the statistics as Scrapy's exporter counts feeds: monitors look there."""
     if crawler is None:
         return
     for _ in outputs.files:

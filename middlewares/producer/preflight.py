@@ -1,7 +1,10 @@
-"""What a producer checks and prepares before its first request: nodes, code, key. Blocking; runs in a thread."""
+"""Check and prepare nodes, code and key before a producer's first request.
+
+All of it is blocking, and runs in a thread.
+"""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -18,6 +21,7 @@ from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
     DistError,
+    NodeError,
     NoNodeReachable,
     NothingMatched,
     TlsRefused,
@@ -42,83 +46,104 @@ NodeProbe: TypeAlias = NodeAnswer[Node, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The fleet at the start."""
+    """Describes the fleet at the start of a crawl."""
 
-    probes: tuple[NodeProbe, ...]
-    members: list[
-        NodeState
-    ]  #: the same nodes as the scheduler knows them; those that join later are added
-    version: str | None
-    key: bytes | None
-    egg: Egg | None
-    uploaded: tuple[str, ...] = ()
+    probes: tuple[NodeProbe, ...]  #: what each node has answered
+    #: the same nodes as the scheduler knows them; those that join later are added
+    members: list[NodeState]
+    version: str | None  #: of the code, by its name on the nodes; None if that is not known
+    key: bytes | None  #: with which workers read; None if not all nodes have this code
+    egg: Egg | None  #: None: there is no code here
+    uploaded: tuple[str, ...] = ()  #: names of the nodes that have got the code now
     warnings: list[str] = field(default_factory=list)
     code: tuple[str, ...] = ()  #: remarks on the code that is taken
 
 
 def _serves_logs(node: Node, *, timeout: float) -> bool:
-    """Whether a node serves its logs; NodeError if it is not there."""
+    """Return whether a node serves its logs; NodeError if it is not there."""
     sender = RequestsTransport()
     sender.send(node, api.daemonstatus(), timeout=timeout)
     return sender.send(node, api.serves("logs"), timeout=timeout)
 
 
 def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
-    """The warnings that these answers call for; ConfigError if items have no way home from a node that answered.
+    """Return the warnings that these answers call for.
 
-    NoNodeReachable if not one answered; AuthRefused or TlsRefused where each of them refused, since that is to be
-    mended, and waiting for a node does not help.
+    ConfigError if items have no way home from a node that answered. NoNodeReachable if not one
+    answered; AuthRefused or TlsRefused where each of them refused, since that is to be mended, and
+    waiting for a node does not help.
     """
-    errors = [p.error for p in probes if p.error is not None]
+    errors = []
+    reasons = []
+    without_logs = []
+    for probe in probes:
+        if probe.error is not None:
+            errors.append(probe.error)
+            reasons.append(str(probe.error).rstrip("."))
+        elif not probe.value:
+            without_logs.append(probe.asked.name)
     if len(errors) == len(probes):
-        why = "; ".join(str(error).rstrip(".") for error in errors)
-        refused = all(isinstance(error, (AuthRefused, TlsRefused)) for error in errors)
-        raise (type(errors[0]) if refused else NoNodeReachable)(
-            f"No node can be reached: {why}. Nothing was started. Start a node, or"
-            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them, and"
-            " `sdist nodes remove NAME` takes one away that was added."
-        )
-    silent = [p.asked.name for p in probes if p.error is None and not p.value]
-    if silent and not feed:
+        raise _unreachable(errors, "; ".join(reasons))
+    if without_logs and not feed:
         raise ConfigError(
-            f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set"
-            " logs_dir in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
+            f"There is no log folder (/logs/) on {', '.join(without_logs)}, so items have no way"
+            " home from there. Set logs_dir in scrapyd.conf there, or give a feed URL (--feed,"
+            " DISTRIBUTED_TARGET_FEED_URL)."
         )
-    return [
-        f"{str(error).rstrip('.')}; the crawl goes on without it, and uses it when it answers"
-        for error in errors
-    ]
+    end = "the crawl goes on without it, and uses it when it answers"
+    return [f"{reason}; {end}" for reason in reasons]
+
+
+def _unreachable(errors: Sequence[NodeError], why: str) -> DistError:
+    """Return the error of a crawl of whose nodes none answers."""
+    are_refusals = all(isinstance(error, (AuthRefused, TlsRefused)) for error in errors)
+    kind: type[DistError] = type(errors[0]) if are_refusals else NoNodeReachable
+    return kind(
+        f"No node can be reached: {why}. Nothing was started. Start a node, or name others in"
+        " scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them, and"
+        " `sdist nodes remove NAME` takes one away that was added."
+    )
 
 
 def prepare(
     request: CrawlRequest, nodes: Sequence[Node], *, code: CrawlCode = TODAYS, dry_run: bool = False
 ) -> Prepared:
-    """See to it that nodes are there and have the crawl's code, with its spider. Without any, local ones are started.
+    """See to it that nodes are there and have the crawl's code, with its spider.
 
-    What `code` does not settle is the working tree's; `dry_run`: only look. DistError if no node can be used, items
-    have no way home, or the code cannot run on any node.
+    Without any nodes, local ones are started. What `code` does not settle is the working tree's;
+    `dry_run`: change nothing. DistError if no node can be used, items have no way home, or the code
+    cannot run on any node.
     """
     options = request.options
     if not nodes and options.nodes:
         raise ConfigError(
-            "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so nothing was started. Put"
-            " one on a line of its own, such as web1:6800; or leave the lists out: then scrapy.cfg says the nodes."
+            "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so"
+            " nothing was started. Put one on a line of its own, such as web1:6800; or leave the"
+            " lists out: then scrapy.cfg says the nodes."
         )
-    egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
+    egg: Egg | None
+    key: bytes | None
+    if code.files is not None:
+        egg = code.egg
+        key = code.files.key
+    else:
+        egg, key = _build(request)
     if nodes or dry_run:
         return _prepare(request, nodes, egg, key, code=code, dry_run=dry_run)
     if options.deploy == "never":
         raise ConfigError(
-            "No node is named, and new ones on this machine would not have the project's code, which DISTRIBUTED_DEPLOY"
-            ' = "never" keeps here. Nothing was started. Name the nodes that have it: DISTRIBUTED_TARGET_HOSTS, --node,'
-            " or sections [deploy:NAME] in scrapy.cfg."
+            "No node is named, and new ones on this machine would not have the project's code,"
+            ' which DISTRIBUTED_DEPLOY = "never" keeps here. Nothing was started. Name the nodes'
+            " that have it: DISTRIBUTED_TARGET_HOSTS, --node, or sections [deploy:NAME] in"
+            " scrapy.cfg."
         )
     nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     try:
         prepared = _prepare(request, nodes, egg, key, code=code)
     except DistError as error:
         raise type(error)(
-            f"{error} What was started on this machine ({counted(len(nodes), 'node')}) still runs: sdist nodes down"
+            f"{error} What was started on this machine ({counted(len(nodes), 'node')}) still runs:"
+            " sdist nodes down"
         ) from error
     started = (
         f"started {counted(len(nodes), 'node')} on this machine; `sdist nodes down` stops them"
@@ -136,13 +161,10 @@ def _prepare(
     dry_run: bool = False,
 ) -> Prepared:
     """See to it that these nodes have the egg; see `prepare`."""
-    options = request.options
-    answers = {
-        one.asked: one
-        for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))
-    }
-    probes = tuple(answers[node] for node in nodes)
-    warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
+    probes = _probe(request, nodes)
+    warnings = []
+    if nodes:
+        warnings = _check(probes, feed=request.options.target_feed_url is not None)
     if dry_run:
         return Prepared(
             probes=probes,
@@ -152,42 +174,66 @@ def _prepare(
             egg=egg,
             warnings=warnings,
         )
-    up = [p.asked for p in probes if p.error is None]
+    up = [probe.asked for probe in probes if probe.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
-    names = [node.version for node in result.ready if node.version]
-    version = result.version or (max(names, key=names.count) if names else None)
-    before = {node.node.name: node.before for node in result.ready}
+    unready = {node.node.name: node.reason for node in result.failed}
+    before = {}
+    uploaded = []
+    version = result.version or _most_common_version(result)
+    for node in result.ready:
+        before[node.node.name] = node.before
+        if node.uploaded:
+            uploaded.append(node.node.name)
+        if not node.same_code:
+            key = None
     return Prepared(
         probes=probes,
-        members=_members(probes, {node.node.name: node.reason for node in result.failed}),
+        members=_members(probes, unready),
         version=version,
-        key=key if all(node.same_code for node in result.ready) else None,
+        key=key,
         egg=egg,
         code=tuple(notes_on(code, version, before, eggs_kept(request.project))),
-        uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
+        uploaded=tuple(uploaded),
         warnings=warnings,
     )
 
 
+def _probe(request: CrawlRequest, nodes: Sequence[Node]) -> tuple[NodeProbe, ...]:
+    """Ask all nodes at the same time whether they serve logs; return the answers in their order."""
+    probe = partial(_serves_logs, timeout=request.options.limits.request_timeout)
+    answers = {answer.asked: answer for answer in sweep(nodes, probe)}
+    return tuple(answers[node] for node in nodes)
+
+
+def _most_common_version(result: rollout.RollOut) -> str | None:
+    """Return the version that most nodes have; None if no node names one."""
+    versions = [node.version for node in result.ready if node.version]
+    return max(versions, key=versions.count) if versions else None
+
+
 def eggs_kept(project: PreparedProject) -> list[SavedEgg]:
-    """The eggs of the project in the state folder, under each of its names on nodes."""
+    """Return the eggs of the project in the state folder, under each of its names on nodes."""
     names = project.config.project_names if project.config is not None else ()
     return all_eggs(project.state, project.name, *names)
 
 
 def _build(request: CrawlRequest) -> tuple[Egg | None, bytes | None]:
+    """Build the egg of the working tree; return it and its key.
+
+    Both are None without a project whose code is to stay here; ConfigError without one otherwise.
+    """
     project = request.project
     if project.config is None or not project.config.settings_module:
         if request.options.deploy == "never":
             return None, None
         raise ConfigError(
-            "There is no scrapy.cfg here, so the project cannot be deployed. Run this inside the project, or set"
-            ' DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
+            "There is no scrapy.cfg here, so the project cannot be deployed. Run this inside the"
+            ' project, or set DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
         )
-    key, client = state_key(project.state), redis_client(request.store)
-    return eggs.build(
-        project.root, project.config.settings_module, key=key, requirements=client
-    ), key
+    key = state_key(project.state)
+    client = redis_client(request.store)
+    egg = eggs.build(project.root, project.config.settings_module, key=key, requirements=client)
+    return egg, key
 
 
 def _roll_out(
@@ -198,32 +244,34 @@ def _roll_out(
     version: str | None,
     dirty: bool = True,
 ) -> rollout.RollOut:
-    """Bring the code, which must have the spider, to these nodes; DistError if none of them can run it.
+    """Bring the code, which must have the spider, to these nodes; DistError if none can run it.
 
-    Without a version it is named by its content; `dirty`: it is the working tree's, and may not be committed.
+    Without a version it is named by its content; `dirty`: it is the working tree's, and may not be
+    committed.
     """
-    wish = RollOutRequest(
+    given = dict.fromkeys((node.name for node in nodes), version) if version else {}
+    order = RollOutRequest(
         spider=request.spider,
         upload=request.options.deploy != "never",
         dirty=dirty and is_dirty(request.project.root),
         for_crawl=True,
-        given={node.name: version for node in nodes} if version else {},
+        given=given,
         only_missing=True,
     )
-    result = rollout.ensure(nodes, request.project.name, egg, wish)
+    result = rollout.ensure(nodes, request.project.name, egg, order)
     if result.ready:
         return result
-    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in result.failures.items())
-    kind = (
-        NothingMatched
-        if {type(node.error) for node in result.failed} == {NothingMatched}
-        else ConfigError
-    )
-    raise kind(f"No node can run this project's code, so nothing was started. {text}")
+    reasons = []
+    for reason, names in result.failures.items():
+        reasons.append(f"{', '.join(names)}: {reason}")
+    why = f"No node can run this project's code, so nothing was started. {'; '.join(reasons)}"
+    if {type(node.error) for node in result.failed} == {NothingMatched}:
+        raise NothingMatched(why)
+    raise ConfigError(why)
 
 
 def _members(probes: Sequence[NodeProbe], unready: Mapping[str, str]) -> list[NodeState]:
-    """The nodes; `unready`: node name -> why it cannot get work."""
+    """Return the nodes as the scheduler knows them; `unready`: node name -> why it gets no work."""
     members = []
     for found in probes:
         member = NodeState(node=found.asked, unfit=unready.get(found.asked.name, ""))
@@ -235,9 +283,9 @@ def _members(probes: Sequence[NodeProbe], unready: Mapping[str, str]) -> list[No
 
 
 def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
-    """Bring the crawl's code to a node that was not there at the start; empty, or why it cannot be used.
+    """Bring the crawl's code to a node that was not there at the start.
 
-    NodeError if it does not answer after all.
+    Returns why it cannot be used, empty if it can. NodeError if it does not answer after all.
     """
     logs = _serves_logs(node, timeout=request.options.limits.request_timeout)
     if not logs and request.options.target_feed_url is None:
@@ -257,33 +305,50 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
 def notes_on(
     code: CrawlCode,
     version: str | None,
-    there: Mapping[str, tuple[str, ...]],
+    earlier: Mapping[str, tuple[str, ...]],
     kept: Sequence[SavedEgg] = (),
 ) -> list[str]:
-    """Remarks on the code that a crawl runs under the name `version`, such as that something else was deployed last.
+    """Remark on the code that a crawl runs under the name `version`.
 
-    `there`: node name -> the versions that it had before, in Scrapyd's order. `kept` are the eggs in the state folder.
+    Such as that something else was deployed last. `earlier`: node name -> the versions that it had
+    before, in Scrapyd's order. `kept` are the eggs in the state folder.
     """
     notes = [code.note] if code.note else []
-    if code.before is not None and code.before != version and version is not None:
-        why = (
-            "today's code, as --new-code says,"
-            if code.new
-            else "the same code with today's part of scrapyd-dist,"
-        )
-        notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
-    if code.before is not None or code.egg is not None or version is None:
+    if version is None:
         return notes
-    known = {egg.version: egg.at for egg in kept}
-    contents = {egg.version: egg.content_hash for egg in kept}
-    deployed = (current(names, known) for names in there.values())
-    found = {name for name in deployed if name is not None and not is_crawls(name)}
-    latest = newest(found, known) or max(found, default=version)
-    # A name that somebody chose does not tell the code; its egg does.
-    if (contents.get(latest) or told_content(latest)) != told_content(version):
-        taken = f"This crawl takes the working tree's code, {version}. What was deployed last is {latest}, and"
-        ways = f"a crawl runs that with --version {latest}."
-        if latest not in contents:
-            ways = "its egg is not kept here: for a crawl of that code, check it out."
-        notes.append(f"{taken} {ways}")
+    if code.before is not None and code.before != version:
+        why = "the same code with today's part of scrapyd-dist,"
+        if code.new:
+            why = "today's code, as --new-code says,"
+        notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
+    if code.before is None and code.egg is None:
+        notes += _notes_on_deployed(version, earlier.values(), kept)
     return notes
+
+
+def _notes_on_deployed(
+    version: str, deployed: Iterable[Sequence[str]], kept: Sequence[SavedEgg]
+) -> list[str]:
+    """Remark that the working tree's code, `version`, is not what was deployed last, if it is not.
+
+    `deployed` are the versions of each node.
+    """
+    times = {egg.version: egg.at for egg in kept}
+    contents = {egg.version: egg.content_hash for egg in kept}
+    found = set()
+    for versions in deployed:
+        name = current(versions, times)
+        if name is not None and not is_crawls(name):
+            found.add(name)
+    latest = newest(found, times) or max(found, default=version)
+    # A name that somebody chose does not tell the code; its egg does.
+    if (contents.get(latest) or told_content(latest)) == told_content(version):
+        return []
+    how = f"a crawl runs that with --version {latest}."
+    if latest not in contents:
+        how = "its egg is not kept here: for a crawl of that code, check it out."
+    note = (
+        f"This crawl takes the working tree's code, {version}. What was deployed last is {latest},"
+        f" and {how}"
+    )
+    return [note]

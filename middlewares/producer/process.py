@@ -1,7 +1,8 @@
-"""The producer's process, as `sdist` starts it: `python -m scrapyd_dist.middlewares.producer.process CRAWL`.
+"""Run a crawl in the producer's process, which `sdist` starts, or print a plan.
 
-What to crawl comes from the store (or, for a plan, from standard input), and where that is from the
-environment (SDIST_STORE); neither from the argument list, which everybody on the machine can read.
+It is called as `python -m scrapyd_dist.middlewares.producer.process CRAWL`. What to crawl comes
+from the store (or, for a plan, from standard input), and where that is from the environment
+(SDIST_STORE); neither from the argument list, which everybody on the machine can read.
 """
 
 import argparse
@@ -52,7 +53,8 @@ def main() -> None:
     arguments = parser.parse_args()
     stay_here()
     with suppress(ConfigError):  # what needs the project says what is wrong with it
-        if (root := find_root()) is not None:
+        root = find_root()
+        if root is not None:
             sys.meta_path.insert(0, WorkingTree(root))
     if arguments.plan:
         request = json.load(sys.stdin)
@@ -66,52 +68,69 @@ def main() -> None:
 
 
 def _crawl(crawl: str, store: str) -> int:
+    """Run a crawl of the store; return the exit code."""
     database = open_store(store, key=state_key(state_dir(Path.cwd())))
     row = database.own_crawl(crawl)
     logging.getLogger().addHandler(faults)
     try:
-        if (root := find_root()) is not None:
+        root = find_root()
+        if root is not None:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
         settings = project_settings(
             {**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store}
         )
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
-        gc.collect()  # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted
+        # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted.
+        gc.collect()
         _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
     except NoCrawl as error:
         folder = Path(STATE_FOLDER, "crawls", crawl, PARTS).absolute()
         print(f"{as_store_error(error)} ({folder}).", file=sys.stderr)
         return DistError.exit_code
-    except Exception as error:
-        if not isinstance(error, DistError):
-            traceback.print_exc()
-        message, code = (
-            (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
-        )
-        changes = {
-            "state": database.crawl(crawl).when_refused,
-            "exit_code": code,
-            "message": message,
-            "pid": None,
-        }
-        database.update_crawl(crawl, **changes, ended=time.time())
-        on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
-        if on_finish and not (isinstance(error, CrawlFailed) and error.told):
-            from scrapyd_dist.progress import told
-
-            from .completion_hooks import tell
-
-            if wrong := tell(on_finish, told(database.own_crawl(crawl))):
-                print(wrong, file=sys.stderr)
-        return code
+    except Exception as error:  # noqa: BLE001  (the row says what the project's code raised)
+        return _write_failure(database, row, crawl, error)
     finally:
         code_in_row = _code_in_row(database, crawl)
         database.close()
     return code_in_row
 
 
+def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) -> int:
+    """Write into the crawl's row why it failed, and notify DISTRIBUTED_ON_FINISH.
+
+    Returns the exit code.
+    """
+    if isinstance(error, DistError):
+        message = str(error)
+        code = error.exit_code
+    else:
+        traceback.print_exception(error)
+        message = broken(error)
+        code = 2
+    database.update_crawl(
+        crawl,
+        state=database.crawl(crawl).when_refused,
+        exit_code=code,
+        message=message,
+        pid=None,
+        ended=time.time(),
+    )
+    on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
+    was_notified = isinstance(error, CrawlFailed) and error.told
+    if on_finish and not was_notified:
+        from scrapyd_dist.progress import told
+
+        from .completion_hooks import tell
+
+        wrong = tell(on_finish, told(database.own_crawl(crawl)))
+        if wrong:
+            print(wrong, file=sys.stderr)
+    return code
+
+
 def _code_in_row(database: Store, crawl: str) -> int:
+    """Return the exit code that the crawl's row has."""
     try:
         return database.crawl(crawl).exit_code or 0
     except NoCrawl:
@@ -119,41 +138,41 @@ def _code_in_row(database: Store, crawl: str) -> int:
 
 
 def _check_ended(row: Crawl, log: str | None) -> None:
-    """Raise `CrawlFailed` when Scrapy has come to its end, and nothing has said how the crawl ended."""
+    """Raise `CrawlFailed` if Scrapy is at its end, and nothing has said how the crawl ended."""
     if row.state.ended or signals.came:
         return
     fault = faults.last
     if fault is not None and fault.refusal is not None:
         raise CrawlFailed(fault.text, fault.refusal)
-    why = (
-        f"a part of it failed: {fault}"
-        if fault is not None
-        else "its process ended, and said no reason"
-    )
     root = find_root() or Path.cwd()
     log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
-        text = f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole traceback is in {log}."
-        raise CrawlFailed(text, ConfigError.exit_code)
+        raise CrawlFailed(
+            f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole"
+            f" traceback is in {log}.",
+            ConfigError.exit_code,
+        )
+    why = "its process ended, and said no reason"
+    if fault is not None:
+        why = f"a part of it failed: {fault}"
     raise CrawlFailed(
         f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code
     )
 
 
 def broken(error: Exception) -> str:
-    """What is wrong with a project that cannot be loaded, in a paragraph."""
+    """Say in a paragraph what is wrong with a project that cannot be loaded."""
     hint = ""
-    if (
-        isinstance(error, ModuleNotFoundError)
-        and Path("src", (error.name or "").partition(".")[0]).is_dir()
-    ):
-        hint = " It is in the folder src: `pip install -e .` makes it known, or PYTHONPATH=src."
+    if isinstance(error, ModuleNotFoundError):
+        package, _, _ = (error.name or "").partition(".")
+        if Path("src", package).is_dir():
+            hint = " It is in the folder src: `pip install -e .` makes it known, or PYTHONPATH=src."
     return f"The project cannot be loaded: {fault_of(error)}. Nothing was started.{hint}"
 
 
 @contextmanager
 def project_code() -> Iterator[None]:
-    """Raise a ConfigError that says where, if the project's code raises anything while it is loaded."""
+    """Raise a ConfigError that says where, if the project's code raises while it is loaded."""
     try:
         yield
     except DistError:
@@ -163,14 +182,15 @@ def project_code() -> Iterator[None]:
 
 
 def project_settings(ours: Mapping[str, Any]) -> Settings:
-    """The project's settings, with what the crawl was given and our add-on."""
+    """Return the project's settings, with what the crawl was given and our add-on."""
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
     for name, value in ours.items():
         settings.set(name, value, priority="cmdline")
     addons = settings.getdict("ADDONS")
-    if not any(str(getattr(key, "__module__", key)).startswith("scrapyd_dist") for key in addons):
+    modules = [str(getattr(key, "__module__", key)) for key in addons]
+    if not any(module.startswith("scrapyd_dist") for module in modules):
         settings.set("ADDONS", {**addons, "scrapyd_dist.Addon": 500}, priority="cmdline")
     return settings
 
@@ -192,22 +212,20 @@ def check_known(settings: Settings, spider: str) -> type[Spider]:
         known = sorted(loader.list())
     if spider in known:
         return loader.load(spider)
-    broken = next(
-        (
-            str(w.message).strip().splitlines()[-1]
-            for w in caught
-            if "Could not load spiders" in str(w.message)
-        ),
-        "",
-    )
     listed = ", ".join(known) or "none"
+    why = ""
+    for warning in caught:
+        text = str(warning.message)
+        if "Could not load spiders" in text:
+            why = f" {text.strip().splitlines()[-1]}"
+            break
     raise NothingMatched(
-        f"There is no spider {spider!r} in this project; there are: {listed}.{' ' + broken if broken else ''}"
+        f"There is no spider {spider!r} in this project; there are: {listed}.{why}"
     )
 
 
 def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> None:
-    """What `scrapy crawl` does, with an argument list that only this process sees."""
+    """Do what `scrapy crawl` does, with an argument list that only this process sees."""
     from scrapy.cmdline import execute
 
     sys.argv = ["scrapy", "crawl", spider]
@@ -224,6 +242,7 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
 
 
 def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan that was asked for, or why there is none."""
     logging.disable(logging.CRITICAL)
     from .dry_run import plan
 
@@ -238,22 +257,24 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
             return {"plan": plan(settings, request["spider"], request.get("args", {}), code, probe)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (the project's code may raise anything)
         traceback.print_exc()
         return {"error": broken(error), "exit_code": 2}
 
 
 def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
-    """Fetch a few pages of the site with the settings of a crawl; DistError if that tells nothing."""
+    """Fetch a few pages of the site with the settings of a crawl.
+
+    DistError if they tell nothing.
+    """
     from .probe import Probe
 
     settings = settings.copy()
     # What comes of its pages is kept nowhere.
     nothing: dict[str, Any] = {"ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None}
     settings.setdict({PROBE: request["probe"], **nothing}, priority="cmdline")
-    _execute(
-        settings, request["spider"], {"args": request.get("args", {})}
-    )  # -s is in the settings, below ours
+    # -s is in the settings, below ours.
+    _execute(settings, request["spider"], {"args": request.get("args", {})})
     if Probe.last is None:
         raise DistError(
             "The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why."
@@ -262,7 +283,7 @@ def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
 
 
 def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:
-    """The code of the version that was asked for, from which the project is imported then."""
+    """Return the code of the version that was asked for; the project is imported from it then."""
     root = find_root()
     if root is None or not request.get("version"):
         return TODAYS

@@ -1,4 +1,4 @@
-"""The producer half: the spider middleware that keeps target requests from being crawled here.
+"""Keep target requests from being crawled here: the spider middleware of a producer.
 
 The rule it keeps: every request that the spider makes is an index page (crawled here), or ends in
 the account; none is dropped without being counted.
@@ -28,6 +28,8 @@ LOCAL = "distributed_local"
 
 
 class Producer(LifecycleMiddleware["CrawlRun"]):
+    """Finds the requests of a crawl: the spider middleware of its producer."""
+
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         connect = crawler.signals.connect
@@ -41,9 +43,13 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     # what goes in
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The shards' start pages, or the spider's own start; nothing at all when the crawl is refused."""
+        """Yield the shards' start pages, or those of the spider's own start.
+
+        Nothing at all when the crawl is refused.
+        """
         start_of_crawl = CrawlStart(self._crawler)
-        run = self._run = await begin(start_of_crawl.start, start_of_crawl.refused)
+        run = await begin(start_of_crawl.start, start_of_crawl.refused)
+        self._run = run
         if run is None or run.enough:
             return
         index = run.index
@@ -62,19 +68,18 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
                     yield kept
         except Exception as error:
             run.start_failed(error)
-            index.lost(
-                own,
-                index.asked(own),
-                "",
-                f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}",
-            )
+            why = f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
+            index.lost(own, index.asked(own), "", why)
             raise
 
     def _index_request(self, run: CrawlRun, request: Request, shard: int) -> Request:
         return self._watched(request, {SHARD: shard, PAGE: run.index.asked(shard)})
 
     def _watched(self, request: Request, marks: dict[str, Any]) -> Request:
-        """The request itself, with marks in its meta: a copy of a class of the project's own may lack its fields."""
+        """Return the request itself, with marks in its meta.
+
+        A copy of a request of a class of the project's own may lack its fields.
+        """
         request.meta.update(marks)
         request.errback = WatchedDict(self._failed, own_errback(request))
         return request
@@ -84,10 +89,11 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        run, shard = self.run, response.meta.get(SHARD, 0)
-        page = response.meta.get(
-            PAGE
-        )  # now: a callback may yield this very request again, with another number
+        """Keep target requests from this process, and note what became of an index page."""
+        run = self.run
+        shard = response.meta.get(SHARD, 0)
+        # Now: a callback may yield this very request again, with another number.
+        page = response.meta.get(PAGE)
         try:
             async for output in contained_stream(result):
                 if not isinstance(output, Request):
@@ -104,7 +110,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         self._came(response, shard, page)
 
     def _came(self, response: Response, shard: int, page: int | None) -> None:
-        """The callback of an index page (`page`: the number of its request) has ended."""
+        """Note that the callback of an index page has ended; `page` is the request's number."""
         if page is not None:
             self.run.index.came(shard, page, _first_url(response))
             if self.run.goals is not None:
@@ -113,6 +119,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def process_spider_exception(
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> None:
+        """Count a page as failed that a callback or a middleware has refused."""
         # An error page came by the errback, and is counted there.
         if not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
@@ -121,11 +128,13 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def _sort(
         self, run: CrawlRun, request: Request, shard: int, response: Response | None = None
     ) -> Request | None:
-        """The request as the producer crawls it, or None when it is for the fleet, or is not crawled at all."""
+        """Return the request as the producer crawls it.
+
+        None when it is for the fleet, or is not crawled at all.
+        """
+        # A callback may have passed the whole meta of its response on.
         for name in (SHARD, PAGE, LOCAL):
-            request.meta.pop(
-                name, None
-            )  # a callback may have passed the whole meta of its response on
+            request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
         if run.enough:
@@ -136,14 +145,18 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             if response is not None and run.options.sharded and run.index.is_border(request.url):
                 return None
             return self._index_request(run, request, shard)
-        fate, cut = run.capture.take(request, shard)
+        return self._sort_target(run, request, shard)
+
+    def _sort_target(self, run: CrawlRun, request: Request, shard: int) -> Request | None:
+        """Hand a target request on to the fleet; return it if the producer crawls it itself."""
+        disposition, cut = run.capture.take(request, shard)
         if cut is not None:
             run.seal(cut)
         if run.capture.room == 0:
             run.found_enough()
-        if fate is Disposition.SEALED and shard in run.index.walks:
+        if disposition is Disposition.SEALED and shard in run.index.walks:
             run.index.walks[shard].found += 1
-        if fate is not Disposition.LOCAL:
+        if disposition is not Disposition.LOCAL:
             return None
         # A filter of the project's own has let it pass, and would not let it pass again.
         request.dont_filter = request.dont_filter or run.capture.has_filter
@@ -155,36 +168,36 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if isinstance(failure.value, GoalReached):  # its shard stays unfinished
             return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self._lost(
-            request.meta,
-            request.url if LOCAL in request.meta else _first_url(request),
-            *judge(failure),
-        )
+        url = request.url if LOCAL in request.meta else _first_url(request)
+        kind, reason = judge(failure)
+        self._lost(request.meta, url, kind, reason)
         return errback(failure) if errback else failure
 
     def _lost(self, meta: dict[str, Any], url: str, kind: str, reason: str) -> None:
-        """A page failed for good: it is listed, and a walk goes on behind it."""
+        """List a page that failed for good, and let its walk go on behind it."""
         run = self.run
         if LOCAL in meta:
             run.reporter.local_missed(url, kind, reason)
         if PAGE not in meta:
             return
-        shard, index = meta[SHARD], run.index
-        following = index.lost(shard, meta[PAGE], url, reason)
-        if following is not None and not index.is_border(following):
-            self._crawler.engine.crawl(
-                self._index_request(run, Request(following, dont_filter=True), shard)
-            )
+        shard = meta[SHARD]
+        following = run.index.lost(shard, meta[PAGE], url, reason)
+        if following is not None and not run.index.is_border(following):
+            request = Request(following, dont_filter=True)
+            self._crawler.engine.crawl(self._index_request(run, request, shard))
 
     # signals
 
     def _item(self, item: Any, response: Response | None) -> None:
-        shard = response.meta.get(SHARD, 0) if response is not None else 0
-        if self._run is not None:
-            self._run.own_item(item, shard, response.url if response is not None else "")
+        if self._run is None:
+            return
+        if response is None:
+            self._run.own_item(item, 0, "")
+        else:
+            self._run.own_item(item, response.meta.get(SHARD, 0), response.url)
 
     def _item_error(self, response: Response | None, failure: Failure) -> None:
-        """A pipeline has raised: plain Scrapy logs it, and the item is gone."""
+        """Count an item as lost whose pipeline has raised: plain Scrapy only logs that."""
         if self._run is not None and failure.value is not None:
             url = response.url if response is not None else ""
             self._run.reporter.local_missed(url, "failed", reason_of_pipeline(failure.value))
@@ -202,6 +215,6 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
 
 def _first_url(page: Response | Request) -> str:
-    """The address that was asked for first, before redirects."""
+    """Return the address that was asked for first, before redirects."""
     redirected: list[str] = page.meta.get("redirect_urls", [])
     return redirected[0] if redirected else page.url

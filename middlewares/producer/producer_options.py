@@ -1,4 +1,4 @@
-"""The settings of a producer as one frozen value."""
+"""Read the settings of a producer into one frozen value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,21 +22,25 @@ from ..throttle.throttle_options import ThrottleOptions
 
 #: requests in a batch of a fixed size, as in the book
 BATCH_SIZE = 1000
-#: requests in the largest batch, where sizes adapt: what is lost with a worker is minutes of work all the same
+#: requests in the largest batch, where sizes adapt: what is lost with a worker is minutes of work
+#: all the same
 LARGEST = 10_000
 #: names of the one feed format that can be merged
 LINES = ("jsonlines", "jsonl", "jl")
-CMDLINE = 40  #: Scrapy's priority of -s
+#: Scrapy's priority of -s
+CMDLINE = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """The settings of a producer. Seconds and counts as in `docs/reference/settings.md`."""
+    """Holds the settings of a producer.
+
+    Seconds and counts are those of `docs/reference/settings.md`.
+    """
 
     crawl: str | None = None
-    nodes: tuple[
-        str, ...
-    ] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
+    #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
+    nodes: tuple[str, ...] = ()
     target_hosts: tuple[str, ...] = ()  #: addresses of nodes, where `nodes` is empty
     nodes_every: float = 10.0  #: seconds after which commands and names are asked again
     index: str | None = None
@@ -67,142 +71,182 @@ class ProducerOptions:
     mode: str = "auto"
     leases: bool = True  #: workers lease batches, where they reach the store
     only_leased: str = ""  #: the settings, of those given, that only workers know which lease
-    scaling: ScalingPolicy = field(
-        default_factory=ScalingPolicy
-    )  #: of workers that lease, and how sites share them
+    #: of workers that lease, and how sites share them
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
     throttled: bool = False  #: workers ask the store for permits
-    heeds: bool = (
-        True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
-    )
+    #: nothing was said of the throttle: the rules of the store hold, where it is reached
+    heeds: bool = True
 
     @property
     def batch_size(self) -> int:
-        """Requests in a batch, at most."""
+        """Return the maximum number of requests in a batch."""
         return self.scaling.terms.batch_size if self.leases else self.sent_size
 
     @property
     def sends(self) -> bool:
-        """Whether nodes whose workers do not reach the store are sent their batches."""
+        """Return whether nodes whose workers do not reach the store are sent their batches."""
         return not self.leases or (self.mode == "auto" and not self.only_leased)
 
     @property
     def why_reach(self) -> str:
-        """Which of the settings makes that workers need the store; empty when they can do without."""
+        """Return the settings by which workers need the store; empty when they can do without."""
         if not self.sends:
             return self.only_leased or "--pull, DISTRIBUTED_MODE"
         return "DISTRIBUTED_THROTTLE" if self.throttled else ""
 
     @property
     def sharded(self) -> bool:
+        """Return whether the index pages are given, by a template or a file."""
         return self.index is not None or self.start_urls_file is not None
 
 
 def read_options(settings: BaseSettings) -> ProducerOptions:
-    """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
+    """Return the options in these settings.
+
+    ConfigError if a value is not of its kind, or two do not go together.
+    """
     reader = SettingReader(settings)
     judge(settings)
     throttle = ThrottleOptions.from_settings(settings)
-    read, values = reader.value, reader.values_for(ProducerOptions)
-    crawl, mode, feed_url, adapts = (
-        values["crawl"],
-        values["mode"],
-        values["target_feed_url"],
-        _adapts(reader),
-    )
-    # What a job writes to a feed URL would have items of lost leases; without waiting, all is sent at once.
-    may_lease = not feed_url and read("DISTRIBUTED_WAIT")
-    options = ProducerOptions(
-        **{
-            **values,
-            "crawl": check_crawl_name(crawl) if crawl else None,
-            "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
-            "batch_adapt": adapts,
-            "send_feed_url": _may_travel(feed_url, settings),
-            "deliver": _without_secret(values["deliver"], settings),
-            "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
-            "limits": SchedulerLimits(
-                **reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")
-            ),
-            "leases": mode == "pull" or (mode == "auto" and may_lease),
-            "only_leased": ", ".join(
-                name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)
-            ),
-            "scaling": _scaling(reader),
-            "goals": Goals.from_settings(settings),
-            "throttled": throttle.on,
-            "heeds": throttle.heeds,
-        }
-    )
-    _check_together(options)
+    values = reader.values_for(ProducerOptions)
+    feed_url = values["target_feed_url"]
+    values["crawl"] = values["crawl"] or None
+    if values["crawl"] is not None:
+        check_crawl_name(values["crawl"])
+    if not reader.given("DISTRIBUTED_STORE"):
+        values["store"] = None
+    values |= {
+        "sent_size": _sent_size(reader),
+        "batch_adapt": _adapts(reader),
+        "send_feed_url": _may_travel(feed_url, settings),
+        "deliver": _check_revealed(values["deliver"], settings),
+        "limits": SchedulerLimits(
+            **reader.values_for(SchedulerLimits), poll=reader.value("DISTRIBUTED_POLL_INTERVAL")
+        ),
+        "leases": _leases(values["mode"], feed_url, reader),
+        "only_leased": ", ".join(_given_pull_only(reader)),
+        "scaling": _read_scaling(reader),
+        "goals": Goals.from_settings(settings),
+        "throttled": throttle.on,
+        "heeds": throttle.heeds,
+    }
+    options = ProducerOptions(**values)
+    _check_sources(options)
+    _check_outputs(options)
+    _check_shards(options)
     return options
 
 
 def _fixed_size(reader: SettingReader) -> int | None:
+    """Return the size of batches that the settings fix; None: sizes adapt."""
     size = reader.value("DISTRIBUTED_BATCH_SIZE")
     return None if size == AUTO else int(size)
 
 
 def _adapts(reader: SettingReader) -> bool:
-    """A producer that does not wait cannot see how many requests fit."""
+    """Return whether batches are as large as the fleet can use.
+
+    A producer that does not wait cannot see how many requests fit.
+    """
     return _fixed_size(reader) is None and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
-def _scaling(reader: SettingReader) -> ScalingPolicy:
-    """The allowed number of workers, and what each is told."""
+def _sent_size(reader: SettingReader) -> int:
+    """Return the maximum number of requests in a batch that is sent."""
+    usual = LARGEST if _adapts(reader) else BATCH_SIZE
+    return _fixed_size(reader) or usual
+
+
+def _leases(mode: str, feed_url: str | None, reader: SettingReader) -> bool:
+    """Return whether workers lease batches, where they reach the store."""
+    if mode != "auto":
+        return mode == "pull"
+    # What a job writes to a feed URL would have items of lost leases; without waiting, all is sent
+    # at once.
+    return not feed_url and bool(reader.value("DISTRIBUTED_WAIT"))
+
+
+def _given_pull_only(reader: SettingReader) -> list[str]:
+    """Return the settings, of those given, that only workers know which lease."""
+    return [name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)]
+
+
+def _read_scaling(reader: SettingReader) -> ScalingPolicy:
+    """Return the allowed number of workers, and the terms that each gets."""
     terms = reader.values_for(WorkerRequest)
-    terms["batch_size"] = _fixed_size(reader) or (FAIR_SIZE if terms["fair"] else LEASED)
+    usual = FAIR_SIZE if terms["fair"] else LEASED
+    terms["batch_size"] = _fixed_size(reader) or usual
     return ScalingPolicy(most=reader.value("DISTRIBUTED_MAX_JOBS"), terms=WorkerRequest(**terms))
 
 
-def _check_together(options: ProducerOptions) -> None:
-    if options.index is not None and options.start_urls_file is not None:
+def _check_sources(options: ProducerOptions) -> None:
+    """Raise ConfigError if the options that name index pages do not go together."""
+    if options.index is None:
+        return
+    if options.start_urls_file is not None:
         raise ConfigError(
-            "Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls), not both."
+            "Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls),"
+            " not both."
         )
-    if options.index is not None and options.pages is None:
+    if options.pages is None:
         raise ConfigError(
             "An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES)."
         )
+
+
+def _check_outputs(options: ProducerOptions) -> None:
+    """Raise ConfigError if the places for items do not go together, or not with the mode."""
     if options.target_feed_url and options.outputs and options.target_feed_format not in LINES:
         raise ConfigError(
-            f"Feeds in the format {options.target_feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into"
-            " one item file, only JSON lines can. Leave out -o, or the format."
+            f"Feeds in the format {options.target_feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT)"
+            " cannot be merged into one item file, only JSON lines can. Leave out -o, or the"
+            " format."
         )
-    if options.deliver and options.target_feed_url is not None:
+    if options.target_feed_url is None:
+        return
+    if options.deliver:
         raise ConfigError(
-            "Items are delivered (--deliver, DISTRIBUTED_DELIVER) when they are home, and a feed URL (--feed,"
-            " DISTRIBUTED_TARGET_FEED_URL) keeps them from coming home. Leave out one of the two."
+            "Items are delivered (--deliver, DISTRIBUTED_DELIVER) when they are home, and a feed"
+            " URL (--feed, DISTRIBUTED_TARGET_FEED_URL) keeps them from coming home. Leave out one"
+            " of the two."
         )
-    if options.mode == "pull" and options.target_feed_url is not None:
+    if options.mode == "pull":
         raise ConfigError(
-            "Workers that lease (--pull, DISTRIBUTED_MODE) bring items home batch by batch, and a feed URL (--feed,"
-            " DISTRIBUTED_TARGET_FEED_URL) is written job by job: what a lost lease leaves in it would count twice."
-            " Leave out one of the two."
+            "Workers that lease (--pull, DISTRIBUTED_MODE) bring items home batch by batch, and a"
+            " feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL) is written job by job: what a lost"
+            " lease leaves in it would count twice. Leave out one of the two."
         )
-    if options.index is None and options.pages is not None:
+
+
+def _check_shards(options: ProducerOptions) -> None:
+    """Raise ConfigError if pages or shards are given without the index pages that they count."""
+    if options.index is not None:
+        return
+    if options.pages is not None:
         raise ConfigError(
-            "A number of pages needs the address of the index: --index TEMPLATE (DISTRIBUTED_INDEX)."
+            "A number of pages needs the address of the index: --index TEMPLATE"
+            " (DISTRIBUTED_INDEX)."
         )
-    if options.index is None and options.start_urls_file is None and options.shards != 1:
+    if options.start_urls_file is None and options.shards != 1:
         raise ConfigError(
             "Shards need to know the index pages: --index TEMPLATE --pages P, or --start-urls FILE"
             " (DISTRIBUTED_INDEX, DISTRIBUTED_PAGES, DISTRIBUTED_START_URLS_FILE)."
         )
 
 
-def _without_secret(address: str | None, settings: BaseSettings) -> str | None:
-    """The address of --deliver; ConfigError if a password in it could be read by others."""
-    if (
-        address
-        and password_in(address)
-        and (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE
-    ):
+def _check_revealed(address: str | None, settings: BaseSettings) -> str | None:
+    """Return the address of --deliver; ConfigError if others could read a password in it."""
+    is_on_command_line = (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE
+    if address and password_in(address) and is_on_command_line:
         raise ConfigError(REVEALED)
     return address
 
 
 def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
-    """Whether the feed URL can be sent as a setting; one with a password must be on the nodes already."""
+    """Return whether the feed URL can be sent as a setting.
+
+    One with a password must be on the nodes already: ConfigError if it is from the command line.
+    """
     if feed_url is None:
         return False
     parts = split(feed_url, "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed)")
@@ -210,7 +254,8 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
         return True
     if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:
         raise ConfigError(
-            "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
-            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."
+            "The feed URL has a password, and a job's settings can be read in its node's process"
+            " list and job list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py,"
+            " which is deployed, not on the command line."
         )
     return False

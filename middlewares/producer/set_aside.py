@@ -1,6 +1,7 @@
-"""Settings that a distributed crawl takes out of the producer before its components are made, and what they were.
+"""Take settings out of a producer that it must not have, and remember what they were.
 
-Part of what the add-on does: what is told of a project rests on the values that the project gave.
+The add-on does so before the components are made: what is told of a project rests on the values
+that the project gave.
 """
 
 from typing import Any
@@ -14,8 +15,14 @@ UNUSED = ("JOBDIR",)
 
 
 def set_aside(settings: BaseSettings) -> None:
-    """Take the settings out that a producer must not have. Called before the crawl's components are made."""
-    values = {name: settings[name] for name in UNUSED if settings[name]}
+    """Take out the settings that a producer must not have.
+
+    To be called before the crawl's components are made.
+    """
+    values = {}
+    for name in UNUSED:
+        if settings[name]:
+            values[name] = settings[name]
     if values:
         settings.set(SET_ASIDE, values, priority="cmdline")
     for name in values:
@@ -23,6 +30,6 @@ def set_aside(settings: BaseSettings) -> None:
 
 
 def setting_given(settings: BaseSettings, name: str) -> Any:
-    """The value of a setting as the project, the spider or the command line gave it."""
+    """Return the value of a setting as the project, the spider or the command line gave it."""
     kept = settings.get(SET_ASIDE) or {}
     return kept.get(name, settings.get(name))

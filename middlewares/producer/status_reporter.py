@@ -1,4 +1,4 @@
-"""The status of a crawl or of a consumed frontier, as its row in the store has it: summary, samples, warnings."""
+"""Report the status of a crawl or of a consumed frontier to its row: summary, samples, warnings."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ LOG_EVERY = 10.0
 
 @dataclass(kw_only=True)
 class BaseReporter(ABC):
-    """What the status of a crawl and that of a consumed frontier have in common."""
+    """Reports what a crawl and a consumed frontier have in common."""
 
     repository: CrawlRepository
     scheduler: Scheduler
@@ -36,7 +36,7 @@ class BaseReporter(ABC):
 
     @abstractmethod
     def summary(self, state: CrawlState) -> dict[str, Any]:
-        """The summary document."""
+        """Return the summary document."""
 
     async def recall(self) -> None:
         """Take in what an earlier process left, and deliver what it has not delivered."""
@@ -46,16 +46,21 @@ class BaseReporter(ABC):
             self.publisher.start(self.warn)
 
     async def published(self, own: Sequence[Path]) -> str:
-        """Wait for the end of deliveries, with these items of the producer; gives what is wrong, if anything is."""
+        """Wait for the end of deliveries, with these items of the producer.
+
+        Returns what is wrong, empty if nothing is.
+        """
         if self.publisher is None:
             return ""
         patience = self.scheduler.state.limits.node_timeout
         return await asyncio.to_thread(self.publisher.finish, own, patience)
 
     def note_files(self, left: Delivery) -> None:
-        """These files are what the summary names as its output."""
-        manifest = () if self.publisher is None else (self.publisher.address,)
-        self.snapshot.output, self.snapshot.misses = (*left.outputs, *manifest), left.misses
+        """Let the summary name these files as its output."""
+        self.snapshot.output = left.outputs
+        if self.publisher is not None:
+            self.snapshot.output = (*left.outputs, self.publisher.address)
+        self.snapshot.misses = left.misses
 
     def close(self) -> None:
         """Deliver nothing more."""
@@ -63,7 +68,7 @@ class BaseReporter(ABC):
             self.publisher.close()
 
     def warn(self, *warnings: str) -> None:
-        """Write it to the log, and into every summary from now on."""
+        """Write warnings to the log, and into every summary from now on."""
         self.snapshot.warnings += warnings
         for warning in warnings:
             logger.warning("%s", warning)
@@ -71,11 +76,14 @@ class BaseReporter(ABC):
     def differ(self, *found: FoundDifference) -> None:
         """Write what differs from `scrapy crawl` to the log, and into every summary from now on."""
         self.snapshot.differences += found
-        for one in found:
-            logger.warning("%s", one)
+        for difference in found:
+            logger.warning("%s", difference)
 
     async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
-        """Write the state and the summary down, with other changes of the row; a sample now and then."""
+        """Write the state and the summary down, with other changes of the row.
+
+        A sample comes with them now and then. Returns the summary.
+        """
         document = self.summary(state)
         await self.repository.enter(state, document, **changes)
         if self.repository.sample_due():
@@ -86,13 +94,18 @@ class BaseReporter(ABC):
         """Write down how the whole crawl stands."""
         await self.repository.sample(sample_of(document, {}))
 
-    def _summary(self, state: CrawlState, *, own_pages: int = 0) -> dict[str, Any]:
-        now = self.snapshot
-        now.state, now.counts = state.value, self.repository.counts
-        now.progress.look(
-            now.scheduler.members, time.monotonic(), own_pages=own_pages, own_items=now.own_items
+    def _summarize(self, state: CrawlState, *, own_pages: int = 0) -> dict[str, Any]:
+        """Bring the snapshot up to date in what all reporters have, and return its summary."""
+        snapshot = self.snapshot
+        snapshot.state = state.value
+        snapshot.counts = self.repository.counts
+        snapshot.progress.look(
+            snapshot.scheduler.members,
+            time.monotonic(),
+            own_pages=own_pages,
+            own_items=snapshot.own_items,
         )
-        return summary(now)
+        return summary(snapshot)
 
 
 @dataclass(kw_only=True)
@@ -103,16 +116,17 @@ class FrontierReporter(BaseReporter):
     begun: float  #: by the monotonic clock
 
     async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
-        await (
-            self.repository.recount()
-        )  # the account is that of the producers that fill the frontier
+        """Write the state and the summary down, and show the summary."""
+        # The account is that of the producers that fill the frontier.
+        await self.repository.recount()
         document = await super().tell(state, **changes)
         self.show(document)
         return document
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
+        """Return the summary of the frontier's consumption by this process."""
         self.snapshot.duration = time.monotonic() - self.begun
-        return self._summary(state)
+        return self._summarize(state)
 
 
 @dataclass(kw_only=True)
@@ -122,55 +136,54 @@ class StatusReporter(BaseReporter):
     index: IndexWalk
     capture: Capture
     own: OwnItems
+    #: when the status was logged last, by the monotonic clock
     _logged: float = field(default_factory=time.monotonic)
 
     async def recall(self) -> None:
+        """Take in what an earlier process left, and what it has missed with its own requests."""
         before = await self.repository.missed_before()
         self.index.failed = before["index"]
         self.snapshot.local_missed = Counter(gone=before["gone"], failed=before["failed"])
         await super().recall()
 
     def local_missed(self, url: str, kind: str, reason: str) -> None:
-        """A request that the producer crawls itself gave no result."""
+        """Count a request that the producer crawls itself, and that gave no result."""
         self.snapshot.local_missed[kind] += 1
         self.repository.missed(Miss(url=url, kind=kind, reason=reason))
 
     async def write_down(self) -> None:
-        """The account since the last time, and the misses."""
+        """Write down the account since the last time, and the misses."""
         self.repository.missed(*self.index.take_misses(), *self.capture.take_misses())
         await self.repository.write_down(self.capture.take_counts())
         await self.repository.recount()  # workers count, too
 
     async def sample(self, document: dict[str, Any]) -> None:
+        """Write down how the whole crawl and its walks stand."""
         await self.repository.sample(sample_of(document, self.index.take_news()))
 
     def log_now_and_then(self) -> None:
-        """A line in the log, when the last one is some time ago."""
+        """Log the status, when it was logged some time ago."""
         if time.monotonic() - self._logged < LOG_EVERY:
             return
         self._logged = time.monotonic()
-        now = self.summary(self.repository.state)
-        found, batches, name = now["urls_found"], now["batches"], self.repository.id
-        done, total, items = batches["done"], batches["total"], now["items"]
+        document = self.summary(self.repository.state)
         logger.info(
             "Crawl %s: %d URLs found, %d of %d batches done, %d items",
-            name,
-            found,
-            done,
-            total,
-            items,
+            self.repository.id,
+            document["urls_found"],
+            document["batches"]["done"],
+            document["batches"]["total"],
+            document["items"],
         )
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
-        index, now = self.index, self.snapshot
-        now.duration, now.buffered, now.own_items = (
-            self.repository.ran,
-            len(self.capture.cutter),
-            self.own.count,
-        )
-        now.index_pages, now.index_total, now.index_failed = (
-            index.pages + index.done_before,
-            index.total,
-            index.failed,
-        )
-        return self._summary(state, own_pages=index.pages)
+        """Return the summary of the crawl."""
+        index = self.index
+        snapshot = self.snapshot
+        snapshot.duration = self.repository.ran
+        snapshot.buffered = len(self.capture.cutter)
+        snapshot.own_items = self.own.count
+        snapshot.index_pages = index.pages + index.done_before
+        snapshot.index_total = index.total
+        snapshot.index_failed = index.failed
+        return self._summarize(state, own_pages=index.pages)

@@ -1,7 +1,7 @@
-"""A process of a crawling strategy: the class of the project, and the loop in which its manager makes rounds.
+"""Run a crawling strategy: find and make its class, and let its manager make rounds.
 
-The rule it keeps: the class is found and made before anything is started. What a handler raises ends no process; what
-`from_crawler` and `read_seeds` raise is told in a paragraph.
+The rule it keeps: the class is found and made before anything is started. What a handler raises
+ends no process; what `from_crawler` and `read_seeds` raise is told in a paragraph.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import ModuleType
 from typing import TypeGuard
 
 from scrapy import Spider
@@ -41,8 +42,10 @@ from .read_ahead import read_ahead
 logger = logging.getLogger(__name__)
 #: seconds between two rounds when there was nothing to do
 _IDLE = 0.3
-#: seconds for which a store that does not answer is asked again, and those between two tries
-_PATIENCE, _AGAIN = 120.0, 1.0
+#: seconds for which a store that does not answer is asked again
+_PATIENCE = 120.0
+#: seconds between two tries to reach a store that does not answer
+_RETRY_PAUSE = 1.0
 #: seconds that a round which is under way gets to come to its end
 _LAST_ROUND = 15.0
 #: opens the lines of the seeds; None: there are none
@@ -57,44 +60,54 @@ def load_strategy(path: str) -> type[CrawlingStrategy]:
     """Import the class that MODULE:CLASS names, from the project; ConfigError if that is none."""
     module, sign, name = path.partition(":")
     if not (module and name):
-        meant = (
-            ":".join(path.rsplit(".", 1)) if "." in path and not sign else "shop.strategies:News"
+        example = "shop.strategies:News"
+        if "." in path and not sign:
+            example = ":".join(path.rsplit(".", 1))
+        raise ConfigError(
+            f"{path!r} does not name a strategy. Write MODULE:CLASS, such as {example}."
         )
-        raise ConfigError(
-            f"{path!r} does not name a strategy. Write MODULE:CLASS, such as {meant}."
-        )
-    try:
-        there = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"There is no module {module} for the strategy {path}: the project has no {error.name}. Modules are"
-                " looked for in the folder of scrapy.cfg."
-            ) from error
-        raise ConfigError(
-            f"The strategy's module {module} cannot be imported: {fault_of(error)}."
-        ) from error
-    except Exception as error:
-        raise ConfigError(
-            f"The strategy's module {module} cannot be imported: {fault_of(error)}."
-        ) from error
-    found = getattr(there, name, None)
+    loaded = _import_strategies(module, path)
+    found = getattr(loaded, name, None)
     if _is_strategy(found):
         return found
-    names = getattr(
-        there, "__all__", vars(there)
-    )  # a package may load its names when they are asked for
-    kinds = [one for one in (getattr(there, name, None) for name in names) if _is_strategy(one)]
-    own = (
-        ", ".join(kind.__name__ for kind in kinds if f"{kind.__module__}.".startswith(f"{module}."))
-        or "none"
-    )
-    what = (
-        f"The module {module} has no {name}" if found is None else f"{path} is no crawling strategy"
-    )
+    what = f"{path} is no crawling strategy"
+    if found is None:
+        what = f"The module {module} has no {name}"
+    own = ", ".join(_strategies_in(loaded, module)) or "none"
     raise ConfigError(
-        f"{what}. Name a class that is made from scrapyd_dist.strategy.CrawlingStrategy; of those, {module} has: {own}."
+        f"{what}. Name a class that is made from scrapyd_dist.strategy.CrawlingStrategy; of those,"
+        f" {module} has: {own}."
     )
+
+
+def _import_strategies(module: str, path: str) -> ModuleType:
+    """Import the module of the strategy `path`; ConfigError if that fails."""
+    try:
+        return import_module(module)
+    except Exception as error:
+        raise ConfigError(_describe_failure(module, path, error)) from error
+
+
+def _describe_failure(module: str, path: str, error: Exception) -> str:
+    """Say why the module of a strategy cannot be imported: it is not there, or its code raises."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module}.".startswith(f"{missing}."):
+        return (
+            f"There is no module {module} for the strategy {path}: the project has no {missing}."
+            " Modules are looked for in the folder of scrapy.cfg."
+        )
+    return f"The strategy's module {module} cannot be imported: {fault_of(error)}."
+
+
+def _strategies_in(loaded: ModuleType, module: str) -> list[str]:
+    """Return the names of the strategies that a module or package defines."""
+    own = []
+    # A package may load its names when they are asked for.
+    for name in getattr(loaded, "__all__", vars(loaded)):
+        kind = getattr(loaded, name, None)
+        if _is_strategy(kind) and f"{kind.__module__}.".startswith(f"{module}."):
+            own.append(kind.__name__)
+    return own
 
 
 def _is_strategy(found: object) -> TypeGuard[type[CrawlingStrategy]]:
@@ -106,7 +119,7 @@ def _is_strategy(found: object) -> TypeGuard[type[CrawlingStrategy]]:
 
 
 def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
-    """Make a crawler of the spider that crawls nothing, with its settings, stats and fingerprinter."""
+    """Make a crawler that crawls nothing, with the spider's settings, stats and fingerprinter."""
     crawler = Crawler(spider, settings)
     crawler.stats = load_object(crawler.settings["STATS_CLASS"])(crawler)
     crawler.request_fingerprinter = build_from_crawler(
@@ -118,12 +131,14 @@ def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
 def make_strategy(
     kind: type[CrawlingStrategy], crawler: Crawler, args: Mapping[str, str]
 ) -> CrawlingStrategy:
-    """Let the class make the strategy; ConfigError if it does not take these arguments, or raises."""
-    own = getattr(kind.from_crawler, "__func__", None) is not CrawlingStrategy.from_crawler.__func__  # type: ignore[attr-defined]
+    """Let the class make the strategy; ConfigError if it raises, or refuses the arguments."""
+    usual = CrawlingStrategy.from_crawler.__func__  # type: ignore[attr-defined]
+    has_own = getattr(kind.from_crawler, "__func__", None) is not usual
     try:
-        inspect.signature(kind.from_crawler if own else kind).bind(
-            *([crawler] if own else []), **args
-        )
+        if has_own:
+            inspect.signature(kind.from_crawler).bind(crawler, **args)
+        else:
+            inspect.signature(kind).bind(**args)
     except TypeError as error:
         given = " ".join(f"-a {name}=…" for name in args) or "no -a"
         raise ConfigError(
@@ -135,23 +150,29 @@ def make_strategy(
         raise
     except Exception as error:
         raise ConfigError(
-            f"The strategy {kind.__name__} cannot be made, since from_crawler() raised {fault_of(error)}. Nothing was"
-            " started; --debug shows the traceback."
+            f"The strategy {kind.__name__} cannot be made, since from_crawler() raised"
+            f" {fault_of(error)}. Nothing was started; --debug shows the traceback."
         ) from error
 
 
 class SeedsStopped(DistError):
-    """The process is to end before all seeds are read: it does not sign off, and the next one reads them again."""
+    """The process is to end before all seeds are read.
+
+    It does not sign off, and the next one reads them again.
+    """
 
 
 @dataclass(kw_only=True)
 class StrategyRunner:
-    """One process of a strategy. `run` is to be called in one thread, which opens a connection of its own."""
+    """Runs one process of a strategy.
+
+    `run` is to be called in one thread, which opens a connection of its own.
+    """
 
     frontier: str
     terms: StrategyTerms
     strategy: CrawlingStrategy
-    fingerprint: Callable[[RequestValue], bytes]
+    fingerprint: Callable[[RequestValue], bytes]  #: of a request, as the project computes it
     where: str  #: the store's address
     key: bytes  #: of the project's state
     size: int  #: most requests in a batch
@@ -170,8 +191,9 @@ class StrategyRunner:
         seeds: SeedOpener | None = None,
         source: str = "",
     ) -> "StrategyRunner":
-        """Make what the terms say of the project with these settings; DistError if that cannot be."""
-        spider, options = check_known(settings, terms.spider), read_options(settings)
+        """Make the process that the terms describe; DistError if the project cannot do that."""
+        spider = check_known(settings, terms.spider)
+        options = read_options(settings)
         with project_code():
             crawler = unstarted_crawler(spider, settings)
         request = CrawlRequest(spider=terms.spider, options=options, project=find_project(settings))
@@ -189,29 +211,38 @@ class StrategyRunner:
         )
 
     def begin(self, store: Store) -> None:
-        """Register before any worker looks whether there may be more work; take the place of processes that died."""
-        reads = self.seeds is not None
-        for work in (WORK, seeds_work(self.source)) if reads else (WORK,):
-            Registration(
-                store=store, frontier=self.frontier, work=work, process=self.process, seconds=HELD
-            ).renew()
-        if reads:  # what an earlier run had finished goes on with these seeds
+        """Register before any worker looks whether there may be more work.
+
+        Partitions of processes that died are free then.
+        """
+        self._register(store, WORK)
+        if self.seeds is not None:
+            self._register(store, seeds_work(self.source))
+            # What an earlier run had finished goes on with these seeds.
             store.end_strategy(self.frontier, ended=False)
-        for one in store.strategy_backlog(self.frontier).processes:
-            if is_dead(one.name, self.process):
-                store.leave_partitions(self.frontier, one.name)
+        for process in store.strategy_backlog(self.frontier).processes:
+            if is_dead(process.name, self.process):
+                store.leave_partitions(self.frontier, process.name)
+
+    def _register(self, store: Store, work: str) -> None:
+        """Let the frontier know that this process may bring more work of this kind."""
+        registration = Registration(
+            store=store, frontier=self.frontier, work=work, process=self.process, seconds=HELD
+        )
+        registration.renew()
 
     def run(self) -> None:
         """Make rounds until the strategy has ended, or `stop` is set."""
         with closing(open_store(self.where, key=self.key)) as store:
-            manager = self._manager(store)
+            manager = self._new_manager(store)
             try:
                 with suppress(SeedsStopped):
                     self._read_seeds(manager)
                 while not (self.stop.is_set() or manager.over):
-                    if not self._round(manager.work):
+                    if not self._make_round(manager.work):
                         self.stop.wait(_IDLE)
-                # Of the process that the others have joined: one that was killed counts as lost after some seconds.
+                # Only the process that the others have joined waits for them: one that was killed
+                # counts as lost after some seconds.
                 while self.seeds is not None and manager.over and manager.others():
                     if self.stop.wait(_IDLE):
                         break
@@ -219,15 +250,18 @@ class StrategyRunner:
                 self._close(manager, leave=manager.over)
 
     def read(self) -> int:
-        """Read the seeds, and leave the rest to other processes; how many were new. SeedsStopped if `stop` is set."""
+        """Read the seeds, and leave the rest to other processes.
+
+        Returns how many were new. SeedsStopped if `stop` is set.
+        """
         with closing(open_store(self.where, key=self.key)) as store:
-            manager = self._manager(store)
+            manager = self._new_manager(store)
             try:
                 return self._read_seeds(manager)
             finally:
                 self._close(manager, leave=True)
 
-    def _manager(self, store: Store) -> StrategyManager:
+    def _new_manager(self, store: Store) -> StrategyManager:
         return StrategyManager(
             store=store,
             crawl=self.frontier,
@@ -252,40 +286,49 @@ class StrategyRunner:
             logger.exception("close() of the strategy %s raised", self.terms.path)
 
     def _read_seeds(self, manager: StrategyManager) -> int:
-        """Read the seeds, if there are any; how many were new."""
+        """Read the seeds, if there are any; return how many were new."""
         if self.seeds is None:
             return 0
         try:
             lines = self.seeds()
-            new = manager.read_seeds(None if lines is None else self._until_stopped(lines, manager))
+            if lines is not None:
+                lines = self._until_stopped(lines, manager)
+            new = manager.read_seeds(lines)
         except DistError:
             raise
         except Exception as error:
             raise StrategyFault(
-                f"read_seeds() of the strategy {self.terms.path} raised {fault_of(error)}. What it had scheduled by"
-                " then goes on; the same command reads the seeds again. --debug shows the traceback."
+                f"read_seeds() of the strategy {self.terms.path} raised {fault_of(error)}. What it"
+                " had scheduled by then goes on; the same command reads the seeds again. --debug"
+                " shows the traceback."
             ) from error
         logger.info("Crawl %s: %d seeds were new", self.frontier, new)
         if not new and not any(manager.store.strategy_backlog(self.frontier).states.values()):
             logger.warning(
-                "The strategy has scheduled no seed and knows no link, so there is nothing to request. End it, and give"
-                " its read_seeds() some lines with --seeds."
+                "The strategy has scheduled no seed and knows no link, so there is nothing to"
+                " request. End it, and give its read_seeds() some lines with --seeds."
             )
         return new
 
     def _until_stopped(self, lines: Iterable[str], manager: StrategyManager) -> Iterator[str]:
-        """The lines, with rounds between them, as they may come slowly. SeedsStopped once this process is to end."""
-        for some in read_ahead(lines):
-            for line in some:
+        """Yield the lines, with rounds between them, as they may come slowly.
+
+        SeedsStopped once this process is to end.
+        """
+        for batch in read_ahead(lines):
+            for line in batch:
                 if self.stop.is_set():
                     raise SeedsStopped
                 yield line
             if self.stop.is_set():
                 raise SeedsStopped
-            self._round(manager.work_between_seeds)
+            self._make_round(manager.work_between_seeds)
 
-    def _round(self, work: Callable[[], bool]) -> bool:
-        """Make a round; a store that does not answer is asked again for a while, because nothing is lost meanwhile."""
+    def _make_round(self, work: Callable[[], bool]) -> bool:
+        """Make a round; return whether there was work.
+
+        A store that does not answer is asked again for a while: nothing is lost meanwhile.
+        """
         since = time.monotonic()
         while True:
             try:
@@ -293,18 +336,19 @@ class StrategyRunner:
             except StoreError:
                 if time.monotonic() - since > _PATIENCE:
                     raise
-                if self.stop.wait(_AGAIN):
+                if self.stop.wait(_RETRY_PAUSE):
                     return False
 
 
 class StrategyThread:
-    """A strategy process in a thread of a process that has an event loop."""
+    """Runs a strategy process in a thread of a process that has an event loop."""
 
     def __init__(self, runner: StrategyRunner) -> None:
         self._runner = runner
         self._end: Future[None] = Future()
 
     def start(self) -> None:
+        """Start the thread."""
         self._end.set_running_or_notify_cancel()  # no waiting task can cancel it from now on
         # A daemon: nothing ends a read of seeds from a terminal or a pipe.
         threading.Thread(target=self._run, name="sdist-strategy", daemon=True).start()
@@ -312,17 +356,20 @@ class StrategyThread:
     def _run(self) -> None:
         try:
             self._runner.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (`ended` raises it)
             self._end.set_exception(error)
         else:
             self._end.set_result(None)
 
     async def ended(self) -> None:
-        """Wait for its end; raises what it has failed by."""
+        """Wait for the end of the process; raises what it has failed by."""
         await asyncio.wrap_future(self._end)
 
     async def stop(self) -> None:
-        """Let it close the strategy and leave its partitions; of its error, `ended` tells. Once is enough."""
+        """Let the process close the strategy and leave its partitions.
+
+        Of its error `ended` tells. A second call does nothing.
+        """
         if self._runner.stop.is_set():
             return
         self._runner.stop.set()
@@ -330,7 +377,8 @@ class StrategyThread:
             await asyncio.wait_for(self.ended(), _LAST_ROUND)
         if self._end.running():
             logger.warning(
-                "The strategy of %s is still at work, and is left as it is: its partitions are free in %g s.",
+                "The strategy of %s is still at work, and is left as it is: its partitions are free"
+                " in %g s.",
                 self._runner.frontier,
                 HELD,
             )

@@ -1,6 +1,7 @@
-"""From the rows of a worklist into a frontier: fingerprints as the project's crawls have them, slots, batches.
+"""Bring the rows of a worklist into a frontier.
 
-The rule it keeps: memory stays constant; a row is in the store, or told with its line.
+They get fingerprints as the project's crawls have them, slots and batches. The rule it keeps:
+memory stays constant; a row is in the store, or told with its line.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from .read_ahead import STEP, read_ahead
 
 #: seconds after which what has come in is written, however little it is
 MAX_AGE = 2.0
-#: bad rows that are shown one by one
-TOLD = 20
-
+#: maximum number of bad rows that are shown one by one
+SHOWN_BAD = 20
+#: what a value has only for its way into the frontier
+_NOT_KEPT = frozenset({"meta", "priority"})
 
 #: makes a row into what goes into the frontier; ValueError if it cannot be that
 RowReader: TypeAlias = Callable[[WorklistRow], FrontierIntake]
@@ -45,9 +47,10 @@ def argument_reader(priority: int) -> RowReader:
 def request_reader(
     settings: Settings, slotting: SlotRouting, *, key: bytes, callback: str | None, priority: int
 ) -> RowReader:
-    """Make what makes rows into requests; the callback and priority are for rows without one of their own.
+    """Make what makes rows into requests.
 
-    Without a callback, the worker's settings name it. The Fernet key is for what must be hidden.
+    The callback and priority are for rows without one of their own. Without a callback, the
+    worker's settings name it. The Fernet key is for what must be hidden.
     """
     crawler = Crawler(Spider, settings)
     fingerprinter = build_from_crawler(
@@ -56,16 +59,18 @@ def request_reader(
     placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
 
     def read(row: WorklistRow) -> FrontierIntake:
-        value = {**({"callback": callback} if callback else {}), **row.value}
+        """Make a row into a request for the frontier."""
+        value = dict(row.value)
+        if callback:
+            value = {"callback": callback, **value}
         value.setdefault("priority", priority)
         request = plain_request(value)
         name = value.get("callback") or "parse"
-        to = slotting.addressee(request, name)
-        slot, fingerprint = placing.place(request, name, to)
-        value = {
-            **_travelling(value, request),
-            **({"callback": to.callback} if to and to.callback else {}),
-        }
+        addressee = slotting.addressee(request, name)
+        slot, fingerprint = placing.place(request, name, addressee)
+        value = _travelling(value, request)
+        if addressee and addressee.callback:
+            value["callback"] = addressee.callback
         if len(str(value)) > LARGE:
             encode([value], key=key)
         return FrontierIntake(
@@ -76,47 +81,51 @@ def request_reader(
 
 
 def _travelling(value: RequestValue, request: Request) -> RequestValue:
-    """The value without what only says how it comes into the frontier; its address as Scrapy writes it."""
+    """Return the value without what only says how it comes into the frontier.
+
+    Its address is as Scrapy writes it.
+    """
+    travelling = {name: item for name, item in value.items() if name not in _NOT_KEPT}
     meta = {name: item for name, item in value.get("meta", {}).items() if name not in LOCAL_META}
-    rest = {name: item for name, item in value.items() if name not in {"meta", "priority"}}
-    own = {"meta": meta} if meta else {}
-    return {
-        **rest,
-        **own,
-        **({"priority": request.priority} if request.priority else {}),
-        "url": request.url,
-    }
+    if meta:
+        travelling["meta"] = meta
+    if request.priority:
+        travelling["priority"] = request.priority
+    travelling["url"] = request.url
+    return travelling
 
 
 @dataclass(kw_only=True)
 class WorklistImport:
-    """The rows of a worklist on their way into a frontier, and what has become of them so far."""
+    """Brings the rows of a worklist into a frontier, and counts what has become of them so far."""
 
     producer: FrontierProducer
     read: RowReader
-    rows: int = 0
-    added: int = 0
-    duplicate: int = 0
-    bad: int = 0
+    rows: int = 0  #: that were read
+    added: int = 0  #: requests that were new
+    duplicate: int = 0  #: requests that the frontier had
+    bad: int = 0  #: rows that cannot be requests
     told: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
     _waiting: list[FrontierIntake] = field(default_factory=list)  #: read, and not written yet
+    #: when something was written last, by the monotonic clock
     _written: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self._cutter = SlotBatcher(size=self.producer.size, max_age=MAX_AGE)
 
     def fill(self, rows: Iterable[WorklistRow]) -> Generator[WorklistImport, None, None]:
-        """Add all rows to the frontier; this import again and again while it grows, and at the end.
+        """Add all rows to the frontier; yield this import whenever it has grown, and at the end.
 
-        A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or
-        the frontier cannot be; StoreError if the store does not take it: what is counted here is in it.
+        A list that comes slowly (standard input) is written as it comes. ConfigError if the list
+        cannot be read so, or the frontier cannot be; StoreError if the store does not take it: what
+        is counted here is in it.
         """
         self.producer.begin()
         try:
             yield self
-            for some in read_ahead(rows):
-                for row in some:
-                    self._take(row)
+            for batch in read_ahead(rows):
+                for row in batch:
+                    self._add_row(row)
                 if self._write():
                     yield self
         finally:
@@ -124,22 +133,29 @@ class WorklistImport:
             self.producer.sign_off()
         yield self
 
-    def _take(self, row: WorklistRow) -> None:
-        self.rows, reason = self.rows + 1, row.reason
+    def _add_row(self, row: WorklistRow) -> None:
+        """Let a row wait to be written, or count it as bad."""
+        self.rows += 1
+        reason = row.reason
         if not reason:
             try:
-                self._waiting += self._cutter.add(self.read(row), time.monotonic()) or []
+                request = self.read(row)
+                self._waiting += self._cutter.add(request, time.monotonic()) or []
             except (ValueError, TypeError) as error:
                 reason = str(error) or type(error).__name__
         if reason:
             self.bad += 1
-            if len(self.told) < TOLD:
+            if len(self.told) < SHOWN_BAD:
                 self.told.append(WorklistRow(row.line, reason=reason))
 
     def _write(self, *, rest: bool = False) -> bool:
-        """Write what has waited long enough, or is enough for a step, or all the rest; whether there was something."""
+        """Write what has waited long enough or is enough for a step, or all the rest.
+
+        Returns whether there was something.
+        """
         now = time.monotonic()
-        self._waiting += chain(*(self._cutter.take() if rest else self._cutter.due(now)))
+        cuts = self._cutter.take() if rest else self._cutter.due(now)
+        self._waiting += chain(*cuts)
         if not rest:
             self.producer.renew()
         if not rest and len(self._waiting) < STEP and now - self._written < MAX_AGE:
