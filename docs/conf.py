@@ -1,6 +1,5 @@
 """How Sphinx makes the site of these pages: `make docs`."""
 
-
 import re
 from pathlib import Path
 

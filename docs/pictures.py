@@ -1,6 +1,5 @@
 """Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
 
-
 from __future__ import annotations
 
 import argparse
