@@ -1,7 +1,7 @@
-"""Has the add-on and the spider middleware that a user's settings name.
+"""Brings into a process what its role needs: as an add-on, or as a spider middleware alone.
 
-Each brings in what the process's role needs. Part of the worker half: imports Scrapy and the
-standard library only; each role's own half is imported when a process turns out to have it.
+A user's settings name one of the two. Part of the worker half: imports Scrapy and the standard
+library only; each role's own half is imported when a process turns out to have it.
 """
 
 from __future__ import annotations

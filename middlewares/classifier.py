@@ -103,21 +103,21 @@ class FrontierFeed:
         except Undeliverable as why:
             self.undelivered[str(why)] += 1
             self._misses.append(Miss(url=request.url, kind="dead", reason=str(why)))
-            return self._counted(Disposition.REFUSED), None
+            return self._count(Disposition.REFUSED), None
         except CannotTravel as why:
             self.reasons[str(why)] += 1
             if self.stay == "refuse":
-                return self._counted(Disposition.REFUSED), None
-            return self._counted(Disposition.LOCAL), None
+                return self._count(Disposition.REFUSED), None
+            return self._count(Disposition.LOCAL), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
         to = self._addressee(request)
         # A request for another spider is judged there.
         if to is None and is_offsite(self.crawler, request):
-            return self._counted(Disposition.OFFSITE), None
+            return self._count(Disposition.OFFSITE), None
         is_seen = self._is_seen(request)
         if is_seen:
-            return self._counted(Disposition.DUPLICATE), None
+            return self._count(Disposition.DUPLICATE), None
         name = callback_name(request, self.spider)
         self.callbacks.add(name)
         is_new = is_seen is False
@@ -132,9 +132,9 @@ class FrontierFeed:
             raise
         if known is Disposition.SEALED:  # it is in the account already
             return known, None
-        return self._counted(known), None
+        return self._count(known), None
 
-    def _counted(self, disposition: Disposition) -> Disposition:
+    def _count(self, disposition: Disposition) -> Disposition:
         """Count what became of a request in the account."""
         self.counts[disposition.value] += 1
         return disposition

@@ -32,7 +32,7 @@ ADDRESS = frozenset({"spider", "project", "callback"})
 
 
 class Undeliverable(CannotTravel):
-    """A request for another spider that none can take; the message says why."""
+    """No spider can take this request for another one; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -341,14 +341,14 @@ class DomainQueues:
 
     def _request_for(self, queue: DomainQueue) -> int:
         """Note the permits that this queue misses as requested; return how many."""
-        room = self._free(queue) if queue.bounded else 0
+        room = self._count_free(queue) if queue.bounded else 0
         missing = queue.missing(self._clock(), room)
         if missing:
             queue.asked += missing
             self._asking.append((queue, missing))
         return missing
 
-    def _free(self, queue: DomainQueue) -> int:
+    def _count_free(self, queue: DomainQueue) -> int:
         """Return how many of its requests could leave at once."""
         free = 0
         for slot, number in queue.slots.items():

@@ -243,7 +243,7 @@ class Gate:
             pages = self.budget.pages_of(request)
         return QueueKey(site_of(request.url), self._egress.own(request), pages)
 
-    def _charge(self, kind: QueueKey) -> str:
+    def _charge_key(self, kind: QueueKey) -> str:
         """Return the key that permits of this queue are charged to."""
         spider = self._crawler.spider
         parts = []
@@ -290,7 +290,7 @@ class Gate:
             if self.capacity.was_lost(mine.number):
                 return False
             return None
-        if held.fresh(self._clock()) and held.permit.key == self._charge(kind):
+        if held.fresh(self._clock()) and held.permit.key == self._charge_key(kind):
             self.count("permits")
             return True
         self.give_back([held])
@@ -313,11 +313,11 @@ class Gate:
         """
         kind = self.queue_key(request, page=False)
         if self.queues.is_free(kind):
-            return self._used(None)
-        held = self.capacity.lend(self._charge(kind))
+            return self._make_pass(None)
+        held = self.capacity.lend(self._charge_key(kind))
         if held is None:
             return None
-        return self._used(held)
+        return self._make_pass(held)
 
     async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
         """Wait for a permit outside the scheduler, as `DomainQueues.permit` does.
@@ -334,9 +334,9 @@ class Gate:
         finally:  # whatever has become of it: others wait for the place
             self.capacity.unplace(slot)
             self.count("waited", self._clock() - since)
-        return self._used(held)
+        return self._make_pass(held)
 
-    def _used(self, held: TimedPermit | None) -> InFlightPermit:
+    def _make_pass(self, held: TimedPermit | None) -> InFlightPermit:
         """Return what a request leaves with now: this permit, or none where it needs none."""
         if held is None:
             return InFlightPermit(self.now())
@@ -367,7 +367,7 @@ class Gate:
         options = self.options
         budget = "" if kind.pages is None else self.budget.name
         return PermitRequest(
-            key=self._charge(kind),
+            key=self._charge_key(kind),
             domain=kind.domain,
             count=count,
             limit=options.limit,

@@ -63,7 +63,7 @@ def read_dump(text: str) -> dict[str, Stat]:
     What is unreadable or cut off is left out.
     """
     if len(text) <= WHOLE_MAX:
-        whole = _parsed(text.strip())
+        whole = _parse(text.strip())
         if isinstance(whole, ast.Dict):
             return _read_dict(whole)
     # An unreadable value, a truncated end or a large dump must not lose the stats, each of which
@@ -73,10 +73,10 @@ def read_dump(text: str) -> dict[str, Stat]:
         match = _LINE.match(line)
         if match is None:
             continue
-        key = _parsed(match["key"])
-        value = _parsed(match["value"])
+        key = _parse(match["key"])
+        value = _parse(match["value"])
         if key is not None and value is not None:
-            found[str(_value(key))] = _value(value)
+            found[str(_read_value(key))] = _read_value(value)
     return found
 
 
@@ -84,30 +84,30 @@ def _read_dict(node: ast.Dict) -> dict[str, Stat]:
     stats: dict[str, Stat] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is not None:
-            stats[str(_value(key))] = _value(value)
+            stats[str(_read_value(key))] = _read_value(value)
     return stats
 
 
-def _parsed(text: str) -> ast.expr | None:
+def _parse(text: str) -> ast.expr | None:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _value(node: ast.expr) -> Stat:
+def _read_value(node: ast.expr) -> Stat:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return _time(node) or _text(node)
+        return _read_time(node) or _unparse(node)
     if isinstance(value, (int, float)) and abs(value) <= LARGEST:  # neither infinity nor NaN
         return value
     if value is None or isinstance(value, str):
         return value
-    return _text(node)
+    return _unparse(node)
 
 
-def _text(node: ast.expr) -> str:
+def _unparse(node: ast.expr) -> str:
     try:
         return ast.unparse(node)
     except (ValueError, RecursionError, MemoryError):
@@ -115,12 +115,12 @@ def _text(node: ast.expr) -> str:
         return "…"
 
 
-def _time(node: ast.expr) -> str:
+def _read_time(node: ast.expr) -> str:
     """Convert `datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` to ISO format.
 
     Anything else gives "".
     """
-    if not isinstance(node, ast.Call) or _text(node.func) != "datetime.datetime":
+    if not isinstance(node, ast.Call) or _unparse(node.func) != "datetime.datetime":
         return ""
     numbers: list[Any] = [part.value for part in node.args if isinstance(part, ast.Constant)]
     zone = timezone.utc if _has_utc(node) else None
@@ -133,7 +133,7 @@ def _time(node: ast.expr) -> str:
 
 def _has_utc(call: ast.Call) -> bool:
     for keyword in call.keywords:
-        if keyword.arg == "tzinfo" and "utc" in _text(keyword.value):
+        if keyword.arg == "tzinfo" and "utc" in _unparse(keyword.value):
             return True
     return False
 
@@ -278,7 +278,7 @@ class LogLines:
         raw_lines = (bytes(self._rest) + piece).split(b"\n")
         self._rest = bytearray(raw_lines.pop())
         for raw in raw_lines:
-            line = self._line(raw, 1)
+            line = self._make_line(raw, 1)
             if line is not None:
                 yield line
         if len(self._rest) > LINE_MAX:
@@ -291,11 +291,11 @@ class LogLines:
             return
         raw = bytes(self._rest)
         self._rest = bytearray()
-        line = self._line(raw, 0)
+        line = self._make_line(raw, 0)
         if line is not None:
             yield line
 
-    def _line(self, raw: bytes, ending: int) -> LogLine | None:
+    def _make_line(self, raw: bytes, ending: int) -> LogLine | None:
         """Make a line of its bytes, which `ending` bytes of a line feed follow.
 
         None for the rest of a line in whose middle the reading began.
@@ -309,7 +309,7 @@ class LogLines:
         raw = raw[:LINE_MAX]
         text = decoded(raw.rstrip(b"\r"))
         match = _HEAD.match(text)
-        at = _second(match["at"]) if match else None
+        at = _parse_second(match["at"]) if match else None
         if match is None or at is None:
             entry = self._entry
             if entry is None:
@@ -329,7 +329,7 @@ class LogLines:
 
 
 @lru_cache(maxsize=1)  # most lines have the same second as the line before
-def _second(text: str) -> datetime | None:
+def _parse_second(text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -346,9 +346,9 @@ class LogReader:
     def __init__(self, start: int = 0) -> None:
         self._lines = LogLines(start, torn=start > 0)
         self._size = 0  #: bytes that were fed
-        self._begin(whole=start == 0)
+        self._begin_run(whole=start == 0)
 
-    def _begin(self, *, whole: bool) -> None:
+    def _begin_run(self, *, whole: bool) -> None:
         self._facts = LogFacts(whole=whole)
         self._in_error = False
         self._error_end = ""  #: the last line of the last error's traceback
@@ -360,28 +360,28 @@ class LogReader:
         """Read the next bytes of the log."""
         self._size += len(piece)
         for line in self._lines.feed(piece):
-            self._read(line)
+            self._read_line(line)
 
     def facts(self) -> LogFacts:
         """Return the facts; must be called once, after the last `feed`."""
         for line in self._lines.end():
-            self._read(line)
+            self._read_line(line)
         facts = self._facts
         facts.size = self._size
         facts.last_error = harmless(" … ".join(filter(None, (facts.last_error, self._error_end))))
         if self._dump:
             stats = read_dump("\n".join(self._dump))
-            facts.pages = _count(stats, "response_received_count", facts.pages)
-            facts.items = _count(stats, "item_scraped_count", facts.items)
+            facts.pages = _read_count(stats, "response_received_count", facts.pages)
+            facts.items = _read_count(stats, "item_scraped_count", facts.items)
             facts.stats = stats or None
         return facts
 
-    def _read(self, line: LogLine) -> None:
+    def _read_line(self, line: LogLine) -> None:
         if not line.head:
             self._read_continuation(line)
             return
         if _STARTED.match(line.message):
-            self._begin(whole=True)
+            self._begin_run(whole=True)
         facts = self._facts
         self._in_dump = False
         self._in_error = False
@@ -401,7 +401,7 @@ class LogReader:
     def _note_source(self, line: LogLine) -> None:
         if line.logger != _SCRAPY and not line.logger.startswith("scrapy."):
             return
-        if _is_of(line, _ENGINE) and _OF_ENGINE.match(line.message):
+        if _is_from(line, _ENGINE) and _OF_ENGINE.match(line.message):
             self._facts.engine_told = True
         elif not _EARLY.match(line.message):
             self._facts.others_told = True
@@ -423,12 +423,12 @@ class LogReader:
             self._in_dump = True
             self._dump = []
             self._dumped = 0
-        elif _is_of(line, _CRAWLER) and message.startswith("Received SIG"):
+        elif _is_from(line, _CRAWLER) and message.startswith("Received SIG"):
             self._facts.told = True
             self._facts.forced = "twice" in message
-        elif _is_of(line, _ENGINE) and message.startswith("Spider "):
+        elif _is_from(line, _ENGINE) and message.startswith("Spider "):
             self._read_engine(message)
-        elif _is_of(line, _LOGSTATS):
+        elif _is_from(line, _LOGSTATS):
             self._read_progress(line)
 
     def _read_engine(self, message: str) -> None:
@@ -453,11 +453,11 @@ class LogReader:
         facts.items = items
 
 
-def _is_of(line: LogLine, logger: str) -> bool:
+def _is_from(line: LogLine, logger: str) -> bool:
     return line.logger in {logger, _SCRAPY}
 
 
-def _count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:
+def _read_count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:
     """Read a count in the stats dump, where a missing one is zero.
 
     If it is no number, the last logged count `seen` is given.

@@ -62,10 +62,10 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
     if facts.closed and facts.stats is None and end.start:
         end = fetch_end(LONG_TAIL)
         facts = facts_in(end)
-    return _excerpt(facts, end, facts_in(head))
+    return _make_excerpt(facts, end, facts_in(head))
 
 
-def _excerpt(facts: LogFacts, end: api.Chunk, facts_of_head: LogFacts) -> LogExcerpt:
+def _make_excerpt(facts: LogFacts, end: api.Chunk, facts_of_head: LogFacts) -> LogExcerpt:
     """Put together the facts in the end of a log, and what only its beginning may show."""
     silent = None
     if end.modified and end.date:
@@ -74,7 +74,7 @@ def _excerpt(facts: LogFacts, end: api.Chunk, facts_of_head: LogFacts) -> LogExc
         facts=facts,
         total=end.start + len(end.body),
         silent=silent,
-        offset=_offset(facts.last, end.modified),
+        offset=_infer_offset(facts.last, end.modified),
         says_info="INFO" in facts.levels or "INFO" in facts_of_head.levels,
         would_tell_end=facts.would_tell_end or facts_of_head.would_tell_end,
     )
@@ -93,7 +93,7 @@ def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> Lo
     return reader.facts()
 
 
-def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
+def _infer_offset(last: datetime | None, written: datetime | None) -> timedelta | None:
     """Infer the node's UTC offset from last line and last modification.
 
     It is rounded to quarters of an hour.
@@ -132,7 +132,7 @@ class LogTap:
 
     def size(self) -> int:
         """Return the current size in bytes; 0 if there is no log."""
-        chunk = self._chunk(0, 1)
+        chunk = self._fetch_chunk(0, 1)
         if chunk is None:
             return 0
         return chunk.total or 0
@@ -144,11 +144,11 @@ class LogTap:
 
     def more(self) -> list[LogLine] | None:
         """Return the next complete lines, or None if the log has not grown."""
-        chunk = self._chunk(self._fetched, BLOCK)
+        chunk = self._fetch_chunk(self._fetched, BLOCK)
         if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
             self.begin_at(0)  # the file was replaced by a shorter one
             self._replaced += 1
-            chunk = self._chunk(0, BLOCK)
+            chunk = self._fetch_chunk(0, BLOCK)
         if chunk is None or not chunk.body:
             return None
         self._fetched += len(chunk.body)
@@ -187,7 +187,7 @@ class LogTap:
         end = self.size()
         while end > floor and count > 0:
             begin = max(0, end - BLOCK)
-            found, first = self._lines_in(begin, end)
+            found, first = self._read_lines(begin, end)
             for line in reversed(found):
                 if wanted(line):
                     count -= 1
@@ -208,7 +208,7 @@ class LogTap:
         high = self.size()
         while high - low > BLOCK:
             middle = (low + high) // 2
-            found, _ = self._lines_in(middle, min(high, middle + BLOCK // 4))
+            found, _ = self._read_lines(middle, min(high, middle + BLOCK // 4))
             at = _time_of_first_entry(found)
             if at is not None and at < since:
                 low = middle
@@ -217,12 +217,12 @@ class LogTap:
         self.begin_at(low, torn=low > 0)
         return low
 
-    def _lines_in(self, begin: int, end: int) -> tuple[list[LogLine], int]:
+    def _read_lines(self, begin: int, end: int) -> tuple[list[LogLine], int]:
         """Return the complete lines that begin between two offsets, and the first one's offset.
 
         Without lines the latter is `begin`.
         """
-        chunk = self._chunk(begin, end - begin)
+        chunk = self._fetch_chunk(begin, end - begin)
         body = chunk.body[: end - begin] if chunk is not None else b""
         lines = LogLines(begin, torn=begin > 0)
         found = [*lines.feed(body), *lines.end()]
@@ -230,7 +230,7 @@ class LogTap:
             return [], begin
         return found, found[0].offset
 
-    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+    def _fetch_chunk(self, start: int, limit: int) -> api.Chunk | None:
         return self._sender.send(
             self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout
         )

@@ -35,7 +35,7 @@ _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A job on a node, with what is needed to find its log."""
+    """Names a job on a node, and what is needed to find its log."""
 
     node: Node
     project: str
@@ -121,23 +121,23 @@ def by_log(
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
     if excerpt is None:
-        return _without_log(state, signalled=signalled)
+        return _judge_without_log(state, signalled=signalled)
     if state is JobState.RUNNING:
-        outcome, reason = _running(excerpt, stall)
-        return _with_counts(excerpt, outcome, reason)
-    has_begun = not _unbegun(excerpt)
-    if needless and not has_begun:
+        outcome, reason = _judge_running(excerpt, stall)
+        return _make_verdict(excerpt, outcome, reason)
+    never_began = _never_began(excerpt)
+    if needless and never_began:
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
     if (of_crawl or needless) and _ended_when_idle(excerpt.facts):
         outcome = Outcome.FINISHED
         reason = ""
     else:
-        outcome, reason = _ended(excerpt, signalled=signalled, of_crawl=of_crawl)
-    verdict = _with_counts(excerpt, outcome, reason)
-    return replace(verdict, hidden=not has_begun or outcome is Outcome.UNKNOWN)
+        outcome, reason = _judge_end(excerpt, signalled=signalled, of_crawl=of_crawl)
+    verdict = _make_verdict(excerpt, outcome, reason)
+    return replace(verdict, hidden=never_began or outcome is Outcome.UNKNOWN)
 
 
-def _with_counts(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict:
+def _make_verdict(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict:
     facts = excerpt.facts
     errors = None
     if outcome is not Outcome.UNKNOWN:
@@ -152,7 +152,7 @@ def _with_counts(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict:
     )
 
 
-def _without_log(state: JobState, *, signalled: bool) -> Verdict:
+def _judge_without_log(state: JobState, *, signalled: bool) -> Verdict:
     if state is JobState.RUNNING:
         return Verdict(outcome=Outcome.RUNNING)
     if signalled:
@@ -163,7 +163,7 @@ def _without_log(state: JobState, *, signalled: bool) -> Verdict:
     )
 
 
-def _unbegun(excerpt: LogExcerpt) -> bool:
+def _never_began(excerpt: LogExcerpt) -> bool:
     """Tell whether a job ended before its spider opened.
 
     Until the reactor runs, a signal ends a job without a word.
@@ -180,8 +180,8 @@ def _ended_when_idle(facts: LogFacts) -> bool:
     A crawl's end finds its idle workers so.
     """
     stats = facts.stats or {}
-    leased = _number(stats, "distributed/batches_leased")
-    acked = _number(stats, "distributed/batches_acked")
+    leased = _read_number(stats, "distributed/batches_leased")
+    acked = _read_number(stats, "distributed/batches_acked")
     return bool(facts.closed) and meaning(facts.closed).told and leased == acked
 
 
@@ -191,21 +191,21 @@ def errors_in(facts: LogFacts) -> int | None:
     None if only a part of the log was read, and has no stats.
     """
     if facts.stats is not None:
-        return _errors_counted(facts.stats)
+        return _sum_error_stats(facts.stats)
     if not facts.whole:
         return None
-    return _errors_read(facts)
+    return _sum_error_levels(facts)
 
 
-def _errors_counted(stats: Mapping[str, object]) -> int:
-    return _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL")
+def _sum_error_stats(stats: Mapping[str, object]) -> int:
+    return _read_number(stats, "log_count/ERROR") + _read_number(stats, "log_count/CRITICAL")
 
 
-def _errors_read(facts: LogFacts) -> int:
+def _sum_error_levels(facts: LogFacts) -> int:
     return facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
 
 
-def _running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
+def _judge_running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
     facts = excerpt.facts
     if not excerpt.would_tell_end:  # nor would it tell of progress
         return Outcome.RUNNING, ""
@@ -217,15 +217,15 @@ def _running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
     return Outcome.STALLED, f"no progress for {round(still / 60)} min"
 
 
-def _ended(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
+def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
     facts = excerpt.facts
     reason = facts.closed
     if not reason:
-        return _unclosed(excerpt, signalled=signalled)
+        return _judge_unclosed(excerpt, signalled=signalled)
     if meaning(reason).told:
         return Outcome.CANCELLED, _unless_usual(reason, "shutdown")
     # What went wrong with pages of a crawl's job is in the crawl's account, as with a report.
-    wrong = _feed_failure(facts.stats or {}) if of_crawl else failures(facts)
+    wrong = _find_feed_failure(facts.stats or {}) if of_crawl else failures(facts)
     if wrong:
         return Outcome.FAILED, wrong
     if not meaning(reason).asked_for:
@@ -237,7 +237,7 @@ def _unless_usual(reason: str, usual: str) -> str:
     return "" if reason == usual else reason
 
 
-def _unclosed(excerpt: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
+def _judge_unclosed(excerpt: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
     facts = excerpt.facts
     if signalled:
         return Outcome.KILLED, BY_CANCEL
@@ -261,7 +261,7 @@ def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
     for name in sorted(stats):
         match = _STATUS.match(name)
         if match:
-            codes[match[1]] = _number(stats, name)
+            codes[match[1]] = _read_number(stats, name)
     return codes
 
 
@@ -274,29 +274,29 @@ def failures(facts: LogFacts) -> str:
     found = []
     if facts.closed in _FAILED_CLOSES:
         found.append(facts.closed)
-    exceptions = _callback_exceptions(stats)
+    exceptions = _count_callback_exceptions(stats)
     if exceptions:
-        found.append(_number_of(exceptions, "exception in a callback", "exceptions in callbacks"))
-    feed = _feed_failure(stats)
+        found.append(_in_words(exceptions, "exception in a callback", "exceptions in callbacks"))
+    feed = _find_feed_failure(stats)
     if feed:
         found.append(feed)
-    errors = errors_in(facts) or _errors_read(facts)
+    errors = errors_in(facts) or _sum_error_levels(facts)
     if errors:
-        found.append(_number_of(errors, "error logged", "errors logged"))
+        found.append(_in_words(errors, "error logged", "errors logged"))
     if found and facts.last_error:
         found.append(f"last: {with_remedy(facts.last_error)}")
     return "; ".join(found)
 
 
-def _number_of(number: int, singular: str, plural: str) -> str:
+def _in_words(number: int, singular: str, plural: str) -> str:
     return f"{number} {plural}" if number > 1 else f"1 {singular}"
 
 
-def _callback_exceptions(stats: Mapping[str, object]) -> int:
+def _count_callback_exceptions(stats: Mapping[str, object]) -> int:
     total = 0
     for name in stats:
         if name.startswith("spider_exceptions/") and name != "spider_exceptions/count":
-            total += _number(stats, name)
+            total += _read_number(stats, name)
     return total
 
 
@@ -308,14 +308,14 @@ def with_remedy(error: str) -> str:
     return f"{error.rstrip('.')}. {remedy}"
 
 
-def _feed_failure(stats: Mapping[str, object]) -> str:
+def _find_feed_failure(stats: Mapping[str, object]) -> str:
     for name in stats:
-        if name.startswith("feedexport/failed_count/") and _number(stats, name):
+        if name.startswith("feedexport/failed_count/") and _read_number(stats, name):
             return FEED_FAILED
     return ""
 
 
-def _number(stats: Mapping[str, object], name: str) -> int:
+def _read_number(stats: Mapping[str, object], name: str) -> int:
     value = stats.get(name, 0)
     return value if isinstance(value, int) else 0
 
@@ -334,13 +334,13 @@ def by_report(
         outcome = Outcome.CANCELLED
         reason = NEEDLESS
     else:
-        outcome, reason = _reported(state, report, signalled=signalled)
+        outcome, reason = _judge_report(state, report, signalled=signalled)
     return Verdict(
         outcome=outcome,
         reason=reason,
         pages=report.pages,
         items=report.items,
-        errors=_logged_errors(report.stats),
+        errors=_count_logged_errors(report.stats),
         codes=status_codes(report.stats),
     )
 
@@ -354,28 +354,28 @@ def by_kept_report(report: Mapping[str, Any]) -> Verdict:
     stats = dict(report.get("stats") or {})
     return Verdict(
         outcome=Outcome.FINISHED,
-        reason=_missed(counts["failed"], counts["requests"]),
+        reason=_describe_misses(counts["failed"], counts["requests"]),
         pages=counts["pages"],
         items=counts["items"],
-        errors=_logged_errors(stats),
+        errors=_count_logged_errors(stats),
         codes=status_codes(stats),
     )
 
 
-def _logged_errors(stats: Mapping[str, object]) -> int | None:
-    return _errors_counted(stats) if stats else None
+def _count_logged_errors(stats: Mapping[str, object]) -> int | None:
+    return _sum_error_stats(stats) if stats else None
 
 
-def _missed(failed: int, requests: int) -> str:
+def _describe_misses(failed: int, requests: int) -> str:
     """Describe missed URLs: they are no failure of the job, and the crawl's summary counts them."""
     if not failed:
         return ""
     return f"{failed} of {counted(requests, 'URL')} failed"
 
 
-def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
+def _judge_report(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
     if not report.ended:
-        return _reported_without_end(state, report, signalled=signalled)
+        return _judge_report_without_end(state, report, signalled=signalled)
     reason = report.finish_reason
     if meaning(reason).told:
         # A worker without a batch has done all: a crawl ends before its workers see that.
@@ -387,10 +387,10 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
         return Outcome.FAILED, f"ended early ({reason})"
     if report.feeds_failed:
         return Outcome.FAILED, FEED_FAILED
-    return Outcome.FINISHED, _missed(report.failed_requests, report.ended_requests)
+    return Outcome.FINISHED, _describe_misses(report.failed_requests, report.ended_requests)
 
 
-def _reported_without_end(
+def _judge_report_without_end(
     state: JobState, report: WorkerReport, *, signalled: bool
 ) -> tuple[Outcome, str]:
     if state is not JobState.FINISHED:

@@ -149,12 +149,12 @@ def read_report(data: bytes) -> WorkerReport:
         BadReport: the bytes are none.
     """
     try:
-        document = _harmless(parsed(data))
+        document = _make_harmless(parsed(data))
         if document["schema"] != 1:
             raise BadReport(
                 f"a report of schema {str(document['schema'])[:QUOTE]} is not known here"
             )
-        return _report(document)
+        return _read_document(document)
     except (
         ValueError,
         KeyError,
@@ -167,14 +167,14 @@ def read_report(data: bytes) -> WorkerReport:
         raise BadReport(f"a worker's report cannot be read: {why}") from error
 
 
-def _harmless(value: Any) -> Any:
+def _make_harmless(value: Any) -> Any:
     """Make the texts of a report harmless: they reach logs and terminals."""
     if isinstance(value, str):
         return harmless(value)
     if isinstance(value, dict):
-        return {harmless(name): _harmless(entry) for name, entry in value.items()}
+        return {harmless(name): _make_harmless(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_harmless(entry) for entry in value]
+        return [_make_harmless(entry) for entry in value]
     return value
 
 
@@ -192,7 +192,7 @@ def counts_of(report: Mapping[str, Any]) -> Counter[str]:
     )
 
 
-def _report(document: Mapping[str, Any]) -> WorkerReport:
+def _read_document(document: Mapping[str, Any]) -> WorkerReport:
     def text(name: str) -> str:
         return str(document.get(name, ""))
 
@@ -201,32 +201,32 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
 
     # The first field that is wrong gives the error its text: counts come first, then texts.
     return WorkerReport(
-        requests=_count(document["requests"]),
-        done=_count(document["done"]),
-        missed=_count(document["missed"]),
-        pages=_count(document["pages"]),
-        items=_count(document["items"]),
-        errors=_count(document.get("errors", 0)),
-        feeds_failed=_count(document.get("feeds_failed", 0)),
-        logins=_count(document.get("logins", 0)),
+        requests=_read_count(document["requests"]),
+        done=_read_count(document["done"]),
+        missed=_read_count(document["missed"]),
+        pages=_read_count(document["pages"]),
+        items=_read_count(document["items"]),
+        errors=_read_count(document.get("errors", 0)),
+        feeds_failed=_read_count(document.get("feeds_failed", 0)),
+        logins=_read_count(document.get("logins", 0)),
         finish_reason=text("finish_reason"),
         closed_by=text("closed_by"),
         problem=text("problem"),
         no_lease=text("no_lease"),
-        part=_unless_none(_part, document.get("part")),
+        part=_unless_none(_read_part, document.get("part")),
         ended=document["state"] == "ended",
-        updated=_moment(document["updated"]),
-        started=_unless_none(_moment, document.get("started")),
+        updated=_read_moment(document["updated"]),
+        started=_unless_none(_read_moment, document.get("started")),
         lease=flag("lease"),
         unreached=flag("unreached"),
         public=_unless_none(str, document.get("public")),
-        batches=_unless_none(_batch_counts, document.get("batches")),
-        changed=_texts(document.get("changed", ())),
-        feeds=_texts(document.get("feeds", ())),
-        missed_urls=_missed_urls(document),
-        missed_requests=_missed_requests(document),
+        batches=_unless_none(_read_batch_counts, document.get("batches")),
+        changed=_read_texts(document.get("changed", ())),
+        feeds=_read_texts(document.get("feeds", ())),
+        missed_urls=_read_missed_urls(document),
+        missed_requests=_read_missed_requests(document),
         replaces=flag("replaces"),
-        stats=_stats(document.get("stats", {})),
+        stats=_read_stats(document.get("stats", {})),
         code=dict(document.get("code", {})),
     )
 
@@ -238,35 +238,35 @@ def _unless_none(read: Callable[[Any], T], value: Any) -> T | None:
     return read(value)
 
 
-def _batch_counts(batches: Any) -> dict[str, int]:
-    return {str(outcome): _count(number) for outcome, number in batches.items()}
+def _read_batch_counts(batches: Any) -> dict[str, int]:
+    return {str(outcome): _read_count(number) for outcome, number in batches.items()}
 
 
-def _part(part: Any) -> PartInfo:
+def _read_part(part: Any) -> PartInfo:
     return PartInfo(
-        items=_count(part["items"]),
-        bytes=_count(part["bytes"]),
-        fields=_texts(part.get("fields", ())),
-        as_text=_texts(part.get("as_text", ())),
+        items=_read_count(part["items"]),
+        bytes=_read_count(part["bytes"]),
+        fields=_read_texts(part.get("fields", ())),
+        as_text=_read_texts(part.get("as_text", ())),
         file=str(part["file"]),
         sha256=str(part["sha256"]),
     )
 
 
-def _texts(values: Any) -> tuple[str, ...]:
+def _read_texts(values: Any) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-def _missed_urls(document: Mapping[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
+def _read_missed_urls(document: Mapping[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
     kinds = ("gone", "failed", "unended", "dead", PUT_OFF)
-    return {kind: _urls(document.get(kind, ())) for kind in kinds}
+    return {kind: _read_urls(document.get(kind, ())) for kind in kinds}
 
 
-def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
+def _read_urls(rows: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(row["url"]), str(row["reason"])) for row in rows)
 
 
-def _stats(stats: Any) -> dict[str, Any]:
+def _read_stats(stats: Any) -> dict[str, Any]:
     """Keep the stats that can be displayed and added up, of all that a project collects."""
     kept_stats = {}
     for name, value in stats.items():
@@ -281,26 +281,26 @@ def _is_stat(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _count(value: Any) -> int:
+def _read_count(value: Any) -> int:
     found = int(value)
     if not 0 <= found <= LARGEST:
         raise ValueError("a number that counts nothing")
     return found
 
 
-def _moment(value: Any) -> float:
+def _read_moment(value: Any) -> float:
     found = float(value)
     if not 0 <= found <= LAST_MOMENT:  # NaN fails this, too
         raise ValueError("a number that is no time")
     return found
 
 
-def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
+def _read_missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     rows = document.get("missed_requests")
     if rows is None:
         return None
-    items = _count(document["items"])
-    size = _count(document["requests"])
+    items = _read_count(document["items"])
+    size = _read_count(document["requests"])
     for index, _, _ in rows:
         if not 0 <= int(index) < size:
             raise ValueError("it tells of requests that its batch has not")
@@ -308,14 +308,14 @@ def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     for index, kind, rows_of_runs in rows:
         runs = None
         if rows_of_runs is not None:
-            runs = _runs(rows_of_runs, items)
-        missed.append((_count(index), str(kind), runs))
+            runs = _read_runs(rows_of_runs, items)
+        missed.append((_read_count(index), str(kind), runs))
     return tuple(missed)
 
 
-def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
+def _read_runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
     """Read the runs of a request's items (first, count), of the `items` that there are in all."""
-    runs = tuple((_count(first), _count(count)) for first, count in rows)
+    runs = tuple((_read_count(first), _read_count(count)) for first, count in rows)
     end = 0
     for first, count in runs:
         if first < end or count < 1:
@@ -339,18 +339,18 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
     if report.requests != size:
         return f"the worker had {counted(report.requests, 'request')} of the batch's {size}"
     if feed:
-        return _refusal_of_feed(report)
-    return _refusal_of_part(report)
+        return _refuse_feed(report)
+    return _refuse_part(report)
 
 
-def _refusal_of_feed(report: WorkerReport) -> str:
+def _refuse_feed(report: WorkerReport) -> str:
     is_stored = report.feeds and not report.feeds_failed
     if report.items and not is_stored:
         return "the worker could not store its feed; its log says why"
     return ""
 
 
-def _refusal_of_part(report: WorkerReport) -> str:
+def _refuse_part(report: WorkerReport) -> str:
     if report.part is None:
         return "the worker wrote no part"
     if report.part.items != report.items:
@@ -393,7 +393,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
     if report.logins:
         document["logins"] = report.logins
     if report.part is not None:
-        document |= _kept_part(report.part)
+        document |= _keep_part(report.part)
     document["started"] = report.started
     document["updated"] = report.updated
     document["finish_reason"] = report.finish_reason
@@ -402,7 +402,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
     return document
 
 
-def _kept_part(part: PartInfo) -> dict[str, Any]:
+def _keep_part(part: PartInfo) -> dict[str, Any]:
     document: dict[str, Any] = {"part": {"bytes": part.bytes, "sha256": part.sha256}}
     if part.fields:
         document["fields"] = list(part.fields)
