@@ -131,7 +131,9 @@ class Addon:
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         self.waits_for_spider = (
-            self._crawler is not None and self._crawler.spider is None and _depends(settings)
+            self._crawler is not None
+            and self._crawler.spider is None
+            and _depends_on_target(settings)
         )
         if self.waits_for_spider:
             return
@@ -189,7 +191,7 @@ class Addon:
         spider = None if self._crawler is None else self._crawler.spider
         if spider is None or not is_producer(settings):
             return
-        if not _depends(settings):
+        if not _depends_on_target(settings):
             if not is_filler(settings):
                 take_only_callback(spider, settings)
             return
@@ -204,7 +206,7 @@ class Addon:
             return  # the producer refuses it, in words
 
 
-def _depends(settings: BaseSettings) -> bool:
+def _depends_on_target(settings: BaseSettings) -> bool:
     """Tell whether it depends on the spider's target if this crawl is spread.
 
     One that is asked for by its name is spread.
@@ -247,7 +249,7 @@ class Distributed:
         Raises:
             NotConfigured: this process is neither.
         """
-        if crawler.spider is None and _depends(crawler.settings):
+        if crawler.spider is None and _depends_on_target(crawler.settings):
             raise NotConfigured  # nothing is crawled without a spider
         cls._make_up_for_addon(crawler)
         GoalKeeper.of(crawler)

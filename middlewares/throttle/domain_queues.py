@@ -111,7 +111,7 @@ class DomainQueue:
         if self.patience is not None and now < self.patience:
             return 0
         have = len(self.permits) + self.asked
-        most = min(self.demand, self._ahead())
+        most = min(self.demand, self._most_ahead())
         if self.bounded:
             most = min(most, room + len(self.guests))
         # Not one by one: a call for a dozen costs as much as one for one.
@@ -119,7 +119,7 @@ class DomainQueue:
             return 0
         return max(0, most - have)
 
-    def _ahead(self) -> int:
+    def _most_ahead(self) -> int:
         if self.spacing is None:
             return FIRST
         if self.spacing * MOST_AHEAD <= AHEAD:
@@ -139,7 +139,9 @@ class DomainQueue:
             self.standing = DomainStatus.LIMITED
         if answer.permits:
             self.patience = None
-            self._add([TimedPermit(ours(permit.at), permit) for permit in answer.permits], now)
+            self._add_permits(
+                [TimedPermit(ours(permit.at), permit) for permit in answer.permits], now
+            )
         elif not answer.used_up:
             self.patience = None
         elif self.patience is None:
@@ -147,7 +149,7 @@ class DomainQueue:
         elif now >= self.patience:
             self.standing = DomainStatus.USED_UP
 
-    def _add(self, permits: list[TimedPermit], now: float) -> None:
+    def _add_permits(self, permits: list[TimedPermit], now: float) -> None:
         """Add permits, which tell the distance between two of them."""
         if permits[0].due > now:
             self.cramped = False  # the limit is what it waits for
