@@ -289,7 +289,9 @@ def failures(facts: LogFacts) -> str:
 
 
 def _in_words(number: int, singular: str, plural: str) -> str:
-    return f"{number} {plural}" if number > 1 else f"1 {singular}"
+    if number > 1:
+        return f"{number} {plural}"
+    return f"1 {singular}"
 
 
 def _count_callback_exceptions(stats: Mapping[str, object]) -> int:
@@ -363,7 +365,9 @@ def by_kept_report(report: Mapping[str, Any]) -> Verdict:
 
 
 def _count_logged_errors(stats: Mapping[str, object]) -> int | None:
-    return _sum_error_stats(stats) if stats else None
+    if not stats:
+        return None
+    return _sum_error_stats(stats)
 
 
 def _describe_misses(failed: int, requests: int) -> str:
