@@ -1,1 +1,1 @@
-"""What runs inside a Scrapy process: the worker half, which travels in the egg, and the producer half."""
+"""Runs inside a Scrapy process: the worker half travels in the egg, the producer half does not."""

@@ -1,7 +1,7 @@
-"""What a user's settings name: the add-on, or the spider middleware alone. Both bring in what the process's role needs.
+"""Brings into a process what its role needs: as an add-on, or as a spider middleware alone.
 
-Part of the worker half: imports Scrapy and the standard library only; each role's own half is imported when a process
-turns out to have it.
+A user's settings name one of the two. Part of the worker half: imports Scrapy and the standard
+library only; each role's own half is imported when a process turns out to have it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,34 @@ from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 from .watchdog import put_in as put_in_watchdog
 
+logger = logging.getLogger(__name__)
+#: the setting of the profile, and its values
 SETTING = "DISTRIBUTED_PROFILE"
 USUAL, FAST, NONE = SETTINGS[SETTING].choices
-#: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and 100 by default
+#: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and
+#: 100 by default
 PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     NONE: {},
     USUAL: {"CONCURRENT_ITEMS": 16},
     FAST: {"CONCURRENT_ITEMS": 4, "LOG_LEVEL": "INFO"},
 }
+#: lets no slow site fill the downloader: a queue for each, the next request from that with the
+#: fewest under way
+SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+#: Scrapy's priority of -s, with which Scrapyd gives FEEDS
+CMDLINE = 40
+#: close to the engine, so that what it sees already has its depth, its referer and its rule
+PRIORITY = 100
+#: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that
+#: lacks it. What a crawl is called on the nodes is no other crawl's, even of another store;
+#: `%(name)s_%(time)s` can be that of two jobs.
+FEED_FIELDS = ("%(crawl)s", "%(batch)s", "%(attempt)s")
 
 
 def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
     """Give a process the profile that its settings ask for; without a crawler only the settings.
 
-    Called before the crawl's components are made.
+    Call it before the crawl's components are made.
     """
     profile = settings.get(SETTING, USUAL)
     for name, value in PROFILE_SETTINGS.get(profile, {}).items():
@@ -59,39 +73,35 @@ def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
 
 
 def log_no_more(spider: Spider) -> None:
-    """Let no log record be made that the log's level would throw away: Scrapy makes two for each page."""
+    """Let no log record be made that the log's level would throw away.
+
+    Scrapy makes two for each page.
+    """
     for name in ("", "scrapy"):  # those that Scrapy gives a level of their own
         logging.getLogger(name).setLevel(spider.settings["LOG_LEVEL"])
 
 
 def leave_what_stays() -> None:
-    """Keep modules, settings and the like out of garbage collection: each full one, the last at exit, walks them all.
+    """Keep modules, settings and the like out of garbage collection.
 
-    Done once in a process, when everything that stays is made: what an earlier crawl of it has left behind does not
-    stay. Nothing is collected first, which would take as long as it saves a short job.
+    Each full collection, the last at exit, would walk them all. It is done once in a process, when
+    everything that stays is made: what an earlier crawl of it has left behind does not stay.
+    Nothing is collected first, which would take as long as it saves a short job.
     """
     if not gc.get_freeze_count():
         gc.freeze()
 
 
-logger = logging.getLogger(__name__)
-#: lets no slow site fill the downloader: a queue for each, the next request from that with the fewest under way
-SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
-#: Scrapy's priority of -s, with which Scrapyd gives FEEDS
-CMDLINE = 40
-#: close to the engine, so that what it sees already has its depth, its referer and its rule
-PRIORITY = 100
-#: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. What a
-#: crawl is called on the nodes is no other crawl's, even of another store; `%(name)s_%(time)s` can be that of two jobs.
-FEED_FIELDS = ("%(crawl)s", "%(batch)s", "%(attempt)s")
-
-
 def warn_of_zip(settings: BaseSettings) -> None:
-    """Say in the log that this job runs from a zip file, if it does; the egg's boot module has no log yet."""
+    """Say in the log that this job runs from a zip file, if it does.
+
+    The egg's boot module has no log yet.
+    """
     reason = settings.get(ZIPPED)
     if reason:
         logger.warning(
-            "The egg of this job could not be unpacked, so code that opens files beside itself finds none: %s.",
+            "The egg of this job could not be unpacked, so code that opens files beside itself"
+            " finds none: %s.",
             reason,
         )
 
@@ -101,19 +111,19 @@ class Addon:
 
     def __init__(self, crawler: Crawler | None = None) -> None:
         self._crawler = crawler
-        #: whether the rest is left to `apply_late`: who has the settings applied before a crawl has no spider yet, and
-        #: only the spider says whether there is a target
+        #: whether the rest is left to `apply_late`: who has the settings applied before a crawl has
+        #: no spider yet, and only the spider says whether there is a target
         self.waits_for_spider = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Addon:
+        """Make the add-on of this crawler."""
         return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
+        """Give the settings what the process's role needs; Scrapy calls it before all else."""
         warn_of_zip(settings)
-        # Before Scrapy 2.14 it is no default. It refuses any CONCURRENT_REQUESTS_PER_IP, of which get() would warn.
-        if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
-            settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
+        _use_site_queue(settings)
         put_in_throttle(settings)
         self._stay_local(settings)
         if not is_worker(settings) and not is_producer(settings):
@@ -121,34 +131,44 @@ class Addon:
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         self.waits_for_spider = (
-            self._crawler is not None and self._crawler.spider is None and _depends(settings)
+            self._crawler is not None
+            and self._crawler.spider is None
+            and _depends_on_target(settings)
         )
         if self.waits_for_spider:
             return
         give_state_to_spider(settings, self._crawler)
         take_settings(settings)
-        if not is_worker(settings):
-            # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
-            logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
-            from .producer.crawl_request import put_aside
-
-            if not put_aside(settings):
-                return
-        apply_profile(settings, self._crawler)
         if is_worker(settings):
-            from .worker.request_tracker import use_marking_components
+            self._prepare_worker(settings)
+        else:
+            self._prepare_producer(settings)
 
-            use_marking_components(settings)
-            _leave_feeds(settings)
-            _give_feed(settings)
+    def _prepare_worker(self, settings: BaseSettings) -> None:
+        apply_profile(settings, self._crawler)
+        from .worker.request_tracker import use_marking_components
+
+        use_marking_components(settings)
+        _leave_feeds(settings)
+        _give_feed(settings)
+
+    def _prepare_producer(self, settings: BaseSettings) -> None:
+        # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
+        from .producer.crawl_request import put_aside
+
+        if not put_aside(settings):
             return
-        if not is_filler(
-            settings
-        ):  # whose own items go to its own feeds, and whose queue may be on disk
+        apply_profile(settings, self._crawler)
+        # A filler's own items go to its own feeds, and its queue may be on disk.
+        if not is_filler(settings):
             self._keep_at_home(settings)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
-        """Do what counts for a crawl that is not spread, too: its time is limited, and its settings are read."""
+        """Do what counts for a crawl that is not spread, too.
+
+        Its time is limited, and its settings are read.
+        """
         if self._crawler is not None:
             put_in_watchdog(self._crawler)
         if not looks_only():
@@ -161,15 +181,17 @@ class Addon:
         from .producer.set_aside import set_aside
 
         set_aside(settings)
-        crawler = self._crawler
-        take_feeds(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+        spider = None
+        if self._crawler:
+            spider = self._crawler.spider or self._crawler.spidercls
+        take_feeds(settings, spider)
 
     def _stay_local(self, settings: BaseSettings) -> None:
-        """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
+        """Leave a spider without a target to Scrapy, unless its crawl is asked for by its name."""
         spider = None if self._crawler is None else self._crawler.spider
         if spider is None or not is_producer(settings):
             return
-        if not _depends(settings):
+        if not _depends_on_target(settings):
             if not is_filler(settings):
                 take_only_callback(spider, settings)
             return
@@ -184,14 +206,20 @@ class Addon:
             return  # the producer refuses it, in words
 
 
-def _depends(settings: BaseSettings) -> bool:
-    """Whether it depends on the spider's target if this crawl is spread; one that is asked for by its name is."""
+def _depends_on_target(settings: BaseSettings) -> bool:
+    """Tell whether it depends on the spider's target if this crawl is spread.
+
+    One that is asked for by its name is spread.
+    """
     asked = settings.get("DISTRIBUTED_CRAWL") or is_filler(settings) or PROBE in settings
     return is_producer(settings) and not asked
 
 
 def give_state_to_spider(settings: BaseSettings, crawler: Crawler | None) -> None:
-    """See to it that the spider has the empty state of a new JOBDIR, which no process of a distributed crawl has."""
+    """See to it that the spider has the empty state of a new JOBDIR.
+
+    No process of a distributed crawl has a JOBDIR of its own.
+    """
     if settings["JOBDIR"] and crawler is not None:
         crawler.signals.connect(_give_state, signals.spider_opened)
 
@@ -201,13 +229,27 @@ def _give_state(spider: Any) -> None:
         spider.state = {}
 
 
+def _use_site_queue(settings: BaseSettings) -> None:
+    """Give a worker the queue by sites, which is no default before Scrapy 2.14."""
+    # That queue refuses any CONCURRENT_REQUESTS_PER_IP, of which get() would warn.
+    if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
+        settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
+
+
 class Distributed:
-    """Stands for the half that this process needs; `SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}`."""
+    """Stands for the half that this process needs.
+
+    It is used as `SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}`.
+    """
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
-        """The worker's or the producer's middleware; NotConfigured if this process is neither."""
-        if crawler.spider is None and _depends(crawler.settings):
+        """Make the worker's or the producer's middleware.
+
+        Raises:
+            NotConfigured: this process is neither.
+        """
+        if crawler.spider is None and _depends_on_target(crawler.settings):
             raise NotConfigured  # nothing is crawled without a spider
         cls._make_up_for_addon(crawler)
         GoalKeeper.of(crawler)
@@ -247,16 +289,21 @@ class Distributed:
 
 
 def apply_late(crawler: Crawler) -> None:
-    """Do the add-on's work where the middleware alone was named, as in the book, or the add-on waits for the spider.
+    """Do the add-on's work later than usual.
 
-    By then the settings are frozen and the feeds are made from them, so these are made again if the crawl is spread.
+    That is where the middleware alone was named, as in the book, or the add-on waits for the
+    spider. By then the settings are frozen and the feeds are made from them, so these are made
+    again if the crawl is spread.
     """
     settings = crawler.settings  # the spider and its components have them, too
     settings.frozen = False
     Addon(crawler).update_settings(settings)
     settings.freeze()
-    if not is_worker(settings) and not is_producer(settings):
-        return
+    if is_worker(settings) or is_producer(settings):
+        _make_feeds_again(crawler)
+
+
+def _make_feeds_again(crawler: Crawler) -> None:
     assert crawler.extensions is not None
     old = crawler.get_extension(FeedExporter)
     others = [extension for extension in crawler.extensions.middlewares if extension is not old]
@@ -264,16 +311,18 @@ def apply_late(crawler: Crawler) -> None:
         crawler.signals.disconnect(old.open_spider, signals.spider_opened)
         crawler.signals.disconnect(old.close_spider, signals.spider_closed)
         crawler.signals.disconnect(old.item_scraped, signals.item_scraped)
+    kind = FeedExporter if old is None else type(old)
     with contextlib.suppress(NotConfigured):  # no feed is left to this process
-        others.append((type(old) if old is not None else FeedExporter).from_crawler(crawler))
+        others.append(kind.from_crawler(crawler))
     crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
 
 
 def _leave_feeds(settings: BaseSettings) -> None:
-    """Let a worker write none of the project's feeds: its items go home, and are written to them there.
+    """Let a worker write none of the project's feeds.
 
-    What Scrapyd's items_dir asks for is the node's own affair. A row of arguments is a whole run of its own, and a
-    worker of another project than the crawl's writes the feeds of its own project.
+    Its items go home, and are written to the feeds there.
+    What Scrapyd's items_dir asks for is the node's own affair. A row of arguments is a whole run of
+    its own, and a worker of another project than the crawl's writes the feeds of its own project.
     """
     job = Assignment.from_settings(settings)
     if job is not None and (job.row or job.foreign or job.introduce):
@@ -284,6 +333,7 @@ def _leave_feeds(settings: BaseSettings) -> None:
 
 
 def _give_feed(settings: BaseSettings) -> None:
+    """Let a worker write its batch to its own feed, if the crawl has a feed URL."""
     job = Assignment.from_settings(settings)
     if job is None or not job.feed:
         return
@@ -319,8 +369,9 @@ def _give_account(settings: BaseSettings, place: SplitResult, account: str) -> N
 
 
 def feed_uri(template: str, job: Assignment) -> str:
-    """The feed URL of one attempt: `%(crawl)s`, `%(batch)s` and `%(attempt)s` filled in, or added to the file's name.
+    """Return the feed URL of one attempt.
 
+    `%(crawl)s`, `%(batch)s` and `%(attempt)s` are filled in, or added to the file's name.
     `%(name)s` and `%(time)s` are left for Scrapy, which fills them in when the feed opens.
     """
     missing = [field for field in FEED_FIELDS if field not in template]

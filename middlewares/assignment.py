@@ -1,4 +1,4 @@
-"""Which role a Scrapy process has by its settings, and what a job on a node was told: its batch, or what it leases.
+"""Tells which role a Scrapy process has by its settings, and what a job on a node is to do.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
@@ -30,8 +30,10 @@ LOCAL_COMMANDS = frozenset(
 FRONTIER = "DISTRIBUTED_FRONTIER"
 #: the setting that names the crawling strategy that a worker works for
 STRATEGY = "DISTRIBUTED_STRATEGY"
-#: the settings with what a job was told: one that is sent a batch, and one that leases its batches
-JOB, PULL = "DISTRIBUTED_JOB", "DISTRIBUTED_PULL"
+#: the setting with the assignment of a job that is sent a batch
+JOB = "DISTRIBUTED_JOB"
+#: the setting with the assignment of a job that leases its batches
+PULL = "DISTRIBUTED_PULL"
 #: the setting of a process that only tries so many pages of each kind
 PROBE = "SCRAPYD_DIST_PROBE"
 #: the setting that says why this job's egg could not be unpacked; the egg's boot module sets it
@@ -39,12 +41,18 @@ ZIPPED = "SCRAPYD_DIST_ZIPPED"
 
 
 def is_worker(settings: BaseSettings) -> bool:
-    """A process that was given a batch, or a store to lease batches from, crawls those and nothing else."""
+    """Tell whether this process was given a batch, or a store to lease batches from.
+
+    It crawls those and nothing else.
+    """
     return settings.get(START_URLS) is not None or bool(settings.get(PULL))
 
 
 def is_producer(settings: BaseSettings) -> bool:
-    """A crawl that is not a worker is spread, unless it is one of Scrapy's looks at a page."""
+    """Tell whether this crawl is spread, as one is that is no worker.
+
+    Scrapy's looks at a page are not spread.
+    """
     return not is_worker(settings) and _is_enabled(settings) and not looks_only()
 
 
@@ -56,22 +64,22 @@ def _is_enabled(settings: BaseSettings) -> bool:
 
 
 def follows_strategy(settings: BaseSettings) -> bool:
-    """Whether the workers of this crawl work for a crawling strategy."""
+    """Tell whether the workers of this crawl work for a crawling strategy."""
     return bool(settings.get(STRATEGY))
 
 
 def is_filler(settings: BaseSettings) -> bool:
-    """A producer that only fills a frontier, and has nothing to do with nodes."""
+    """Tell whether this is a producer that only fills a frontier, without any nodes."""
     return is_producer(settings) and bool(settings.get(FRONTIER))
 
 
 def is_job() -> bool:
-    """Whether Scrapyd has started this process: it names the job in the arguments."""
+    """Tell whether Scrapyd has started this process: it names the job in the arguments."""
     return any(word.startswith("_job=") for word in sys.orig_argv)
 
 
 def looks_only() -> bool:
-    """Whether this is one of Scrapy's looks at a page."""
+    """Tell whether this is one of Scrapy's looks at a page."""
     program = Path(sys.argv[0] or "").name
     if program not in {"scrapy", "scrapy.exe", "__main__.py", "cmdline.py", "runner.py"}:
         return False
@@ -79,22 +87,32 @@ def looks_only() -> bool:
 
 
 def _scrapy_command() -> str:
-    """Scrapy takes the command's name out of `sys.argv`; what the process was started with still has it."""
+    """Return the command's name, "" if there is none.
+
+    Scrapy takes it out of `sys.argv`; what the process was started with still has it.
+    """
     started = sys.orig_argv[-len(sys.argv) :]
-    at = _first_word(started)
+    at = _index_of_word(started)
     if started[:at] + started[at + 1 :] == sys.argv[1:]:
         return started[at]
     left = [*sys.argv[1:], ""]
-    return left[_first_word(left)]
+    return left[_index_of_word(left)]
 
 
-def _first_word(arguments: list[str]) -> int:
-    return next((at for at, text in enumerate(arguments) if not text.startswith("-")), 0)
+def _index_of_word(arguments: list[str]) -> int:
+    """Return the index of the first argument that is no option; 0 if there is none."""
+    for index, text in enumerate(arguments):
+        if not text.startswith("-"):
+            return index
+    return 0
 
 
 @cache
 def egg_key() -> bytes | None:
-    """The key that travelled in this egg, if this code came from one; each look reads the egg's whole list of files."""
+    """Return the key that travelled in this egg, if this code came from one.
+
+    It is kept, as finding it reads the egg's whole list of files.
+    """
     try:
         return files("scrapyd_dist").joinpath(EGG_FILE).read_bytes().strip() or None
     except (OSError, KeyError):  # a zip says KeyError
@@ -103,10 +121,11 @@ def egg_key() -> bytes | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(WorkerRequest):
-    """What a job on a node was told, as JSON: it is sent a batch (`DISTRIBUTED_JOB`), or leases its batches.
+    """Holds what a job on a node is to do, which comes as JSON.
 
-    Of limits, 0 is none. The scheduler may be newer than this code, which a crawl keeps to its end: names that are not
-    known here are left out.
+    It is sent a batch (`DISTRIBUTED_JOB`), or leases its batches (`DISTRIBUTED_PULL`). Of limits, 0
+    is none. The scheduler may be newer than this code, which a crawl keeps to its end: names that
+    are not known here are left out.
     """
 
     crawl: str
@@ -119,19 +138,19 @@ class Assignment(WorkerRequest):
     store_sealed: str = ""  #: the same, encrypted
     foreign: bool = False  #: the crawl is another project's
     key_sealed: str = ""  #: the key of such a crawl, sealed for this code
-    goals: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: of the whole crawl, as `Goals.limits`
+    #: of the whole crawl, as `Goals.limits`
+    goals: Mapping[str, float] = field(default_factory=dict)
     typed: bool = False  #: items keep their classes, and values that JSON lacks
 
     # a job that is sent a batch
     batch: int = 0
     attempt: int = 0
     feed: bool = False  #: items go to the project's feed URL instead of the log folder
-    allowance: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: of the goals, where the store is out of reach
-    row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
+    #: of the goals, where the store is out of reach
+    allowance: Mapping[str, float] = field(default_factory=dict)
+    #: in words, the arguments that this run of the whole spider was given; empty for a batch of
+    #: requests
+    row: str = ""
 
     # a job that leases its batches
     leases: bool = False
@@ -139,36 +158,48 @@ class Assignment(WorkerRequest):
     node: str = ""  #: the node's name
     url: str = ""  #: the node's base address, without secrets
     slots: Sequence[str] = ()  #: none: all but those of other spiders
-    introduce: bool = False  #: only say who it is: the crawl is another project's, and does not know this code yet
+    #: only say who it is: the crawl is another project's, and does not know this code yet
+    introduce: bool = False
     needs_client: bool = False  #: the crawl's store is a Redis server
 
     @property
     def name(self) -> str:
-        """The job's id, which names its files and holds its leases."""
+        """Return the job's id, which names its files and holds its leases."""
         home = self.home or self.crawl
-        return (
-            worker_id(home, self.worker) if self.leases else job_id(home, self.batch, self.attempt)
-        )
+        if self.leases:
+            return worker_id(home, self.worker)
+        return job_id(home, self.batch, self.attempt)
 
     @property
     def other_slot(self) -> str:
-        """The slot of work for another spider that it was started for; empty when it is the crawl's own spider's."""
-        return next((slot for slot in self.slots if slot.startswith(OTHER_SPIDER)), "")
+        """Return the slot of work for another spider that it was started for.
+
+        It is empty if the job is for the crawl's own spider.
+        """
+        for slot in self.slots:
+            if slot.startswith(OTHER_SPIDER):
+                return slot
+        return ""
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Assignment | None:
-        """None for a process that is no worker, and when the batch was typed by hand, as in the book."""
+        """Read what the settings of a worker say.
+
+        None for a process that is no worker, and when the batch was typed by hand, as in the book.
+        """
         text = settings.get(PULL) or settings.get(JOB)
         if not text or not is_worker(settings):
             return None
-        known = {one.name for one in fields(cls)}
+        known = {known_field.name for known_field in fields(cls)}
         given = {name: value for name, value in json.loads(text).items() if name in known}
-        return cls(**{**given, "leases": bool(settings.get(PULL))})
+        given["leases"] = bool(settings.get(PULL))
+        return cls(**given)
 
     def crawl_key(self) -> bytes | None:
-        """The crawl's key: this egg's own, or, for a crawl of another project, the sealed one.
+        """Return the crawl's key: this egg's own or, in another project's crawl, the sealed one.
 
-        SealError if it was sealed for other code than this.
+        Raises:
+            SealError: it was sealed for other code than this.
         """
         own = egg_key()
         if not self.foreign:

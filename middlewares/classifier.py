@@ -1,7 +1,8 @@
-"""From a spider's target request to one that can go into a frontier: offsite, seen before, can it travel, which slot.
+"""Sorts a spider's target requests: which can go into a frontier, into which slot, and which not.
 
-The rule it keeps: every request that was found ends in the account, and one for another spider that none can take
-becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library only.
+Every request that was found ends in the account, and one for another spider that none can take
+becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library
+only.
 """
 
 from collections import Counter
@@ -28,7 +29,10 @@ LARGE = BATCH_MAX_BYTES // 4
 
 
 class Disposition(str, Enum):
-    """What became of a found target request. The values are the names of the account's counts."""
+    """Says what became of a found target request.
+
+    The values are the names of the account's counts.
+    """
 
     OFFSITE = "offsite"
     DUPLICATE = "duplicate"
@@ -40,8 +44,9 @@ class Disposition(str, Enum):
 def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
     """Put the account of found requests, as the store has kept it, into Scrapy's statistics."""
     for name, number in counts.items():
-        for stat in ("found", "added" if name == Disposition.SEALED.value else name):
-            crawler.stats.inc_value(f"distributed/requests_{stat}", number)
+        stat = "added" if name == Disposition.SEALED.value else name
+        crawler.stats.inc_value("distributed/requests_found", number)
+        crawler.stats.inc_value(f"distributed/requests_{stat}", number)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,101 +56,117 @@ class FrontierFeed:
     crawler: Crawler  #: its fingerprinter and its offsite middleware judge
     spider: Spider = field(init=False)  #: whose requests they are
     key: bytes | None  #: the key that the nodes have, for what must be hidden
-    stay: str = (
-        "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
-    )
-    slotting: SlotRouting | None = (
-        None  #: where requests go; None when batches are sent to nodes: there are no slots
-    )
-    #: makes requests with dont_filter differ from those that other processes found; None: they differ from none
+    #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
+    stay: str = "local"
+    #: where requests go; None when batches are sent to nodes: there are no slots
+    slotting: SlotRouting | None = None
+    #: makes requests with dont_filter differ from those that other processes found; None: they
+    #: differ from none
     salt: str | None = ""
-    counts: Counter[str] = field(
-        default_factory=Counter
-    )  #: since they were last taken; SEALED counts with its batch
+    #: since they were last taken; SEALED counts with its batch
+    counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
     callbacks: set[str] = field(default_factory=set)  #: names of those of the found requests
-    undelivered: Counter[str] = field(
-        default_factory=Counter
-    )  #: why those for other spiders go nowhere
+    #: why those for other spiders go nowhere
+    undelivered: Counter[str] = field(default_factory=Counter)
     _misses: list[Miss] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         crawler = self.crawler
         assert crawler.spider
         self.spider = crawler.spider
-        self._placing = SlotPlacement(
-            lambda request: crawler.request_fingerprinter.fingerprint(request),
-            self.slotting,
-            salt=self.salt,
-        )
+
+        def fingerprint(request: Request) -> bytes:
+            # The crawler has no fingerprinter yet.
+            return crawler.request_fingerprinter.fingerprint(request)
+
+        self._placing = SlotPlacement(fingerprint, self.slotting, salt=self.salt)
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
-        """The fate of a request that was found before; from now on it was."""
+        """Return what became of a request that was found before, and None for a new one.
+
+        From now on it was found before.
+        """
         raise NotImplementedError
 
     def _is_seen(self, request: Request) -> bool | None:
-        """What the project's own filter of duplicates says of a request; None where its fingerprint decides."""
+        """Ask the project's own filter of duplicates; None where the fingerprint decides."""
         return None
 
     def sort(self, request: Request, where: int = 0) -> tuple[Disposition, FrontierIntake | None]:
-        """The fate of one found request, and the request as it goes to the fleet, when it does."""
+        """Judge one found request, and return it as it goes to the fleet, if it does.
+
+        `where` is the shard that it was found in.
+        """
         try:
             return self._sort(request, where)
         except Undeliverable as why:
             self.undelivered[str(why)] += 1
             self._misses.append(Miss(url=request.url, kind="dead", reason=str(why)))
-            return self._fate(Disposition.REFUSED), None
+            return self._count(Disposition.REFUSED), None
         except CannotTravel as why:
             self.reasons[str(why)] += 1
-            return self._fate(
-                Disposition.REFUSED if self.stay == "refuse" else Disposition.LOCAL
-            ), None
+            if self.stay == "refuse":
+                return self._count(Disposition.REFUSED), None
+            return self._count(Disposition.LOCAL), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
         to = self._addressee(request)
-        if to is None and is_offsite(
-            self.crawler, request
-        ):  # one for another spider is judged there
-            return self._fate(Disposition.OFFSITE), None
+        # A request for another spider is judged there.
+        if to is None and is_offsite(self.crawler, request):
+            return self._count(Disposition.OFFSITE), None
         is_seen = self._is_seen(request)
         if is_seen:
-            return self._fate(Disposition.DUPLICATE), None
-        name, is_new = callback_name(request, self.spider), is_seen is False
+            return self._count(Disposition.DUPLICATE), None
+        name = callback_name(request, self.spider)
         self.callbacks.add(name)
+        is_new = is_seen is False
         try:
             slot, fingerprint = self._placing.place(request, name, to, where, is_new=is_new)
             known = self._is_known(fingerprint)
             if known is None:
-                return Disposition.SEALED, self._found(request, to, slot, fingerprint)
+                return Disposition.SEALED, self._make_intake(request, to, slot, fingerprint)
         except CannotTravel as why:
             if to is not None:  # nothing here could do with it what the other spider would
                 raise Undeliverable(f"it is for the spider {to.spider}, and {why}") from why
             raise
-        # What was sealed before is in the account already.
-        return (known if known is Disposition.SEALED else self._fate(known)), None
+        if known is Disposition.SEALED:  # it is in the account already
+            return known, None
+        return self._count(known), None
 
-    def _fate(self, fate: Disposition) -> Disposition:
-        self.counts[fate.value] += 1
-        return fate
+    def _count(self, disposition: Disposition) -> Disposition:
+        """Count what became of a request in the account."""
+        self.counts[disposition.value] += 1
+        return disposition
 
     def _addressee(self, request: Request) -> Addressee | None:
-        """The other spider that this request is for; Undeliverable if there is none such."""
+        """Return the other spider that this request is for.
+
+        Raises:
+            Undeliverable: there is none such.
+        """
         if self.slotting is not None:
             return self.slotting.addressee(request, callback_name(request, self.spider))
-        if meant := Addressee.of(request):
-            whom = (
-                f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
-            )
-            raise Undeliverable(
-                f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to that one"
-            )
-        return None
+        addressee = Addressee.of(request)
+        if addressee is None:
+            return None
+        whom = addressee.spider
+        if addressee.project:
+            whom = f"{addressee.spider} of the project {addressee.project}"
+        raise Undeliverable(
+            f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to"
+            " that one"
+        )
 
-    def _found(
+    def _make_intake(
         self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes
     ) -> FrontierIntake:
-        """The request as it goes to the fleet; CannotTravel if it cannot."""
-        value = self._value(request, to)
+        """Return the request as it goes to the fleet.
+
+        Raises:
+            CannotTravel: it cannot go there.
+        """
+        value = self._pack(request, to)
         if self.slotting is not None:
             value |= pack_attributes(self.spider, self.slotting.attributes)
         hidden = None if self.key else hidden_by(value)
@@ -162,47 +183,57 @@ class FrontierFeed:
             value=value, fingerprint=fingerprint, slot=slot, priority=request.priority
         )
 
-    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
+    def _pack(self, request: Request, to: Addressee | None) -> RequestValue:
         if to is None:
             value = to_value(request, self.spider)
-            # A strategy's link is asked for at any time, again and again: no session lasts for that.
-            lasts = not follows_strategy(self.crawler.settings)
-            cookies = session_cookies(self.crawler, request) if lasts else []
-            return add_cookies(value, request, cookies) if cookies else value
-        named = request.callback is not None or rule_of(request, self.spider) is not None
-        sent = callback_name(request, self.spider) if named else None
-        return to_value_for_other(request, self.spider, to.callback or sent)
+            # A strategy's link is asked for at any time, again and again: no session lasts for
+            # that.
+            if follows_strategy(self.crawler.settings):
+                return value
+            cookies = session_cookies(self.crawler, request)
+            if not cookies:
+                return value
+            return add_cookies(value, request, cookies)
+        callback = None
+        if request.callback is not None or rule_of(request, self.spider) is not None:
+            callback = callback_name(request, self.spider)
+        return to_value_for_other(request, self.spider, to.callback or callback)
 
     def take_counts(self) -> dict[str, int]:
-        """The account since the last call."""
-        counts, self.counts = dict(self.counts), Counter()
+        """Return the account since the last call."""
+        counts = dict(self.counts)
+        self.counts = Counter()
         return counts
 
     def take_misses(self) -> list[Miss]:
-        """Requests for other spiders that none can take, since the last call."""
-        misses, self._misses = self._misses, []
+        """Return the requests for other spiders that none can take, since the last call."""
+        misses = self._misses
+        self._misses = []
         return misses
 
 
 @dataclass(kw_only=True, eq=False)
 class FoundRequests(FrontierFeed):
-    """The target requests that one leased batch led to, until they go into the frontier with its ack."""
+    """Keeps the target requests that one leased batch led to.
+
+    With its ack they go into the frontier.
+    """
 
     found: list[FrontierIntake] = field(default_factory=list)
-    _prints: set[bytes] = field(default_factory=set)
+    _fingerprints: set[bytes] = field(default_factory=set)
 
     def take(self, request: Request, source: int | None = None) -> Disposition:
-        """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself.
+        """Keep a request that goes to the frontier; LOCAL is for the worker to crawl itself.
 
         `source` is the request of the batch that has led to it.
         """
-        fate, found = self.sort(request)
+        disposition, found = self.sort(request)
         if found is not None:
             self.found.append(found)
-        return fate
+        return disposition
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
-        if fingerprint in self._prints:
+        if fingerprint in self._fingerprints:
             return Disposition.DUPLICATE
-        self._prints.add(fingerprint)
+        self._fingerprints.add(fingerprint)
         return None

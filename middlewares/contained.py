@@ -1,8 +1,9 @@
 """Lets what a project raises that is no `Exception` cost its page, and not the crawl.
 
-Scrapy handles each `Exception` of a project's code. With `asyncio.CancelledError` or `GeneratorExit` the page that was
-in work never ends, so its crawl waits for ever; `KeyboardInterrupt` and `SystemExit` end the process on the spot. The
-rule kept here: where Scrapy calls the project's code, an `Exception` of the same name takes their place.
+Scrapy handles each `Exception` of a project's code. With `asyncio.CancelledError` or
+`GeneratorExit` the page that was in work never ends, so its crawl waits for ever;
+`KeyboardInterrupt` and `SystemExit` end the process on the spot. The rule kept here: where Scrapy
+calls the project's code, an `Exception` of the same name takes their place.
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
@@ -28,19 +29,25 @@ _SCRAPY = f"{Path(scrapy.__file__).parent}/"
 
 
 class StandIn(Exception):
-    """Stands for something that is no `Exception`; each is of a class that has the other one's name."""
+    """Stands for something that is no `Exception`.
+
+    Each is of a class that has the other one's name.
+    """
 
 
 def stand_in(error: BaseException) -> Exception:
-    """An `Exception` of the same name and text."""
+    """Return an `Exception` of the same name and text."""
     kind = type(type(error).__name__, (StandIn,), {"__module__": type(error).__module__})
-    found = kind(str(error))
-    assert isinstance(found, Exception)
-    return found
+    stand_in_for_error = kind(str(error))
+    assert isinstance(stand_in_for_error, Exception)
+    return stand_in_for_error
 
 
 def contain_errors(crawler: Crawler) -> None:
-    """See the module; call while the crawler makes its components."""
+    """Let no error of the project's code cost more than its page.
+
+    Call it while the crawler makes its components.
+    """
     tools: Any = signal_tools
     if not hasattr(tools.robustApply, "contains"):
         tools.robustApply = _contained(tools.robustApply)
@@ -53,7 +60,8 @@ def contain_errors(crawler: Crawler) -> None:
         _put_around(scraper.spidermw, "_process_spider_input", _contained)
         for name in ("scrape_response", "scrape_response_async"):
             _put_around(scraper.spidermw, name, _with_contained_output)
-        if iscoroutinefunction(scraper._scrape):
+        # Scrapy 2.13 takes care of it itself.
+        if iscoroutinefunction(scraper._scrape):  # noqa: SLF001
             _put_around(scraper, "_scrape", _contained)
         for owner in (scraper.itemproc, engine.downloader.middleware):
             for name in ("process_item", "process_item_async", "download", "download_async"):
@@ -63,21 +71,22 @@ def contain_errors(crawler: Crawler) -> None:
 
 
 def _contain_in_tasks() -> None:
-    """Let no task end the process, such as that of a callback, pipeline or handler which is a coroutine."""
+    """Let no task end the process, such as that of a coroutine callback, pipeline or handler."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # of another reactor, which this program refuses, or has no tasks
         return
     if loop.get_task_factory() is None:
-        loop.set_task_factory(_task)
+        loop.set_task_factory(_make_task)
 
 
-def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    # Scrapy makes as many tasks for a page as CONCURRENT_ITEMS says; what its own code calls there is contained.
+def _make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    # Scrapy makes as many tasks for a page as CONCURRENT_ITEMS says; what its own code calls there
+    # is contained.
     file = work.cr_code.co_filename if isinstance(work, CoroutineType) else ""
-    return asyncio.Task(
-        work if file.startswith(_SCRAPY) else _without_exit(work), loop=loop, **options
-    )
+    if not file.startswith(_SCRAPY):
+        work = _without_exit(work)
+    return asyncio.Task(work, loop=loop, **options)
 
 
 async def _without_exit(work: Any) -> Any:
@@ -120,7 +129,9 @@ def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
             return None
         if isinstance(result, Deferred):
             return result.addErrback(_stand_in_of_failure)
-        return _awaited(result) if isawaitable(result) else result
+        if isawaitable(result):
+            return _awaited(result)
+        return result
 
     call.contains = True  # type: ignore[attr-defined]  # so that it is put around once
     return call
@@ -143,38 +154,37 @@ async def _awaited(result: Any) -> Any:
 
 
 def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which gives the output of a callback, with all that is raised when the output is read."""
+    """Contain a function that gives the output of a callback, and the reading of that output."""
     call_contained = _contained(function)
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         result = call_contained(*arguments, **named)
-        return (
-            result.addCallback(_contained_output)
-            if isinstance(result, Deferred)
-            else _output_in(result)
-        )
+        if isinstance(result, Deferred):
+            return result.addCallback(_contained_output)
+        return _output_of(result)
 
     return call
 
 
-async def _output_in(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[Any]:
+async def _output_of(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[Any]:
     return _contained_output(await result)
 
 
 def _contained_output(output: Any) -> Iterator[Any] | AsyncIterator[Any]:
-    return (
-        contained_stream(output)
-        if isinstance(output, AsyncIterator)
-        else _synchronous(iter(output))
-    )
+    if isinstance(output, AsyncIterator):
+        return contained_stream(output)
+    return _contained_iterator(iter(output))
 
 
 async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """What a spider starts with, likewise; an engine that stops cancels what waits there."""
+    """Yield what a spider starts with, likewise.
+
+    An engine that stops cancels what waits there: then the error itself is raised.
+    """
     try:
-        async for one in contained_stream(start):
-            yield one
+        async for entry in contained_stream(start):
+            yield entry
     except StandIn as error:
         if crawler.engine.running:
             raise
@@ -182,27 +192,27 @@ async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncI
 
 
 async def contained_stream(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The same output, with stand-ins of what is raised in making it."""
+    """Yield the same output, and raise stand-ins of what is raised in making it."""
     while True:
         try:
-            one = await anext(output)
+            entry = await anext(output)
         except StopAsyncIteration:
             return
         except Exception:
             raise
         except BaseException as error:
             raise stand_in(error) from error
-        yield one
+        yield entry
 
 
-def _synchronous(output: Iterator[Any]) -> Iterator[Any]:
+def _contained_iterator(output: Iterator[Any]) -> Iterator[Any]:
     while True:
         try:
-            one = next(output)
+            entry = next(output)
         except StopIteration:
             return
         except Exception:
             raise
         except BaseException as error:
             raise stand_in(error) from error
-        yield one
+        yield entry

@@ -1,4 +1,4 @@
-"""What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
+"""Uses Scrapy's engine, as a worker needs it, on every supported version of Scrapy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -33,32 +33,29 @@ _START_ERROR = "start_error"
 
 
 def project_receivers(crawler: Any, signal: object) -> list[Callable[..., Any]]:
-    """The receivers of a signal of Scrapy that are neither Scrapy's nor this program's."""
+    """Return the receivers of a signal of Scrapy that are neither Scrapy's nor this program's."""
     receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(crawler, signal))
-    return [
-        one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))
-    ]
+    return [receiver for receiver in receivers if _is_projects(receiver)]
 
 
-def _module_of(receiver: Callable[..., Any]) -> str:
+def _is_projects(receiver: Callable[..., Any]) -> bool:
     owner = getattr(receiver, "__self__", None)
-    module = getattr(type(owner) if owner is not None else receiver, "__module__", "")
-    return str(module)
+    holder = receiver if owner is None else type(owner)
+    module = str(getattr(holder, "__module__", ""))
+    return not module.startswith(("scrapy.", "scrapyd_dist."))
 
 
 def read_generators(spider: Spider) -> list[Callable[..., Any]]:
-    """Have Scrapy read the source of the spider's generators now; it remembers while the returned methods live.
+    """Have Scrapy read the source of the spider's generators now.
 
-    Scrapy warns of generators that return a value, and reads the source of a callback for that with its first page. By
-    then the code may be gone from the node: Scrapyd deletes eggs while jobs of theirs run.
+    It remembers what it found while the returned methods live. Scrapy warns of generators that
+    return a value, and reads the source of a callback for that with its first page. By then the
+    code may be gone from the node: Scrapyd deletes eggs while jobs of theirs run.
     """
     kind = type(spider)
     # By the class: a property of the same name is not to be called.
-    methods = [
-        getattr(spider, name)
-        for name in dir(kind)
-        if isgeneratorfunction(getattr(kind, name, None))
-    ]
+    names = [name for name in dir(kind) if isgeneratorfunction(getattr(kind, name, None))]
+    methods = [getattr(spider, name) for name in names]
     for method in methods:
         with suppress(Exception):  # Scrapy will say it, with the first page
             is_generator_with_return_value(method)
@@ -66,21 +63,27 @@ def read_generators(spider: Spider) -> list[Callable[..., Any]]:
 
 
 async def each(output: Any) -> AsyncIterator[Any]:
-    """What an errback, or a method of the spider, has returned, one by one."""
+    """Yield what an errback, or a method of the spider, has returned, one by one."""
     if isinstance(output, Deferred):
         output = await maybe_deferred_to_future(output)
-    several = iterate_spider_output(output)
-    if isinstance(several, Deferred):
-        several = await maybe_deferred_to_future(several)
-    async for one in as_async_generator(several):
-        yield one
+    entries = iterate_spider_output(output)
+    if isinstance(entries, Deferred):
+        entries = await maybe_deferred_to_future(entries)
+    async for entry in as_async_generator(entries):
+        yield entry
 
 
 def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable[..., Any] | None:
-    """The method of the spider that a setting names, if it names one; ConfigError if the spider has no such method."""
+    """Return the method of the spider that a setting names; None if it names none.
+
+    Raises:
+        ConfigError: the spider has no such method.
+    """
     name = settings.get(setting)
-    method: Callable[..., Any] | None = getattr(spider, str(name), None) if name else None
-    if name and not callable(method):
+    if not name:
+        return None
+    method: Callable[..., Any] | None = getattr(spider, str(name), None)
+    if not callable(method):
         raise ConfigError(
             f"{setting} names {name!r}, and the spider {spider.name} has no method of that name."
         )
@@ -88,20 +91,24 @@ def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable
 
 
 def has_own_filter(settings: BaseSettings) -> bool:
-    """Whether the project's filter of duplicates judges by more than a request's fingerprint."""
+    """Tell whether the project's filter of duplicates judges by more than a fingerprint."""
     return load_object(settings["DUPEFILTER_CLASS"]) is not RFPDupeFilter
 
 
 def is_seen(crawler: Crawler, request: Request) -> bool:
-    """Whether the engine's own filter of duplicates has seen a request; from now on it has."""
-    slot = crawler.engine._slot
+    """Tell whether the engine's own filter of duplicates has seen a request; from now on it has."""
+    # Before Scrapy 2.19 nothing else leads to the scheduler.
+    slot = crawler.engine._slot  # noqa: SLF001
     assert slot
     scheduler: Any = slot.scheduler
     return bool(scheduler.df.request_seen(request))
 
 
 def is_offsite(crawler: Crawler, request: Request) -> bool:
-    """Whether Scrapy filters a request as one to another site, which it does without a word: no signal, no failure."""
+    """Tell whether Scrapy filters a request as one to another site.
+
+    It does so without a word: no signal, no failure.
+    """
     if request.dont_filter or request.meta.get("allow_offsite"):
         return False
     offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
@@ -112,26 +119,29 @@ def is_offsite(crawler: Crawler, request: Request) -> bool:
 def share_robots_rules(crawler: Crawler) -> None:
     """Hold all requests that wait for a site's robots.txt to it; call once the engine is there.
 
-    Since Scrapy 2.14 only the first of those that wait gets its rules, as it takes the result out of the Deferred that
-    all of them have: the others are let through. A plain crawl begins a site with one page; a worker with a batch.
+    Since Scrapy 2.14 only the first of those that wait gets its rules, as it takes the result out
+    of the Deferred that all of them have: the others are let through. A plain crawl begins a site
+    with one page; a worker with a batch.
     """
     robots = crawler.get_downloader_middleware(RobotsTxtMiddleware)
     if robots is None or not iscoroutinefunction(robots.robot_parser):
         return
-    parsers, ask = robots._parsers, robots.robot_parser
+    # Nothing else tells that they are under way.
+    parsers = robots._parsers  # noqa: SLF001
+    usual_parser = robots.robot_parser
 
     async def robot_parser(request: Request) -> Any:
-        """The rules of the request's site, when they are there."""
-        under_way = parsers.get(urlparse_cached(request).netloc)
-        if not isinstance(under_way, Deferred):
-            return await ask(request)
+        """Return the rules of the request's site, when they are there."""
+        parser = parsers.get(urlparse_cached(request).netloc)
+        if not isinstance(parser, Deferred):
+            return await usual_parser(request)
         own: Deferred[Any] = Deferred()
 
         def pass_on(rules: Any) -> Any:
             own.callback(rules)
             return rules
 
-        under_way.addCallback(pass_on)
+        parser.addCallback(pass_on)
         return await maybe_deferred_to_future(own)
 
     robots.robot_parser = robot_parser  # type: ignore[method-assign]  # on this instance only
@@ -139,7 +149,8 @@ def share_robots_rules(crawler: Crawler) -> None:
 
 def close_spider(crawler: Crawler, reason: str) -> None:
     """Finish what is under way, and make no other request."""
-    engine, spider = crawler.engine, crawler.spider
+    engine = crawler.engine
+    spider = crawler.spider
     assert spider
     if hasattr(engine, "close_spider_async"):
         from scrapy.utils.defer import deferred_from_coro
@@ -150,37 +161,48 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 def watch_idle_reason(crawler: Crawler) -> Callable[[], str]:
-    """Give what tells why Scrapy would close the spider when it has nothing left: its reason, or that of a handler.
+    """Return a function that says why Scrapy would close the spider when it has nothing left.
 
-    A handler that keeps the spider open makes Scrapy forget the reason that another one gives by `CloseSpider`.
+    That is Scrapy's reason, or that of a handler. A handler that keeps the spider open makes Scrapy
+    forget the reason that another one gives by `CloseSpider`.
     """
     send = crawler.signals.send_catch_log
-    reason = ""
+    handlers_reason = ""
 
     def send_and_note(signal: Any = None, **named: Any) -> Any:
-        nonlocal reason
+        nonlocal handlers_reason
         answers = send(signal, **named)
         if signal is signals.spider_idle:
-            errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
-            reason = next((error.reason for error in errors if isinstance(error, CloseSpider)), "")
+            handlers_reason = _reason_to_close(answers)
         return answers
 
-    def tell() -> str:
-        has_failed = getattr(
-            crawler.engine, "_start_error", False
-        )  # an older Scrapy has no such reason
-        return reason or (_START_ERROR if has_failed else FinishReason.FINISHED.value)
+    def idle_reason() -> str:
+        if handlers_reason:
+            return handlers_reason
+        # An older Scrapy has no such reason.
+        if getattr(crawler.engine, "_start_error", False):
+            return _START_ERROR
+        return FinishReason.FINISHED.value
 
-    setattr(crawler.signals, "send_catch_log", send_and_note)
-    return tell
+    setattr(crawler.signals, "send_catch_log", send_and_note)  # noqa: B010 - on this instance only
+    return idle_reason
+
+
+def _reason_to_close(answers: list[tuple[Any, Any]]) -> str:
+    """Return the reason of the first handler that raised `CloseSpider`; "" if none did."""
+    for _, answer in answers:
+        if isinstance(answer, Failure) and isinstance(answer.value, CloseSpider):
+            return answer.value.reason
+    return ""
 
 
 def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: bool) -> None:
     """Let a process that has nothing to do close its spider as `finished`; call with an engine.
 
-    When it is told to end, Scrapy calls that `shutdown`, which is what a spider's `closed` takes for the end of a crawl
-    that was broken off. And where the process does a part of a crawl (`is_part`), a handler of `spider_idle` that
-    raises `CloseSpider` gives a reason by which it means that the whole crawl has nothing left.
+    When it is told to end, Scrapy calls that `shutdown`, which is what a spider's `closed` takes
+    for the end of a crawl that was broken off. And where the process does a part of a crawl
+    (`is_part`), a handler of `spider_idle` that raises `CloseSpider` gives a reason by which it
+    means that the whole crawl has nothing left.
     """
     is_idle = False
 
@@ -194,9 +216,9 @@ def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: 
         is_idle = False
 
     engine = crawler.engine
-    name = (
-        "close_spider_async" if hasattr(engine, "close_spider_async") else "close_spider"
-    )  # Scrapy 2.13
+    name = "close_spider_async"
+    if not hasattr(engine, name):  # Scrapy 2.13
+        name = "close_spider"
     close = getattr(engine, name)
 
     @wraps(close)
@@ -212,45 +234,69 @@ def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: 
 
 
 def is_closing(crawler: Crawler) -> bool:
-    """Whether the crawl waits for nothing but what is under way."""
-    slot = crawler.engine._slot
+    """Tell whether the crawl waits for nothing but what is under way."""
+    # Before Scrapy 2.19 nothing else tells.
+    slot = crawler.engine._slot  # noqa: SLF001
     return slot is None or slot.closing is not None
 
 
 def under_way(crawler: Crawler) -> bool:
-    """Whether Scrapy has any request or item left, apart from what the spider's start may still bring."""
+    """Tell whether Scrapy has any request or item left.
+
+    What the spider's start may still bring does not count.
+    """
     engine = crawler.engine
-    slot = engine._slot
+    # Before Scrapy 2.19 nothing else leads to the scheduler.
+    slot = engine._slot  # noqa: SLF001
     assert engine.scraper.slot
-    if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
-        return slot is not None
+    if slot is None:
+        return False
+    if engine.downloader.active or not engine.scraper.slot.is_idle():
+        return True
     return bool(slot.scheduler.has_pending_requests())
 
 
 def pages_in_work(crawler: Crawler) -> Iterable[Request]:
-    """The requests whose page, or failure, Scrapy scrapes now: its callback, its output, its items."""
+    """Return the requests whose page, or failure, Scrapy scrapes now.
+
+    That is its callback, its output, its items.
+    """
     slot = crawler.engine.scraper.slot
-    return () if slot is None else tuple(slot.active)
+    if slot is None:
+        return ()
+    return tuple(slot.active)
 
 
 def is_held_up(crawler: Crawler) -> bool:
-    """Whether nothing is fetched now, as what is next waits for its turn: for a permit, or for a delay."""
-    downloader, slot = crawler.engine.downloader, crawler.engine._slot
+    """Tell whether nothing is fetched now, as what is next waits for its turn.
+
+    It waits for a permit, or for a delay.
+    """
+    downloader = crawler.engine.downloader
     slots = downloader.slots.values()
-    if any(one.transferring for one in slots):
+    if any(slot.transferring for slot in slots):
         return False
-    if any(one.queue for one in slots) or any(
-        WAITS in request.meta for request in downloader.active
-    ):
+    if any(slot.queue for slot in slots):
         return True
+    if any(WAITS in request.meta for request in downloader.active):
+        return True
+    if downloader.active:
+        return False
+    return _has_only_pending(crawler)
+
+
+def _has_only_pending(crawler: Crawler) -> bool:
+    """Tell whether the scheduler has requests, and nothing is scraped."""
+    # Before Scrapy 2.19 nothing else leads to the scheduler.
+    slot = crawler.engine._slot  # noqa: SLF001
     scraper = crawler.engine.scraper.slot
-    if slot is None or downloader.active or (scraper and not scraper.is_idle()):
+    if slot is None or (scraper and not scraper.is_idle()):
         return False
     return bool(slot.scheduler.has_pending_requests())
 
 
 def call_every(seconds: float, function: Callable[[], object]) -> Any:
-    """Call it again and again; returns the loop, which `stop()` ends."""
+    """Call a function again and again; return the loop, which `stop()` ends."""
     try:
         from scrapy.utils.asyncio import create_looping_call
     except ImportError:  # Scrapy 2.13

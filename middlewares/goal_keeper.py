@@ -1,7 +1,7 @@
-"""The goals of a whole crawl in one process: no request leaves without asking whether one of them is reached.
+"""Keeps one process to the goals of a whole crawl: no request leaves once one of them is reached.
 
-All that wait at one moment are one question to the store, with what this process has counted since the last one. Part
-of the worker half: imports Scrapy and the standard library only.
+All requests that wait at one moment are one question to the store, with what this process has
+counted since the last one. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -27,24 +27,32 @@ from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
 from .codec import WAITS
 from .engine_compat import is_closing
 
+#: asks for so many requests, and reports what was counted; gives what was granted
 Ask = Callable[[int, Mapping[str, int]], Awaitable[Spent]]
 
 logger = logging.getLogger(__name__)
 #: schemes of requests that no site sees
 NOWHERE = ("data:", "file:")
-#: seconds between two questions to a store that does not answer, and for which requests wait for it
-AGAIN, PATIENCE = 1.0, 60.0
+#: seconds between two questions to a store that does not answer
+AGAIN = 1.0
+#: seconds for which requests wait for such a store
+PATIENCE = 60.0
 
 
 class GoalReached(IgnoreRequest):
-    """The request is not made, and waits for `sdist resume`: the crawl has reached a goal, or this process ends."""
+    """The request is not made, and waits for `sdist resume`.
+
+    The crawl has reached a goal, or this process ends.
+    """
 
 
 def goals_of(settings: BaseSettings) -> Mapping[str, float]:
-    """The goals that this process has to keep to; none where it works for no crawl."""
+    """Return the goals that this process has to keep to; none where it works for no crawl."""
     if is_worker(settings):
         job = Assignment.from_settings(settings)
-        return {} if job is None or job.row else job.goals
+        if job is None or job.row:
+            return {}
+        return job.goals
     if not is_producer(settings) or is_filler(settings) or PROBE in settings:
         return {}
     try:
@@ -56,22 +64,30 @@ def goals_of(settings: BaseSettings) -> Mapping[str, float]:
 def take_settings(settings: BaseSettings) -> None:
     """Let what counts for the whole crawl not count for this process alone as well.
 
-    Called before the crawl's components are made. What works for no crawl, or is a whole run of its own, keeps them.
+    Call it before the crawl's components are made. What works for no crawl, or is a whole run of
+    its own, keeps them.
     """
-    job = Assignment.from_settings(settings)
-    alone = is_worker(settings) or is_filler(settings) if job is None else bool(job.row)
-    if settings.get(CLOSESPIDER) == "crawl" and not alone:
-        settings.set(
-            GIVEN, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline"
-        )
+    works_alone = _works_alone(settings)
+    if settings.get(CLOSESPIDER) == "crawl" and not works_alone:
+        given = {name: settings.get(name) for name in SCRAPYS.values()}
+        settings.set(GIVEN, given, priority="cmdline")
         for name in SCRAPYS.values():
             settings.set(name, 0, priority="cmdline")
-    if str(depth := settings.get(DEPTH) or 0) != "0":
+    depth = settings.get(DEPTH) or 0
+    if str(depth) != "0":
         settings.set("DEPTH_LIMIT", depth, priority="cmdline")
 
 
+def _works_alone(settings: BaseSettings) -> bool:
+    """Tell whether this process works for no crawl, or is a whole run of its own."""
+    job = Assignment.from_settings(settings)
+    if job is None:
+        return is_worker(settings) or is_filler(settings)
+    return bool(job.row)
+
+
 class GoalKeeper:
-    """The last of the downloader's middlewares, where the crawl has goals: one for each crawler.
+    """Is the last of the downloader's middlewares, where the crawl has goals: one for each crawler.
 
     Until it is opened, all requests pass.
     """
@@ -80,60 +96,70 @@ class GoalKeeper:
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         self._limits = limits
-        self._ask: Ask | None = None  #: of the store, or of this process alone
+        #: asks the store, or this process alone; None before and after that
+        self._spend: Ask | None = None
+        #: is called with the goal that is reached, or ""
         self._ended: Callable[[str], object] = lambda _: None
-        self._close: Callable[[], object] = lambda: None
-        self._ends: Callable[[], bool] = lambda: self._closed
-        self._waiting: list[asyncio.Future[bool]] = []
-        self._told: Counter[str] = Counter()
+        self._close: Callable[[], object] = lambda: None  #: leaves the store
+        self._ends: Callable[[], bool] = lambda: self._closed  #: whether this process ends
+        self._waiting: list[asyncio.Future[bool]] = []  #: of requests: whether they may leave
+        self._counted: Counter[str] = Counter()  #: what the store does not know yet
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
-        self.reached = ""
+        self.reached = ""  #: the goal that is reached
 
     @classmethod
     def of(cls, crawler: Crawler) -> GoalKeeper | None:
-        """The keeper of this crawler; None where it has no goals."""
+        """Return the keeper of this crawler; None where it has no goals."""
         if crawler not in cls._all:
+            keeper = None
             limits = goals_of(crawler.settings)
-            cls._all[crawler] = keeper = cls(limits) if limits else None
-            if keeper is not None:
+            if limits:
+                keeper = cls(limits)
                 keeper.put_in(crawler)
+            cls._all[crawler] = keeper
         return cls._all[crawler]
 
     def put_in(self, crawler: Crawler) -> None:
-        """Called before the spider is opened."""
+        """Put the keeper into its crawler; call it before the spider is opened."""
         self._ends = lambda: self._closed or is_closing(crawler)
 
         def add() -> None:
-            crawler.engine.downloader.middleware._add_middleware(self)
+            middlewares = crawler.engine.downloader.middleware
+            # There is no public way behind all others.
+            middlewares._add_middleware(self)  # noqa: SLF001
 
-        def item() -> None:
+        def count_item() -> None:
             self.count("items")
 
-        def error() -> None:
+        def count_error() -> None:
             self.count("errors")
 
-        for handler, signal in (
-            (add, signals.spider_opened),
-            (item, signals.item_scraped),
-            (error, signals.spider_error),
-        ):
-            crawler.signals.connect(handler, signal, weak=False)
+        connect = crawler.signals.connect
+        connect(add, signals.spider_opened, weak=False)
+        connect(count_item, signals.item_scraped, weak=False)
+        connect(count_error, signals.spider_error, weak=False)
 
     # its life
 
     def open(
         self, thread: StoreThread, crawl: str, ended: Callable[[str], object], *, own: bool = False
     ) -> None:
-        """Ask this store from now on; `own`: its thread is closed at the end.
+        """Ask this store from now on.
 
-        `ended` is called with the goal that is reached, or with none when the store has been away for too long.
+        Args:
+            thread: the store's.
+            crawl: the name of the crawl.
+            ended: called with the goal that is reached, or with "" when the store has been away for
+                too long.
+            own: its thread is closed at the end.
         """
 
-        async def ask(requests: int, told: Mapping[str, int]) -> Spent:
-            return await thread(thread.store.spend, crawl, self._limits, requests, told)
+        async def spend_in_store(requests: int, counted: Mapping[str, int]) -> Spent:
+            return await thread(thread.store.spend, crawl, self._limits, requests, counted)
 
-        self._ask, self._ended = ask, ended
+        self._spend = spend_in_store
+        self._ended = ended
         if own:
             self._close = thread.close
 
@@ -143,13 +169,15 @@ class GoalKeeper:
         counts: Mapping[str, int] = {}
         began = time.monotonic()
 
-        async def ask(requests: int, told: Mapping[str, int]) -> Spent:
+        async def spend_alone(requests: int, counted: Mapping[str, int]) -> Spent:
             nonlocal counts
-            spent = spend(left, {**counts, "time": int(time.monotonic() - began)}, requests, told)
+            so_far = {**counts, "time": int(time.monotonic() - began)}
+            spent = spend(left, so_far, requests, counted)
             counts = spent.counts
             return spent
 
-        self._ask, self._ended = ask, ended
+        self._spend = spend_alone
+        self._ended = ended
 
     def stop(self) -> None:
         """Let no more requests leave."""
@@ -157,35 +185,39 @@ class GoalKeeper:
         self._refuse(self._waiting)
 
     async def close(self) -> None:
-        """Tell the rest, and leave the store."""
+        """Report the rest, and leave the store."""
         self.stop()
         if self._asking is not None:
             await asyncio.wait({self._asking})
-        self._ask = None
+        self._spend = None
         self._close()
 
     # requests, and what is counted
 
     async def process_request(self, request: Request, spider: Spider | None = None) -> None:
-        """Wait for the store's word; GoalReached when it is no."""
-        if self._ask is None or request.url.startswith(NOWHERE):
+        """Wait for the store's word.
+
+        Raises:
+            GoalReached: it is no.
+        """
+        if self._spend is None or request.url.startswith(NOWHERE):
             return
         if not self._closed:
-            one = asyncio.get_running_loop().create_future()
-            self._waiting.append(one)
+            may_leave = asyncio.get_running_loop().create_future()
+            self._waiting.append(may_leave)
             self._begin()
             request.meta[WAITS] = True
             try:
-                if await one:
+                if await may_leave:
                     return
             finally:
                 request.meta.pop(WAITS, None)
         raise GoalReached("not made: the crawl has reached a goal, or this process ends")
 
     def count(self, name: str) -> None:
-        """One more of what a goal may be set for."""
-        if self._ask is not None:
-            self._told[name] += 1
+        """Count one more of what a goal may be set for."""
+        if self._spend is not None:
+            self._counted[name] += 1
             self._begin()
 
     def _begin(self) -> None:
@@ -193,56 +225,72 @@ class GoalKeeper:
             self._asking = asyncio.ensure_future(self._exchange())
 
     async def _exchange(self) -> None:
-        assert self._ask is not None
-        since: float | None = None
-        while self._waiting or self._told:
-            waiting, self._waiting = self._waiting, []
-            told, self._told = self._told, Counter()
+        """Ask until nothing waits, and nothing is left to be reported."""
+        assert self._spend is not None
+        away_since: float | None = None
+        while self._waiting or self._counted:
+            waiting = self._waiting
+            self._waiting = []
+            counted = self._counted
+            self._counted = Counter()
             try:
-                spent = await self._ask(len(waiting), told)
-            except Exception as error:  # whatever it is: what waits must not wait for ever
-                since = since or time.monotonic()
-                away = isinstance(error, StoreError) and time.monotonic() - since <= PATIENCE
-                if self._ends() or not away:
-                    fault = None if isinstance(error, DistError) else error
-                    logger.error(
-                        "No more requests leave, as goals cannot be counted: %s",
-                        error,
-                        exc_info=fault,
-                    )
-                    was_ending, self._ask = self._ends(), _nothing
-                    self.stop()
-                    self._refuse(waiting)
-                    if not was_ending:
-                        self._ended("")
+                spent = await self._spend(len(waiting), counted)
+            except Exception as error:  # noqa: BLE001 - what waits must not wait for ever
+                away_since = away_since or time.monotonic()
+                is_patient = time.monotonic() - away_since <= PATIENCE
+                if self._ends() or not (isinstance(error, StoreError) and is_patient):
+                    self._give_up(error, waiting)
                     return
                 self._waiting[:0] = waiting
-                self._told.update(told)
+                self._counted.update(counted)
                 await asyncio.sleep(AGAIN)
                 continue
-            since = None
-            for one in waiting[: spent.granted]:
-                if not one.done():
-                    one.set_result(True)
-            rest, reached = waiting[spent.granted :], spent.reached(self._limits)
-            # The last request that may leave may be the last one that there is.
-            if reached and not self.reached and (reached != "requests" or rest):
-                self.reached = reached
-                self._ended(reached)
-            if reached or self._ends():
-                self._refuse(rest)
-            elif rest:  # what is left is reserved, and may come back
-                self._waiting[:0] = rest
+            away_since = None
+            if self._heed(spent, waiting):
                 await asyncio.sleep(AGAIN)
+
+    def _give_up(self, error: Exception, waiting: list[asyncio.Future[bool]]) -> None:
+        """Let no more requests leave, as goals cannot be counted."""
+        # Only a fault of ours has a traceback.
+        fault = None if isinstance(error, DistError) else error
+        logger.error(
+            "No more requests leave, as goals cannot be counted: %s", error, exc_info=fault
+        )
+        was_ending = self._ends()
+        self._spend = _grant_nothing
+        self.stop()
+        self._refuse(waiting)
+        if not was_ending:
+            self._ended("")
+
+    def _heed(self, spent: Spent, waiting: list[asyncio.Future[bool]]) -> bool:
+        """Let as many requests leave as were granted.
+
+        True if others have to wait: what is left is reserved, and may come back.
+        """
+        for may_leave in waiting[: spent.granted]:
+            if not may_leave.done():
+                may_leave.set_result(True)
+        rest = waiting[spent.granted :]
+        reached = spent.reached(self._limits)
+        # The last request that may leave may be the last one that there is.
+        if reached and not self.reached and (reached != "requests" or rest):
+            self.reached = reached
+            self._ended(reached)
+        if reached or self._ends():
+            self._refuse(rest)
+            return False
+        self._waiting[:0] = rest
+        return bool(rest)
 
     @staticmethod
     def _refuse(waiting: list[asyncio.Future[bool]]) -> None:
-        for one in waiting:
-            if not one.done():
-                one.set_result(False)
+        for may_leave in waiting:
+            if not may_leave.done():
+                may_leave.set_result(False)
         waiting.clear()
 
 
-async def _nothing(*_: object) -> Spent:
-    """The answer in place of a store that cannot be asked any more."""
+async def _grant_nothing(*_: object) -> Spent:
+    """Answer in place of a store that cannot be asked any more."""
     return Spent(0, {})

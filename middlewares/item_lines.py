@@ -1,5 +1,6 @@
-"""Writes items as JSON lines; where a feed needs it, with their classes and the values that JSON lacks.
+"""Writes items as JSON lines.
 
+Where a feed needs it, these have their classes and the values that JSON lacks.
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
@@ -17,7 +18,10 @@ from .typed_json import NoJsonForm, item_form, pack
 
 
 class _TextEncoder(ScrapyJSONEncoder):
-    """Scrapy's, with the text of each value for which that has no form; `types` gets the names of their types."""
+    """Encodes as Scrapy does, and each value for which that has no form as its text.
+
+    `types` gets the names of the types of such values.
+    """
 
     def __init__(self, types: set[str]) -> None:
         super().__init__(ensure_ascii=False)
@@ -36,7 +40,7 @@ def _text_of(value: Any) -> str:
         return bytes(value).decode("utf-8", "backslashreplace")
     try:
         return str(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 - a project's class may do anything
         return object.__repr__(value)
 
 
@@ -54,33 +58,44 @@ class ItemLines:
         return exporter
 
     def add(self, item: Any) -> None:
-        """Write an item; TypeError or ValueError if it contains itself, or the keys of a dict in it are no text."""
+        """Write an item.
+
+        Raises:
+            TypeError, ValueError: it contains itself, or the keys of a dict in it are no text.
+        """
         self._exporter.export_item(item)
 
 
 class TypedLines(ItemLines):
-    """The same; the line of an item that is more than a dict of JSON ends with a field for the rest of it."""
+    """Writes items so that they come back as they were.
+
+    The line of an item that is more than a dict of JSON ends with a field for the rest of it.
+    """
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file)
-        self._file, self._line = file, BytesIO()
-        self._exporter = self._exporter_to(
-            self._line, set()
-        )  # what became text on the line is whole in its form
+        self._file = file
+        self._line = BytesIO()  #: the line of one item, before its form is added
+        # What became text on the line is whole in its form: its type is no matter.
+        self._exporter = self._exporter_to(self._line, set())
 
     def add(self, item: Any) -> None:
+        """Write an item, as `ItemLines.add` does, with its form."""
         self._line.seek(0)
         self._line.truncate()
         super().add(item)
         line = self._line.getvalue()
-        form = self._form_of(item, line)
+        form = self._pack(item, line)
         if type(item) is dict and form == item:
             self._file.write(line)
             return
         self._file.write(with_form(line.rstrip(b"\n"), form) + b"\n")
 
-    def _form_of(self, item: Any, line: bytes) -> Any:
-        """The whole item as JSON; of a value that cannot come back as it was, what its line has."""
+    def _pack(self, item: Any, line: bytes) -> Any:
+        """Return the whole item as JSON.
+
+        Of a value that cannot come back as it was, it has what the line has.
+        """
         try:
             return pack(item)
         except NoJsonForm:
@@ -97,4 +112,6 @@ class TypedLines(ItemLines):
 
 def line_writer(file: BytesIO, *, typed: bool) -> ItemLines:
     """Return what writes items to the file as lines; with `typed`, with what JSON lacks of them."""
-    return TypedLines(file) if typed else ItemLines(file)
+    if typed:
+        return TypedLines(file)
+    return ItemLines(file)

@@ -19,7 +19,7 @@ from .engine_compat import is_closing
 from .goal_keeper import GoalReached
 
 logger = logging.getLogger(__name__)
-#: seconds between two looks of a request that is held
+#: seconds between two looks of a held request whether it may leave
 LOOK = 0.2
 
 
@@ -28,13 +28,13 @@ class HeldBack(GoalReached):
 
 
 class PauseGate:
-    """One for each crawler. What is on its way already comes to its end."""
+    """Holds the requests of one crawler; what is on its way already comes to its end."""
 
     _all: ClassVar[WeakKeyDictionary[Crawler, PauseGate]] = WeakKeyDictionary()
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self.rests = False
+        self.rests = False  #: whether the requests are held
         handlers: Any = getattr(crawler.engine.downloader, "handlers", None)
         if hasattr(handlers, "download_request_async"):
             handlers.download_request_async = self._held(handlers.download_request_async)
@@ -43,14 +43,17 @@ class PauseGate:
 
     @classmethod
     def of(cls, crawler: Crawler) -> PauseGate:
-        """The gate of this crawler, whose engine is there; made after guards that ask when a request was let go."""
+        """Return the gate of this crawler, whose engine is there.
+
+        It is made after guards that ask when a request was let go.
+        """
         if crawler not in cls._all:
             cls._all[crawler] = cls(crawler)
         return cls._all[crawler]
 
     @classmethod
     def closed(cls, crawler: Crawler) -> bool:
-        """Whether the requests of this crawler are held; may be called by any thread."""
+        """Tell whether the requests of this crawler are held; any thread may call it."""
         gate = cls._all.get(crawler)
         return gate is not None and gate.rests
 
@@ -58,11 +61,13 @@ class PauseGate:
         """Hold all requests from now on, or let them go."""
         if rests == self.rests:
             return
-        logger.info("The crawl rests: no request leaves" if rests else "The crawl goes on")
-        self.rests = rests
         if rests:
+            logger.info("The crawl rests: no request leaves")
+            self.rests = True
             self._crawler.engine.pause()
         else:
+            logger.info("The crawl goes on")
+            self.rests = False
             self._crawler.engine.unpause()
 
     async def _wait(self) -> None:
@@ -84,10 +89,8 @@ class PauseGate:
             return await maybe_deferred_to_future(download(request, *rest))
 
         def held(request: Request, *rest: Any) -> Any:
-            return (
-                deferred_from_coro(later(request, *rest))
-                if self.rests
-                else download(request, *rest)
-            )
+            if self.rests:
+                return deferred_from_coro(later(request, *rest))
+            return download(request, *rest)
 
         return held

@@ -1,4 +1,4 @@
-"""The cookies of a session: those that Scrapy would send with a request from its jar travel with it.
+"""Lets the cookies of a session travel: those that Scrapy would send with a request from its jar.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
@@ -14,34 +14,37 @@ from scrapy.http.cookies import CookieJar, WrappedRequest
 
 
 def session_cookies(crawler: Crawler, request: Request) -> list[dict[str, Any]]:
-    """The cookies that this process has received and would send with the request, as `Request.cookies` has them."""
+    """Return the cookies that this process has received and would send with the request.
+
+    They have the form of `Request.cookies`.
+    """
     if request.meta.get("dont_merge_cookies"):
         return []
     middleware = crawler.get_downloader_middleware(CookiesMiddleware)
-    jar = None if middleware is None else middleware.jars.get(request.meta.get("cookiejar"))
-    if jar is None or not jar._cookies:
+    if middleware is None:
         return []
-    return [_fields(cookie) for cookie in _sent(jar, request)]
+    jar = middleware.jars.get(request.meta.get("cookiejar"))
+    # Scrapy's own way into the jar.
+    if jar is None or not jar._cookies:  # noqa: SLF001
+        return []
+    return [_fields_of(cookie) for cookie in _cookies_to_send(jar, request)]
 
 
-def _sent(jar: CookieJar, request: Request) -> Iterator[Cookie]:
-    """The cookies of the jar that go into the header of a request that has none of its own."""
+def _cookies_to_send(jar: CookieJar, request: Request) -> Iterator[Cookie]:
+    """Yield the cookies of the jar that go into the header of a request with none of its own."""
     trial = Request(request.url)
     jar.add_cookie_header(trial)
     header = (trial.headers.get("Cookie") or b"").decode("utf-8", "replace")
     pairs = set(header.split("; "))
     asking: Any = WrappedRequest(trial)
     for cookie in jar.jar:
-        is_in_header = f"{cookie.name}={cookie.value}" in pairs
-        if (
-            is_in_header
-            and jar.policy.path_return_ok(cookie.path, asking)
-            and jar.policy.return_ok(cookie, asking)
-        ):
+        if f"{cookie.name}={cookie.value}" not in pairs:
+            continue
+        if jar.policy.path_return_ok(cookie.path, asking) and jar.policy.return_ok(cookie, asking):
             yield cookie
 
 
-def _fields(cookie: Cookie) -> dict[str, Any]:
+def _fields_of(cookie: Cookie) -> dict[str, Any]:
     fields = {
         "name": cookie.name,
         "value": cookie.value,
@@ -49,4 +52,6 @@ def _fields(cookie: Cookie) -> dict[str, Any]:
         "secure": cookie.secure,
     }
     # One that names no domain is for its host alone, and says so by naming none.
-    return {**fields, "domain": cookie.domain} if cookie.domain_specified else fields
+    if cookie.domain_specified:
+        fields["domain"] = cookie.domain
+    return fields

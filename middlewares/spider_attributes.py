@@ -1,4 +1,4 @@
-"""What a spider has of its own: classes, and attributes, of which it is noticed whether they have changed.
+"""Finds what a spider has of its own, and notices which of its attributes have changed.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
@@ -14,19 +14,19 @@ from scrapy import Spider
 
 #: packages whose code is not the project's
 _FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
-#: containers whose text tells of everything in them
+#: containers whose text shows everything in them
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-#: entries of a container that are looked at; of a larger one, how many they are
+#: entries of a container that are compared; of a larger one, only their number is
 _MOST = 1_000
 
 
 def is_own(kind: type) -> bool:
-    """Whether a class is the project's, or another library's, and not Scrapy's."""
+    """Tell whether a class is the project's, or another library's, and not Scrapy's."""
     return kind.__module__.partition(".")[0] not in _FOREIGN
 
 
 def own_bases(kind: type) -> list[type]:
-    """The class and those that it is made from, without Scrapy's."""
+    """Return the class and those that it is made from, without Scrapy's."""
     return [base for base in getmro(kind) if is_own(base)]
 
 
@@ -35,52 +35,55 @@ class AttributeWatch:
 
     def __init__(self, spider: Spider) -> None:
         self._spider = spider
-        self._before = dict(_attributes(spider))
+        self._before = dict(_attributes(spider))  #: name -> its state
         self._changed = dict[str, None]()  #: names, before the latest values that are no change
 
     def changed(self) -> list[str]:
-        """The names of those that are not as they were."""
-        now = [name for name, state in _attributes(self._spider) if self._before.get(name) != state]
-        return [*dict.fromkeys([*self._changed, *now])]
+        """Return the names of those that are not as they were."""
+        names = dict(self._changed)
+        for name, state in _attributes(self._spider):
+            if self._before.get(name) != state:
+                names[name] = None
+        return list(names)
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        """What is set inside is no change."""
+        """Take what is set inside for no change."""
         self._changed.update(dict.fromkeys(self.changed()))
         yield
         self._before = dict(_attributes(self._spider))
 
 
 def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
-    """The attributes of the spider and of its own classes, each with what tells whether it has changed."""
+    """Yield the attributes of the spider and of its own classes, each with its state.
+
+    Two states differ when the value has changed.
+    """
     values = dict[str, Any]()
     for kind in reversed(own_bases(type(spider))):
         values |= vars(kind)
     values |= vars(spider)
     for name, value in values.items():
-        if (
-            not name.startswith("__")
-            and not callable(value)
-            and not hasattr(type(value), "__get__")
-        ):
-            yield name, _state(value)
+        is_code = callable(value) or hasattr(type(value), "__get__")
+        if not name.startswith("__") and not is_code:
+            yield name, _state_of(value)
 
 
-def _state(value: Any) -> Any:
-    """What tells whether a value is still the same, though it may be changed in place."""
+def _state_of(value: Any) -> Any:
+    """Return what shows whether a value is still the same, though it may be changed in place."""
     if isinstance(value, _CONTAINERS) and len(value) > _MOST:
         return id(value), len(value)
     try:
         return json.dumps(value, sort_keys=True)
-    except Exception:
-        return id(value), *_inside(value)
+    except Exception:  # noqa: BLE001 - what the project puts into it may do anything
+        return id(value), *_content_of(value)
 
 
-def _inside(value: Any) -> tuple[int | None, str]:
-    """How much something has, and as a text what; of a container only."""
+def _content_of(value: Any) -> tuple[int | None, str]:
+    """Return how many entries a value has, and of a container its text."""
     try:
-        return len(value) if hasattr(value, "__len__") else None, repr(value) if isinstance(
-            value, _CONTAINERS
-        ) else ""
-    except Exception:
+        size = len(value) if hasattr(value, "__len__") else None
+        text = repr(value) if isinstance(value, _CONTAINERS) else ""
+    except Exception:  # noqa: BLE001 - likewise
         return None, ""
+    return size, text

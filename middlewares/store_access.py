@@ -1,7 +1,7 @@
-"""The store as a worker sees it: opened by the address that its job was told, and only if it is this crawl's.
+"""Opens the store of a worker's crawl by the address in its job, and only if it is this crawl's.
 
-The rule it keeps: a worker never makes a store. One that is not there, or that is another one, is out of reach, and why
-is one sentence. Part of the worker half: imports Scrapy and the standard library only.
+A worker never makes a store. One that is not there, or that is another one, is out of reach, and
+why is one sentence. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 import os
@@ -21,16 +21,20 @@ class OutOfReach(Exception):
 
     def __init__(self, why: str, *, lasting: bool = True) -> None:
         super().__init__(why)
-        self.lasting = lasting  #: trying again later cannot help, as it may with a server that is just being started
+        #: trying again later cannot help, as it may with a server that is just being started
+        self.lasting = lasting
 
 
 def reach(job: Assignment) -> Store:
-    """Open the store of a job's crawl; each call gives a connection of its own, which the caller closes.
+    """Open the store of a job's crawl.
 
-    What the node's environment says of it comes before what the job was told. OutOfReach if the store cannot be opened
-    here, or is another one.
+    Each call gives a connection of its own, which the caller closes.
+    What the node's environment says of it comes before what the job says.
+
+    Raises:
+        OutOfReach: the store cannot be opened here, or is another one.
     """
-    where = _address(job)
+    where = _find_address(job)
     if not is_url(where):
         _check_file(Path(where.removeprefix("sqlite://")))
     try:
@@ -47,15 +51,14 @@ def reach(job: Assignment) -> Store:
     return store
 
 
-def _address(job: Assignment) -> str:
-    if plain := os.environ.get(VARIABLE, "").strip() or job.store:
+def _find_address(job: Assignment) -> str:
+    plain = os.environ.get(VARIABLE, "").strip() or job.store
+    if plain:
         return plain
     if not job.store_sealed:
         raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
-    from cryptography.fernet import (
-        Fernet,
-        InvalidToken,
-    )  # only an address with a password pays for it
+    # Only an address with a password pays for this import.
+    from cryptography.fernet import Fernet, InvalidToken
 
     try:
         key = job.crawl_key()
@@ -76,23 +79,27 @@ def _address(job: Assignment) -> str:
 def _check_file(path: Path) -> None:
     if not path.is_absolute():
         raise OutOfReach(
-            f"the store {path} has no absolute path, and only its own machine knows what it is below"
+            f"the store {path} has no absolute path, and only its own machine knows what it is"
+            " below"
         )
     try:
-        there = path.is_file()
+        is_there = path.is_file()
     except OSError as error:
         raise OutOfReach(f"the store {path} cannot be looked at: {error.strerror}") from None
-    if not there:
+    if not is_there:
         raise OutOfReach(
-            f"there is no file {path} where this worker runs: that is another machine, or a container that does not see"
-            " it"
+            f"there is no file {path} where this worker runs: that is another machine, or a"
+            " container that does not see it"
         )
     if not os.access(path, os.R_OK | os.W_OK):
         raise OutOfReach(f"the user that runs Scrapyd there may not write the store {path}")
 
 
 def _check_same(store: Store, job: Assignment, place: str) -> None:
-    """The crawl's folder in the nodes' logs tells it apart from another one of that name."""
+    """Check that the store has this crawl, and not another one of that name.
+
+    The crawl's folder in the nodes' logs shows which one it is.
+    """
     try:
         row = store.crawl(job.crawl)
     except NothingMatched:
@@ -103,5 +110,6 @@ def _check_same(store: Store, job: Assignment, place: str) -> None:
         raise OutOfReach(str(error), lasting=False) from None
     if home_of(row.id, row.created) != job.home:
         raise OutOfReach(
-            f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another one"
+            f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another"
+            " one"
         )

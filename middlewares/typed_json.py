@@ -1,6 +1,7 @@
-"""Python values as JSON and back without loss: what JSON lacks is an object with one key, which begins with `$`.
+"""Turns Python values into JSON and back without loss.
 
-Rule: nothing is called that the JSON names. A class is that of an item, and its objects are made without its code.
+What JSON lacks is an object with one key, which begins with `$`. Nothing is called that the JSON
+names: a class is that of an item, and its objects are made without its code.
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
@@ -22,7 +23,7 @@ from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter,
 from scrapy import Item
 
 #: types that JSON has
-_PLAIN = frozenset({type(None), str, bool, int, float})
+_JSON_TYPES = frozenset({type(None), str, bool, int, float})
 #: the kinds of item classes whose objects are no more than their fields
 _ADAPTERS = (ScrapyItemAdapter, DataclassAdapter, AttrsAdapter, PydanticAdapter)
 #: where an object of pydantic keeps what is no field
@@ -47,14 +48,21 @@ def pack(value: Any) -> Any:
         RecursionError: it contains itself.
     """
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _JSON_TYPES:
         return value
     # Of containers only the plain ones: a namedtuple would come back without its names.
     if kind is list:
         return [pack(entry) for entry in value]
     if kind is dict and all(type(name) is str for name in value):
         packed = {name: pack(entry) for name, entry in value.items()}
-        return {"$dict": packed} if any(name.startswith("$") for name in packed) else packed
+        if any(name.startswith("$") for name in packed):
+            return {"$dict": packed}
+        return packed
+    return _pack_other(value, kind)
+
+
+def _pack_other(value: Any, kind: type) -> Any:
+    """Pack a value that is none of JSON."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return str(value)  # such as what lxml finds
     if kind in _FORMS:
@@ -70,7 +78,8 @@ def unpack(form: Any, package: str = "") -> Any:
 
     Args:
         form: what `pack` returned.
-        package: the project's top-level package; modules below it may be imported for their item classes.
+        package: the project's top-level package; modules below it may be imported for their item
+            classes.
 
     Raises:
         UnknownClass: the class of an item is not here.
@@ -99,7 +108,7 @@ def find_item_class(module: str, name: str, package: str) -> type:
         UnknownClass: there is no such module or class, or it is not the class of an item.
     """
     try:
-        found = reduce(getattr, name.split("."), _module(module, package))
+        found = reduce(getattr, name.split("."), _import_module(module, package))
     except (ImportError, AttributeError) as error:
         raise UnknownClass(f"there is no class {module}.{name} here ({error})") from error
     if not isinstance(found, type) or not ItemAdapter.is_item_class(found):
@@ -107,7 +116,7 @@ def find_item_class(module: str, name: str, package: str) -> type:
     return found
 
 
-def _module(name: str, package: str) -> Any:
+def _import_module(name: str, package: str) -> Any:
     if name not in sys.modules and package and name.partition(".")[0] == package:
         importlib.import_module(name)
     if name not in sys.modules:
@@ -119,32 +128,34 @@ def _module(name: str, package: str) -> Any:
 
 
 def item_form(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON form of an item with these packed fields; of a dict if its class cannot be made elsewhere."""
-    return (
-        {"$dict": fields}
-        if _why_not(kind)
-        else {ITEM: [kind.__module__, kind.__qualname__, fields]}
-    )
+    """Return the JSON form of an item with these packed fields.
+
+    It is that of a dict if its class cannot be made elsewhere.
+    """
+    if _find_obstacle(kind):
+        return {"$dict": fields}
+    return {ITEM: [kind.__module__, kind.__qualname__, fields]}
 
 
 def _pack_item(item: Any) -> list[Any]:
     kind: type = type(item)
-    if why := _why_not(kind):
-        raise NoJsonForm(why)
+    obstacle = _find_obstacle(kind)
+    if obstacle:
+        raise NoJsonForm(obstacle)
     fields = dict(ItemAdapter(item))
-    if _has_more(item, fields):
+    if _has_other_attributes(item, fields):
         raise NoJsonForm(f"{kind.__name__} with attributes that are no fields")
-    return [
-        kind.__module__,
-        kind.__qualname__,
-        {name: pack(value) for name, value in fields.items()},
-    ]
+    packed = {name: pack(value) for name, value in fields.items()}
+    return [kind.__module__, kind.__qualname__, packed]
 
 
 @cache
-def _why_not(kind: type) -> str:
-    """Why another process could not make an object of this class, or would not find it; empty if it can."""
-    if not any(adapter.is_item_class(kind) for adapter in _ADAPTERS):
+def _find_obstacle(kind: type) -> str:
+    """Say why another process could not make an object of this class, or would not find it.
+
+    The text is empty if it can.
+    """
+    if not _is_plain_item_class(kind):
         return kind.__name__
     try:
         is_found = find_item_class(kind.__module__, kind.__qualname__, "") is kind
@@ -155,23 +166,29 @@ def _why_not(kind: type) -> str:
     return ""
 
 
-def _has_more(item: Any, fields: dict[str, Any]) -> bool:
-    """Whether an object has attributes that are not among its fields."""
+def _is_plain_item_class(kind: type) -> bool:
+    return any(adapter.is_item_class(kind) for adapter in _ADAPTERS)
+
+
+def _has_other_attributes(item: Any, fields: dict[str, Any]) -> bool:
+    """Tell whether an object has attributes that are not among its fields."""
     if isinstance(item, Item):
         return False
-    if any(getattr(item, name, None) for name in _PYDANTICS_OWN):
-        return True
+    for name in _PYDANTICS_OWN:
+        if getattr(item, name, None):
+            return True
     return any(name not in fields for name in getattr(item, "__dict__", ()))
 
 
 def _unpack_item(form: Any, package: str) -> Any:
     module, name, packed = form
     kind = find_item_class(module, name, package)
-    fields = {name: unpack(value, package) for name, value in packed.items()}
+    fields = _unpack_dict(packed, package)
     if issubclass(kind, Item):
         return _fill_item(kind, fields)
     if PydanticAdapter.is_item_class(kind):
-        construct = getattr(kind, "model_construct", None) or kind.construct  # type: ignore[attr-defined]
+        model: Any = kind
+        construct = getattr(model, "model_construct", None) or model.construct
         return construct(**fields)
     # As `copy` makes it: without __init__, which may have other parameters than the fields.
     made = kind.__new__(kind)
@@ -216,8 +233,12 @@ def _pack_time(value: time) -> str:
     return value.isoformat()
 
 
-def _pack_all(values: Any) -> list[Any]:
+def _pack_entries(values: Any) -> list[Any]:
     return [pack(entry) for entry in values]
+
+
+def _unpack_entries(form: Any, package: str) -> list[Any]:
+    return [unpack(entry, package) for entry in form]
 
 
 def _pack_pairs(values: dict[Any, Any]) -> list[Any]:
@@ -232,7 +253,8 @@ def _pack_defaults(values: defaultdict[Any, Any]) -> list[Any]:
     factory = values.default_factory
     if factory is not None and factory not in _FACTORIES.values():
         raise NoJsonForm("defaultdict with a function of the project")
-    return [None if factory is None else factory.__name__, _pack_pairs(values)]
+    name = None if factory is None else factory.__name__
+    return [name, _pack_pairs(values)]
 
 
 def _unpack_defaults(form: Any, package: str) -> defaultdict[Any, Any]:
@@ -247,14 +269,20 @@ def _unpack_dict(form: Any, package: str) -> dict[str, Any]:
 
 #: what makes the values of a defaultdict, by name
 _FACTORIES: dict[str, type] = {
-    kind.__name__: kind for kind in (list, dict, set, int, float, str, bool)
+    "list": list,
+    "dict": dict,
+    "set": set,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
 }
 #: type -> tag, and what makes the JSON below it
 _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("$bytes", lambda value: base64.b64encode(value).decode()),
-    tuple: ("$tuple", _pack_all),
-    set: ("$set", _pack_all),
-    frozenset: ("$frozenset", _pack_all),
+    tuple: ("$tuple", _pack_entries),
+    set: ("$set", _pack_entries),
+    frozenset: ("$frozenset", _pack_entries),
     dict: ("$pairs", _pack_pairs),  # one with keys that are no text
     defaultdict: ("$defaults", _pack_defaults),
     OrderedDict: ("$ordered", _pack_pairs),
@@ -268,9 +296,9 @@ _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
 #: tag -> what makes the value of what is below it, given the project's package too
 _VALUES: dict[str, Callable[[Any, str], Any]] = {
     "$bytes": lambda form, _: base64.b64decode(form, validate=True),
-    "$tuple": lambda form, package: tuple(unpack(entry, package) for entry in form),
-    "$set": lambda form, package: {unpack(entry, package) for entry in form},
-    "$frozenset": lambda form, package: frozenset(unpack(entry, package) for entry in form),
+    "$tuple": lambda form, package: tuple(_unpack_entries(form, package)),
+    "$set": lambda form, package: set(_unpack_entries(form, package)),
+    "$frozenset": lambda form, package: frozenset(_unpack_entries(form, package)),
     "$pairs": _unpack_pairs,
     "$defaults": _unpack_defaults,
     "$ordered": lambda form, package: OrderedDict(_unpack_pairs(form, package)),

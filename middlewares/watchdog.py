@@ -1,7 +1,8 @@
-"""Ends a job that takes too long, or that brings no page and no item any more: in order, else by signals.
+"""Ends a job that takes too long, or that brings no page and no item any more.
 
-The event loop ends a job in order; a thread sends the signals, also when the loop stands still; and a timer of the
-system ends a process whose code keeps the interpreter to itself, so that no thread of it runs.
+It ends in order, else by signals. The event loop ends a job in order; a thread sends the signals,
+also when the loop stands still; and a timer of the system ends a process whose code keeps the
+interpreter to itself, so that no thread of it runs.
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
@@ -31,47 +32,61 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at the clock
 TICK = 0.5
-#: seconds without progress that a job gets until it closes its spider; with progress; after a signal
-GRACE, LONG_GRACE, AFTER = 60.0, 600.0, 10.0
-#: Scrapy ends in order after the first one and at once after the second; a callback that never returns needs the third
+#: seconds without progress that a job gets until it closes its spider
+GRACE = 60.0
+#: the same with progress
+LONG_GRACE = 600.0
+#: seconds that it gets after a signal
+AFTER = 10.0
+#: Scrapy ends in order after the first one and at once after the second; a callback that never
+#: returns needs the third
 SIGNALS = (signal.SIGINT, signal.SIGINT, getattr(signal, "SIGKILL", signal.SIGTERM))
 #: seconds that the system's timer can be set to, at most
 LONGEST = 1e6
 
 
 def put_in(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> None:
-    """Watch this process if it is a job on a node, and its settings limit its time; `has_work`: see `Watchdog`."""
+    """Watch this process if it is a job on a node, and its settings limit its time.
+
+    `has_work` is as in `Watchdog`.
+    """
     if not is_job():
         return
     read = SettingReader(crawler.settings).value
-    longest, stall = read("DISTRIBUTED_JOB_TIMEOUT"), read("DISTRIBUTED_STALL_TIMEOUT")
+    longest = read("DISTRIBUTED_JOB_TIMEOUT")
+    stall = read("DISTRIBUTED_STALL_TIMEOUT")
     if longest or stall:
-        Watchdog(
+        watchdog = Watchdog(
             crawler, longest=longest or math.inf, stall=stall or math.inf, has_work=has_work
-        ).start()
+        )
+        watchdog.start()
 
 
 class Watchdog:
     """Watches one job, from the making of its components until its spider has closed.
 
-    `longest`: seconds for the whole job; `stall`: seconds without a page and an item while `has_work` says that the job
-    has any, and that does not wait for its turn. The seconds are those in which this process ran: one that is stopped,
-    or whose machine sleeps, is not over its time when it goes on; nor is one whose crawl rests.
+    `longest` has the seconds for the whole job; `stall` those without a page and an item while
+    `has_work` says that the job has any, and that does not wait for its turn. The seconds are those
+    in which this process ran: one that is stopped, or whose machine sleeps, is not over its time
+    when it goes on; nor is one whose crawl rests.
     """
 
     def __init__(
         self, crawler: Crawler, *, longest: float, stall: float, has_work: Callable[[], bool]
     ) -> None:
-        self._crawler, self._has_work = crawler, has_work
-        self._longest, self._stall = longest, max(stall, 2 * TICK)
-        self._now = 0.0
+        self._crawler = crawler
+        self._has_work = has_work
+        self._longest = longest
+        self._stall = max(stall, 2 * TICK)
+        self._now = 0.0  #: seconds that this process has run
         self._moved = math.inf  #: the last progress; until the spider has opened, nothing stalls
         self._over: FinishReason | None = None  #: why it is to end
-        self._told = False
-        self._turns: Any = None
-        self._closed = threading.Event()
+        self._asked_to_close = False  #: whether the spider was closed in order
+        self._turns: Any = None  #: the loop that calls `_turn` while the spider is open
+        self._closed = threading.Event()  #: set when the spider has closed
 
     def start(self) -> None:
+        """Watch from now on."""
         connect = self._crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
@@ -96,30 +111,29 @@ class Watchdog:
         self._moved = self._now
 
     def _turn(self) -> None:
-        slot = self._crawler.engine._slot
-        if self._over is not None and not self._told and slot is not None:
-            self._told = True
+        # Before Scrapy 2.19 nothing else tells whether there is a spider to close.
+        slot = self._crawler.engine._slot  # noqa: SLF001
+        if self._over is not None and not self._asked_to_close and slot is not None:
+            self._asked_to_close = True
             close_spider(self._crawler, self._over.value)
-        if (
-            is_held_up(self._crawler)
-            or PauseGate.closed(self._crawler)
-            or not (self._told or self._has_work())
-        ):
+        if self._is_waiting():
             self._move()
+
+    def _is_waiting(self) -> bool:
+        """Tell whether no progress is to be expected now."""
+        if is_held_up(self._crawler) or PauseGate.closed(self._crawler):
+            return True
+        return not (self._asked_to_close or self._has_work())
 
     # the thread's side
 
     def _watch(self) -> None:
-        before = reason = None
-        while (
-            before is None or reason is None
-        ):  # at the first tick, what has waited meanwhile may not be handled yet
-            if self._tick():
-                return
-            before, reason = reason, self._reason()
+        reason = self._wait_for_reason()
+        if reason is None:
+            return
         self._over = reason
         words = f"timeout: this job has run for more than {self._longest:g} s"
-        if self._over is FinishReason.STALLED:
+        if reason is FinishReason.STALLED:
             words = f"stalled: no page and no item for more than {self._stall:g} s"
         logger.warning("%s; it is told to end", words)
         since = self._now
@@ -130,22 +144,41 @@ class Watchdog:
             logging.disable(logging.NOTSET)
             logger.error("%s; it has not ended, and gets %s", words, sign.name)
             if number:
-                logging.disable()  # a forced end leaves many errors, and none says more than this last one
+                # A forced end leaves many errors, and none says more than this last one.
+                logging.disable()
             os.kill(os.getpid(), sign)
             since = self._now
 
+    def _wait_for_reason(self) -> FinishReason | None:
+        """Wait until the job has to end, and return why; None if the spider has closed before."""
+        before = None
+        reason = None
+        # A reason has to hold twice: at the first tick, what has waited meanwhile may not be
+        # handled yet.
+        while before is None or reason is None:
+            if self._tick():
+                return None
+            before = reason
+            reason = self._reason()
+        return reason
+
     def _end_of_grace(self, since: float) -> float:
-        """When the orderly end has to be through that was asked for then."""
+        """Return when the orderly end has to be through that was asked for at `since`."""
         moved = since if math.isinf(self._moved) else max(since, self._moved)
         return min(moved + GRACE, since + LONG_GRACE)
 
     def _reason(self) -> FinishReason | None:
         if self._now > self._longest:
             return FinishReason.TIMEOUT
-        return FinishReason.STALLED if self._now - self._moved > self._stall else None
+        if self._now - self._moved > self._stall:
+            return FinishReason.STALLED
+        return None
 
     def _tick(self) -> bool:
-        """Let the clock go on, as far as this process runs; whether the spider has closed meanwhile."""
+        """Let the clock go on, as far as this process runs.
+
+        True if the spider has closed meanwhile.
+        """
         self._set_timer()
         began = time.monotonic()
         closed = self._closed.wait(TICK)
@@ -161,16 +194,20 @@ class Watchdog:
 
     def _guard(self) -> None:
         """Let the log say where this process was when the timer ends it."""
-        if hasattr(signal, "SIGVTALRM"):
-            log = self._crawler.settings.get("LOG_FILE")
-            # open until the process ends
-            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)
+        if not hasattr(signal, "SIGVTALRM"):
+            return
+        file: Any = 2  # standard error
+        path = self._crawler.settings.get("LOG_FILE")
+        if path:
+            file = open(path, "ab")  # noqa: SIM115, PTH123 - until the process ends
+        faulthandler.register(signal.SIGVTALRM, file, chain=True)
 
 
 def _end_after(seconds: float) -> None:
-    """End this process when it has computed for so long and no other call has come; 0: do not.
+    """End this process when it has computed for so many seconds and no other call has come.
 
-    No thread is needed for that, but the system's clock of what this process has used: it stands still with it.
+    0 lets it run. No thread is needed for that, but the system's clock of what this process has
+    used: it stands still with it.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_VIRTUAL, min(seconds, LONGEST))

@@ -1,1 +1,1 @@
-"""The throttle in a process; it travels in the egg, so it imports Scrapy and the standard library only."""
+"""Throttles one process; travels in the egg, so imports Scrapy and the standard library only."""

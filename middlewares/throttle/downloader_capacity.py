@@ -1,4 +1,4 @@
-"""The downloader's capacity for permits: its free slots and delays, permits in flight, and the rate of departures."""
+"""Tells how many permits the downloader can use, and keeps those of requests on their way to it."""
 
 import asyncio
 import itertools
@@ -17,21 +17,26 @@ from scrapyd_dist.throttle.permits import Permit
 from ..codec import AGAIN
 from ..engine_compat import is_closing
 
-#: seconds after its moment for which a permit is good: later, it would come close to those of other requests
+#: seconds after its moment for which a permit is good: later, it would come close to those of other
+#: requests
 STALE = 0.25
 #: seconds over which departures are counted for their rate
 SPAN = 1.0
-#: seconds for which permits are requested ahead of free slots, beside the time that the store takes to answer: less
-#: than a permit is good for
+#: seconds for which permits are requested ahead of free slots, beside the time that the store
+#: takes to answer: less than a permit is good for
 LEAD = 0.1
 #: seconds of the store's answer that are allowed for, at most
 LONGEST_ANSWER = 1.0
-#: permits in one call where the engine has enough to do: a call for many costs as much as one for one
+#: permits in one call where the engine has enough to do: a call for many costs as much as one for
+#: one
 TOGETHER = 10
-#: open permits at most until the rate is known: a free engine takes all at once, but on the way there time passes
+#: open permits at most until the rate is known: a free engine takes all at once, but on the way
+#: there time passes
 FEW = 16
-#: the number of a pass that needs no permit, and of one whose budget of pages is used up
-FREE, OVER = 0, -1
+#: the number of a pass that needs no permit
+FREE = 0
+#: the number of a pass whose budget of pages is used up
+OVER = -1
 #: seconds for which a lost permit's number is remembered
 REMEMBERED = 600.0
 #: free slots where the project sets no limit
@@ -43,25 +48,26 @@ _clock = getattr(scrapys, "monotonic", time.time)
 
 
 def sent_back(request: Request) -> Request:
-    """The request as it goes into the queue again, past the duplicate filter."""
+    """Return the request as it goes into the queue again, past the duplicate filter."""
     return request.replace(meta={**request.meta, AGAIN: request.dont_filter}, dont_filter=True)
 
 
 class TimedPermit(NamedTuple):
-    """A permit, and its moment by our clock."""
+    """Holds a permit, and its moment by our clock."""
 
     due: float
     permit: Permit
 
     def fresh(self, now: float) -> bool:
+        """Tell whether it has not expired yet."""
         return now - self.due <= STALE
 
 
 class InFlightPermit(NamedTuple):
-    """What a request leaves the queue with, in its meta."""
+    """Is what a request leaves the queue with, in its meta."""
 
     at: float  #: the moment of its permit, by the store's clock
-    number: int = FREE
+    number: int = FREE  #: of its permit in this process
 
 
 class _InFlight(NamedTuple):
@@ -71,19 +77,23 @@ class _InFlight(NamedTuple):
 
 
 class DownloaderCapacity:
-    """How many permits one process can use, and those of requests that are on their way to the downloader."""
+    """Says how many permits one process can use, and keeps those of requests on their way."""
 
     def __init__(self, crawler: Crawler, clock: Callable[[], float]) -> None:
-        self._crawler, self._clock = crawler, clock
-        self._in_flight: dict[int, _InFlight] = {}
-        self._lost: dict[
-            int, float
-        ] = {}  #: numbers of permits that were given up or lent, and when
+        self._crawler = crawler
+        self._clock = clock
+        self._in_flight: dict[int, _InFlight] = {}  #: by number
+        #: numbers of permits that were given up or lent, and when
+        self._lost: dict[int, float] = {}
         self._numbers = itertools.count(1)
         self._coming: Counter[str] = Counter()  #: slot -> requests on their way to it
         self._placed: Counter[str] = Counter()  #: those of them that came by no queue
+        #: slot -> when its last request left, by the downloader's clock, and the delay drawn then
         self._delays: dict[str, tuple[float, float]] = {}
-        self._since, self._left, self._rate, self._lead = clock(), 0, 0.0, LEAD
+        self._since = clock()  #: since when departures are counted
+        self._departures = 0
+        self._rate = 0.0  #: departures per second
+        self._lead = LEAD  #: seconds for which permits are requested ahead
 
     @property
     def _downloader(self) -> Any:
@@ -91,79 +101,94 @@ class DownloaderCapacity:
 
     @property
     def ending(self) -> bool:
-        """Whether the crawl waits for nothing but what is under way."""
+        """Tell whether the crawl waits for nothing but what is under way."""
         return is_closing(self._crawler)
 
     # permits to request
 
     def departed(self) -> None:
+        """Count a request that has left its queue."""
         self._measure_rate()
-        self._left += 1
+        self._departures += 1
 
     def took(self, seconds: float) -> None:
+        """Allow for the time that the store took to answer."""
         self._lead = LEAD + min(seconds, LONGEST_ANSWER)
 
     def quota(self, open_now: int) -> int:
-        """How many permits to request beside the open ones; 0 also where it is better to wait for a few more."""
+        """Return how many permits to request beside the open ones.
+
+        It is 0 also where it is better to wait for a few more.
+        """
         self._measure_rate()
         total: int = self._downloader.total_concurrency
-        room = max(0, total - len(self._downloader.active) if total else UNLIMITED)
+        room = UNLIMITED
+        if total:
+            room = max(0, total - len(self._downloader.active))
         ahead = int(self._rate * self._lead)
         free = min(room + ahead, max(FEW, ahead)) - open_now
-        return free if open_now < room or free >= min(TOGETHER, max(1, ahead // 2)) else 0
+        if open_now < room or free >= min(TOGETHER, max(1, ahead // 2)):
+            return free
+        return 0
 
     def _measure_rate(self) -> None:
         now = self._clock()
         if now - self._since >= SPAN:
-            self._rate, self._left, self._since = self._left / (now - self._since), 0, now
+            self._rate = self._departures / (now - self._since)
+            self._departures = 0
+            self._since = now
 
     # slots
 
     def active(self, slot: str) -> int:
-        """The requests of a slot that are under way, or about to be."""
-        there = self._downloader.slots.get(slot)
-        return self._coming[slot] + (len(there.active) if there else 0)
+        """Return how many requests of a slot are under way, or about to be."""
+        scrapy_slot = self._downloader.slots.get(slot)
+        active = len(scrapy_slot.active) if scrapy_slot else 0
+        return self._coming[slot] + active
 
     def free(self, slot: str) -> int:
-        """How many requests of a slot could leave at once."""
+        """Return how many requests of a slot could leave at once."""
         return self._free_beside(slot, self._coming[slot])
 
     def _free_beside(self, slot: str, coming: int) -> int:
-        there = self._downloader.slots.get(slot)
-        if there is None:
-            return self._of_new(slot) - coming
-        if there.queue or self.delay(slot) > 0:
+        """Return how many could leave if so many others are `coming`."""
+        scrapy_slot = self._downloader.slots.get(slot)
+        if scrapy_slot is None:
+            return self._capacity_of_new(slot) - coming
+        if scrapy_slot.queue or self.delay(slot) > 0:
             return 0
-        room: int = there.concurrency - len(there.active) - coming
-        return min(room, 1 - coming) if there.delay else room
+        room: int = scrapy_slot.concurrency - len(scrapy_slot.active) - coming
+        if scrapy_slot.delay:
+            return min(room, 1 - coming)
+        return room
 
-    def _of_new(self, slot: str) -> int:
-        """The capacity of a slot that the downloader has not made yet."""
-        downloader, spider = self._downloader, self._crawler.spider
+    def _capacity_of_new(self, slot: str) -> int:
+        """Return the capacity of a slot that the downloader has not made yet."""
+        downloader = self._downloader
         own = downloader.per_slot_settings.get(slot, {})
-        usual = getattr(downloader, "_delay", None)
-        if usual is None:  # Scrapy before 2.15
-            usual = getattr(
-                spider, "download_delay", self._crawler.settings.getfloat("DOWNLOAD_DELAY")
-            )
-        return (
-            1
-            if own.get("delay", usual)
-            else int(own.get("concurrency", downloader.domain_concurrency))
-        )
+        usual_delay = getattr(downloader, "_delay", None)
+        if usual_delay is None:  # Scrapy before 2.15
+            by_settings = self._crawler.settings.getfloat("DOWNLOAD_DELAY")
+            usual_delay = getattr(self._crawler.spider, "download_delay", by_settings)
+        if own.get("delay", usual_delay):
+            return 1
+        return int(own.get("concurrency", downloader.domain_concurrency))
 
     def delay(self, slot: str) -> float:
-        """Seconds until DOWNLOAD_DELAY, or AutoThrottle, lets the next request of a slot go."""
-        there = self._downloader.slots.get(slot)
-        if there is None or not there.delay:
+        """Return the seconds until DOWNLOAD_DELAY, or AutoThrottle, lets a slot's next request go.
+
+        It is 0 where there is no delay.
+        """
+        scrapy_slot = self._downloader.slots.get(slot)
+        if scrapy_slot is None or not scrapy_slot.delay:
             return 0.0
-        left: float = there.lastseen
-        if self._delays.get(slot, (None,))[0] != left:
-            self._delays[slot] = (left, there.download_delay())  # drawn once, as it is random
-        return max(0.0, left + self._delays[slot][1] - _clock())
+        last: float = scrapy_slot.lastseen
+        if self._delays.get(slot, (None,))[0] != last:
+            self._delays[slot] = (last, scrapy_slot.download_delay())  # drawn once, as it is random
+        return max(0.0, last + self._delays[slot][1] - _clock())
 
     async def place(self, slot: str) -> None:
-        """Wait until a request that came by no queue could leave at once, and keep its place for it.
+        """Wait until a request that came by no queue could leave at once, and keep it a place.
 
         It goes before those that came by one: they may be waiting for it, as for their robots.txt.
 
@@ -178,7 +203,7 @@ class DownloaderCapacity:
         self._comes(slot)
 
     def unplace(self, slot: str) -> None:
-        """It has come there, or will not come."""
+        """Give up a place that was kept: its request has come there, or will not come."""
         self._placed[slot] -= 1
         if not self._placed[slot]:
             del self._placed[slot]
@@ -186,17 +211,17 @@ class DownloaderCapacity:
         self.forget(slot)
 
     def _comes(self, slot: str) -> None:
-        """A request is on its way to this slot, which had room for it.
+        """Count a request on its way to this slot, which had room for it.
 
         Its delay is over: the downloader, which would draw another one, is not to wait again.
         """
         self._coming[slot] += 1
-        there = self._downloader.slots.get(slot)
-        if there is not None and there.delay:
-            there.lastseen = 0.0
+        scrapy_slot = self._downloader.slots.get(slot)
+        if scrapy_slot is not None and scrapy_slot.delay:
+            scrapy_slot.lastseen = 0.0
 
     def forget(self, slot: str) -> None:
-        """Nothing waits for this slot any more."""
+        """Forget a slot for which nothing waits any more."""
         if not self._coming[slot]:
             del self._coming[slot]
             self._delays.pop(slot, None)
@@ -204,28 +229,37 @@ class DownloaderCapacity:
     # permits in flight
 
     def send(self, held: TimedPermit, slot: str, wanted: Collection[str]) -> InFlightPermit:
-        """A request of this slot leaves its queue with this permit; `wanted`: the slots that others in it wait for."""
+        """Note that a request of this slot leaves its queue with this permit.
+
+        `wanted` has the slots that others in the queue wait for.
+        """
         number = next(self._numbers)
         self._in_flight[number] = _InFlight(held, slot, wanted)
         self._comes(slot)
         return InFlightPermit(held.permit.at, number)
 
     def take(self, number: int) -> TimedPermit | None:
-        """The permit of this number; None when it was used, lent or given up, or was never here."""
-        out = self._in_flight.pop(number, None)
-        if out is None:
+        """Take out the permit of this number.
+
+        None when it was used, lent or given up, or was never here.
+        """
+        flight = self._in_flight.pop(number, None)
+        if flight is None:
             return None
-        self._coming[out.slot] -= 1
-        if out.slot not in out.wanted:
-            self.forget(out.slot)
-        return out.held
+        self._coming[flight.slot] -= 1
+        if flight.slot not in flight.wanted:
+            self.forget(flight.slot)
+        return flight.held
 
     def was_lost(self, number: int) -> bool:
-        """Whether this permit was lent to another request, or expired; true once."""
+        """Tell whether this permit was lent to another request, or expired; true once."""
         return self._lost.pop(number, None) is not None
 
     def lend(self, key: str) -> TimedPermit | None:
-        """A permit of this key, good now, that counts no page; its own request has to get another one."""
+        """Take out a permit of this key, good now, that counts no page.
+
+        Its own request has to get another one. None if there is no such permit.
+        """
         now = self._clock()
         for number, (held, _, _) in self._in_flight.items():
             if held.permit.key == key and not held.permit.page_of and held.fresh(now):
@@ -234,15 +268,24 @@ class DownloaderCapacity:
         return None
 
     def sweep(self) -> list[TimedPermit]:
-        """The permits that have expired; numbers that were lost long ago are forgotten."""
+        """Take out the permits that have expired, and forget numbers that were lost long ago."""
         now = self._clock()
-        old = [number for number, out in self._in_flight.items() if not out.held.fresh(now)]
-        self._lost = {
-            number: since for number, since in self._lost.items() if now - since < REMEMBERED
-        }
-        self._lost.update(dict.fromkeys(old, now))
-        return [held for number in old if (held := self.take(number))]
+        expired = []
+        for number, flight in self._in_flight.items():
+            if not flight.held.fresh(now):
+                expired.append(number)
+        self._lost = {n: since for n, since in self._lost.items() if now - since < REMEMBERED}
+        self._lost.update(dict.fromkeys(expired, now))
+        return self._take_all(expired)
 
     def close(self) -> list[TimedPermit]:
-        """All permits that were not used."""
-        return [held for number in list(self._in_flight) if (held := self.take(number))]
+        """Take out all permits that were not used."""
+        return self._take_all(list(self._in_flight))
+
+    def _take_all(self, numbers: list[int]) -> list[TimedPermit]:
+        taken = []
+        for number in numbers:
+            held = self.take(number)
+            if held is not None:
+                taken.append(held)
+        return taken

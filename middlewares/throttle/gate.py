@@ -1,4 +1,4 @@
-"""The gate of one Scrapy process: it requests permits from the store, and lets requests leave with them.
+"""Requests the permits of one Scrapy process from the store, and lets requests leave with them.
 
 Each waiting request asks once and is woken; nothing leaves without its permit.
 """
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, signals
@@ -36,6 +36,7 @@ from .downloader_capacity import (
 from .throttle_client import (
     ClockOffset,
     PermitQueue,
+    PermitStore,
     ThrottleClient,
     find_beside,
     open_for,
@@ -52,16 +53,19 @@ NOWHERE = ("data:", "file:")
 LOOK = 1.0
 #: permit requests in one call to the store, at most
 ASKS_AT_ONCE = 500
-#: seconds that the end of a crawl waits for the store, and its beginning for the rules and the address of this machine
+#: seconds that the end of a crawl waits for the store, and its beginning for the rules and the
+#: address of this machine
 PATIENCE = 3.0
 #: seconds until a store that is out of reach is looked for again, at most
 LONGEST_SEARCH = 30.0
 
 
 class Gate:
-    """Which requests of this process may leave now; `awake`: some may have to wait: it is on, or there was a rule.
+    """Decides which requests of this process may leave now.
 
-    `problem`: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
+    `awake` says that some may have to wait: the throttle is on, or there was a rule. `problem` says
+    why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is
+    heeded.
     """
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()
@@ -72,42 +76,50 @@ class Gate:
         options: ThrottleOptions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.options, self.problem, self.awake = options, "", options.on
-        self._ruled: frozenset[str] = frozenset()
+        self.options = options
+        self.problem = ""
+        self.awake = options.on
+        self._ruled: frozenset[str] = frozenset()  #: domains that have rules; maybe `ALL`
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
         self.sleeping: WeakSet[PermitQueue] = WeakSet()  #: to be woken by the first rule
-        self._before: WeakSet[Request] = (
-            WeakSet()
-        )  #: those that were under way when the first rule came
-        self._crawler, self._clock = crawler, clock
-        self._egress, self.budget = Egress(options, crawler), PageBudget(options, crawler)
+        #: those that were under way when the first rule came
+        self._before: WeakSet[Request] = WeakSet()
+        self._crawler = crawler
+        self._clock = clock
+        self._egress = Egress(options, crawler)
+        self.budget = PageBudget(options, crawler)
         self.capacity = DownloaderCapacity(crawler, clock)
         self.queues = DomainQueues(self, self.capacity, clock)
         self._offset = ClockOffset()
         self._client: ThrottleClient | None = None  #: None until a store is found
-        self._looks: asyncio.Future[None] | None = None
+        self._looks: asyncio.Future[None] | None = None  #: runs while the spider is open
 
     @classmethod
     def of(cls, crawler: Crawler) -> Gate:
-        """The gate of this crawler, one for all that need it."""
+        """Return the gate of this crawler, one for all that need it."""
         gate = cls._all.get(crawler)
         if gate is None:
-            options = options_of(crawler.settings)
-            gate = cls._all[crawler] = cls(crawler, options)
-            if options.on:
-                store, gate.problem = open_for(crawler)
-                if store is not None:
-                    gate.open(store)
-            elif options.heeds:
-                gate.problem = settings_problem(crawler.settings)
-                if gate.problem:
-                    crawler.signals.connect(gate._warn_of_rules, signals.spider_opened)
-            if options.may_hold and not gate.problem:
-                crawler.signals.connect(gate._opened, signals.spider_opened)
-                crawler.signals.connect(gate._closed, signals.spider_closed)
+            gate = cls._all[crawler] = cls(crawler, options_of(crawler.settings))
+            gate._begin()
         return gate
 
     # its life
+
+    def _begin(self) -> None:
+        """Open the store where the throttle is on, and follow the crawl where requests may wait."""
+        crawler = self._crawler
+        options = self.options
+        if options.on:
+            store, self.problem = open_for(crawler)
+            if store is not None:
+                self.open(store)
+        elif options.heeds:
+            self.problem = settings_problem(crawler.settings)
+            if self.problem:
+                crawler.signals.connect(self._warn_of_rules, signals.spider_opened)
+        if options.may_hold and not self.problem:
+            crawler.signals.connect(self._opened, signals.spider_opened)
+            crawler.signals.connect(self._closed, signals.spider_closed)
 
     def open(self, store: Store) -> None:
         """Ask this store from now on."""
@@ -119,18 +131,16 @@ class Gate:
         ).start()
 
     async def _opened(self) -> None:
-        if (
-            self.options.per_ip
-        ):  # what is asked for an address that is not known yet has to be asked again
-            await asyncio.get_running_loop().run_in_executor(
-                None, self._egress.settled.wait, PATIENCE
-            )
-        self._looks = asyncio.ensure_future(self._look())
+        if self.options.per_ip:
+            # What is asked for an address that is not known yet has to be asked again.
+            wait = self._egress.settled.wait
+            await asyncio.get_running_loop().run_in_executor(None, wait, PATIENCE)
+        self._looks = asyncio.ensure_future(self._keep_looking())
         if self.options.heeds:  # what leaves before the rules are known would leave without them
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._known.wait(), PATIENCE)
 
-    async def _look(self) -> None:
+    async def _keep_looking(self) -> None:
         if self._client is None:
             await self._search()
         while self._client is not None:
@@ -138,13 +148,17 @@ class Gate:
                 self.queues.sweep(ending=self.capacity.ending)
                 self.give_back(self.capacity.sweep())
                 self._client.look()
-            except Exception:  # a fault of ours; look on, as the end of the crawl waits for guests that are sent away
+            except Exception:
+                # A fault of ours. Go on: the end of the crawl waits for guests that are sent away.
                 logger.exception("The throttle itself has failed")
                 self.failed()
             await asyncio.sleep(LOOK)
 
     async def _search(self) -> None:
-        """Find the store, unless there will be none. One that is made later, or is away, is looked for again."""
+        """Find the store, unless there will be none.
+
+        One that is made later, or is away, is looked for again.
+        """
         pause = LOOK
         while True:
             found = await find_beside(self._crawler)
@@ -153,15 +167,17 @@ class Gate:
                 return
             self._known.set()
             if found.why:
-                level = logging.INFO if pause == LOOK else logging.DEBUG
-                until = "" if found.lasting else " as long as the store is out of reach"
-                logger.log(
-                    level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why
-                )
+                is_first = pause == LOOK
+                self._log_unheeded(found, logging.INFO if is_first else logging.DEBUG)
                 if found.lasting:
                     return
                 pause = min(2 * pause, LONGEST_SEARCH)
             await asyncio.sleep(pause)
+
+    @staticmethod
+    def _log_unheeded(found: PermitStore, level: int) -> None:
+        until = "" if found.lasting else " as long as the store is out of reach"
+        logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
 
     async def _closed(self) -> None:
         if self._looks is not None:
@@ -173,12 +189,13 @@ class Gate:
     # the first rule
 
     def is_ruled(self, domain: str) -> bool:
-        """Whether the store is to be asked for this domain."""
+        """Tell whether the store is to be asked for this domain."""
         return bool(domain) and (self.options.on or domain in self._ruled or ALL in self._ruled)
 
     def ruled(self, domains: frozenset[str]) -> None:
-        """These domains have rules, and no others; `ALL` is one of them."""
-        changed, self._ruled = self._ruled ^ domains, domains
+        """Take note that these domains have rules, and no others; `ALL` may be one of them."""
+        changed = self._ruled ^ domains
+        self._ruled = domains
         if domains and not self.awake:
             self._wake_up()
         elif changed:
@@ -187,59 +204,77 @@ class Gate:
         self._known.set()
 
     def _wake_up(self) -> None:
-        """The first rule: what has not left yet waits for its permit from now on."""
+        """Let all that has not left yet wait for its permit from now on: there is a first rule."""
         logger.info("The store has rules of `sdist throttle`: requests leave as these say.")
         self.awake = True
-        slot = self._crawler.engine._slot
+        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells what is under way
         self._before = WeakSet(slot.inprogress if slot is not None else ())
         warn_of_scheduler(self._crawler.settings)
         for queue in list(self.sleeping):
             queue.wake()
-        for one in list(self._crawler.engine.downloader.slots.values()):
-            waiting = list(one.queue)
-            held = [pair for pair in waiting if self.is_ruled(site_of(pair[0].url))]
-            one.queue.clear()
-            one.queue.extend(pair for pair in waiting if pair not in held)
-            for request, answer in held:
-                answer.callback(sent_back(request))  # type: ignore[arg-type]  # the engine takes a request, too
+        for downloader_slot in list(self._crawler.engine.downloader.slots.values()):
+            self._send_back(downloader_slot.queue)
         self.wake()
 
+    def _send_back(self, waiting: Any) -> None:
+        """Send requests of ruled domains from a slot of the downloader back to the scheduler."""
+        pairs = list(waiting)
+        held = [pair for pair in pairs if self.is_ruled(site_of(pair[0].url))]
+        waiting.clear()
+        waiting.extend(pair for pair in pairs if pair not in held)
+        for request, answer in held:
+            answer.callback(sent_back(request))  # the engine takes a request, too
+
     def left_before(self, request: Request) -> bool:
-        """Whether a request had left the queue before there was a rule, and a rule is meant for it."""
+        """Tell whether a request had left the queue before there was a rule for it."""
         return request in self._before and self.is_ruled(site_of(request.url))
 
     # what a request is charged to
 
     def queue_key(self, request: Request, *, page: bool = True) -> QueueKey:
-        """The key of the queue in which a request waits; `page`: it counts in its domain's budget of pages."""
+        """Return the key of the queue in which a request waits.
+
+        `page` says whether it counts in its domain's budget of pages.
+        """
         if request.url.startswith(NOWHERE):
             return QueueKey("")
-        pages = self.budget.pages_of(request) if page and self.options.on else None
+        pages = None
+        if page and self.options.on:
+            pages = self.budget.pages_of(request)
         return QueueKey(site_of(request.url), self._egress.own(request), pages)
 
-    def _charge(self, kind: QueueKey) -> str:
-        """The key that permits of this queue are charged to."""
+    def _charge_key(self, kind: QueueKey) -> str:
+        """Return the key that permits of this queue are charged to."""
         spider = self._crawler.spider
-        parts = [spider.name] if self.options.per_spider and spider is not None else []
+        parts = []
+        if self.options.per_spider and spider is not None:
+            parts.append(spider.name)
         if self.options.per_ip:
             parts.append(kind.address or self._egress.machine)
-        return "|".join([*parts, kind.domain])
+        parts.append(kind.domain)
+        return "|".join(parts)
 
     # the downloader's side
 
     def send(self, queue: DomainQueue, slot: str, request: Request | None) -> None:
-        """The next request of a queue that is ready leaves it; None when the scheduler has lost it."""
+        """Let the next request of a queue that is ready leave it.
+
+        The request is None when the scheduler has lost it.
+        """
         if request is not None:
             if queue.standing is DomainStatus.LIMITED:
                 permit = self.capacity.send(queue.permits.pop(0), slot, queue.slots)
+            elif queue.standing is DomainStatus.USED_UP:
+                permit = InFlightPermit(self.now(), OVER)
             else:
-                over = queue.standing is DomainStatus.USED_UP
-                permit = InFlightPermit(self.now(), OVER if over else FREE)
+                permit = InFlightPermit(self.now(), FREE)
             request.meta[PERMIT] = permit
         self.queues.leave(queue, slot)
 
     def use(self, request: Request) -> bool | None:
-        """Whether a request has its permit, which is used now; False: it has lost it; None: it never had one.
+        """Use the permit of a request, and tell whether it has one.
+
+        False says that it has lost it, None that it never had one.
 
         Raises:
             PagesUsedUp: its budget is.
@@ -252,49 +287,57 @@ class Gate:
             raise PagesUsedUp(kind.domain, kind.pages or 0)
         held = self.capacity.take(mine.number)
         if held is None:
-            return False if self.capacity.was_lost(mine.number) else None
-        if held.fresh(self._clock()) and held.permit.key == self._charge(kind):
+            if self.capacity.was_lost(mine.number):
+                return False
+            return None
+        if held.fresh(self._clock()) and held.permit.key == self._charge_key(kind):
             self.count("permits")
             return True
         self.give_back([held])
         return False
 
     def forget(self, request: Request) -> None:
-        """A request has ended, or goes into a queue again: a permit that it has not used is returned."""
+        """Return the unused permit of a request that has ended, or goes into a queue again."""
         mine: InFlightPermit | None = request.meta.get(PERMIT)
-        held = self.capacity.take(mine.number) if mine is not None else None
+        if mine is None:
+            return
+        held = self.capacity.take(mine.number)
         if held is not None:
             self.give_back([held])
 
     def at_once(self, request: Request) -> InFlightPermit | None:
-        """A permit for a request from outside the scheduler, where it need not wait.
+        """Return a permit for a request from outside the scheduler, where it need not wait.
 
-        That is where its domain is known to have no limit; or where a page has a permit and is held up, as by its
-        robots.txt, which is this request: the page gets another one.
+        That is where its domain is known to have no limit; or where a page has a permit and is held
+        up, as by its robots.txt, which is this request: the page gets another one. Else None.
         """
         kind = self.queue_key(request, page=False)
         if self.queues.is_free(kind):
-            return self._used(None)
-        held = self.capacity.lend(self._charge(kind))
-        return self._used(held) if held is not None else None
+            return self._make_pass(None)
+        held = self.capacity.lend(self._charge_key(kind))
+        if held is None:
+            return None
+        return self._make_pass(held)
 
     async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
-        """Wait for a permit outside the scheduler, as `DomainQueues.permit`; `page`: it is one, and counts as one.
+        """Wait for a permit outside the scheduler, as `DomainQueues.permit` does.
 
-        First for a place in the downloader: with a permit, but without a place, it would leave long after its moment.
+        `page` says that the request is one, and counts as one. It waits for a place in the
+        downloader first: with a permit, but without a place, it would leave long after its moment.
         """
         kind = self.queue_key(request, page=page)
-        slot, since = self._crawler.engine.downloader.get_slot_key(request), self._clock()
+        slot = self._crawler.engine.downloader.get_slot_key(request)
+        since = self._clock()
         await self.capacity.place(slot)
         try:
             held = await self.queues.permit(kind, since)
         finally:  # whatever has become of it: others wait for the place
             self.capacity.unplace(slot)
             self.count("waited", self._clock() - since)
-        return self._used(held)
+        return self._make_pass(held)
 
-    def _used(self, held: TimedPermit | None) -> InFlightPermit:
-        """What a request leaves with now: this permit, or None where it needs none."""
+    def _make_pass(self, held: TimedPermit | None) -> InFlightPermit:
+        """Return what a request leaves with now: this permit, or none where it needs none."""
         if held is None:
             return InFlightPermit(self.now())
         self.count("permits")
@@ -303,28 +346,28 @@ class Gate:
     def tell(self, news: SiteNews) -> None:
         """Tell all workers what a site has said: a refusal at once, all else within a second."""
         if self._client is not None:
-            self._client.tell(
-                news, at_once=news.refused_at is not None or news.retry_after is not None
-            )
+            is_refusal = news.refused_at is not None or news.retry_after is not None
+            self._client.tell(news, at_once=is_refusal)
 
     def now(self) -> float:
-        """The store's clock."""
+        """Return the time by the store's clock."""
         return self._offset.stores(self._clock())
 
     # the client's side
 
     def questions(self) -> list[PermitRequest]:
-        """The permits to be requested now."""
+        """Return the requests for permits that are to be made now."""
         asking = self.queues.take_wanting(ASKS_AT_ONCE)
         if asking:
             self.count("asks", len(asking))
             self.count("steps")
-        return [self._ask(queue.key, count) for queue, count in asking]
+        return [self._permit_request(queue.key, count) for queue, count in asking]
 
-    def _ask(self, kind: QueueKey, count: int) -> PermitRequest:
-        budget, options = "" if kind.pages is None else self.budget.name, self.options
+    def _permit_request(self, kind: QueueKey, count: int) -> PermitRequest:
+        options = self.options
+        budget = "" if kind.pages is None else self.budget.name
         return PermitRequest(
-            key=self._charge(kind),
+            key=self._charge_key(kind),
             domain=kind.domain,
             count=count,
             limit=options.limit,
@@ -334,20 +377,23 @@ class Gate:
         )
 
     def answered(self, taken: TakenPermits, received: float, took: float) -> None:
-        """The store's answer, which arrived at `received` by our clock, and took so many seconds."""
+        """Take in the store's answer, which arrived at `received` by our clock.
+
+        It `took` so many seconds.
+        """
         self._offset.saw(received, taken.now)
         self.capacity.took(took)
         self.queues.heard(taken.answers, self._offset.ours)
         self.wake()
 
     def set_away(self, away: bool) -> None:
-        """The store does not answer, or does again."""
+        """Take note that the store does not answer, or does again."""
         self.queues.set_away(away)
         self._known.set()
         self.wake()
 
     def failed(self) -> None:
-        """Nothing can be asked any more: what waits would wait for ever."""
+        """Close the spider: nothing can be asked any more, and what waits would wait for ever."""
         self._known.set()
         if self.awake:
             close_spider(self._crawler, FinishReason.THROTTLE_FAILED.value)
@@ -355,20 +401,24 @@ class Gate:
     # the queues' side
 
     def want(self) -> None:
+        """Request the permits that queues want."""
         if self._client is not None:
             self._client.begin()
 
     def give_back(self, permits: Sequence[TimedPermit]) -> None:
-        """These permits are not needed."""
+        """Return permits that are not needed."""
         if permits and self._client is not None:
             self.count("returned", len(permits))
             self._client.hand_back([held.permit for held in permits])
 
     def wake(self) -> None:
-        """The engine is to look into its queues: a request may leave now."""
-        slot = self._crawler.engine._slot
+        """Let the engine look into its queues: a request may leave now."""
+        # Before Scrapy 2.19 nothing else leads there.
+        slot = self._crawler.engine._slot  # noqa: SLF001
         if slot is not None:
             slot.nextcall.schedule()
 
     def count(self, name: str, number: float = 1) -> None:
-        self._crawler.stats.inc_value(f"distributed/throttle/{name}", number)  # type: ignore[arg-type]  # seconds, too
+        """Add to a statistic of the throttle; it may be one of seconds."""
+        stats: Any = self._crawler.stats
+        stats.inc_value(f"distributed/throttle/{name}", number)

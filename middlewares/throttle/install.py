@@ -1,4 +1,7 @@
-"""Puts the throttle into a Scrapy process; the gate itself is imported only where the throttle is on."""
+"""Puts the throttle into a Scrapy process.
+
+The gate itself is imported only where the throttle is on.
+"""
 
 from contextlib import suppress
 
@@ -11,12 +14,17 @@ from ..assignment import looks_only
 from .throttle_options import SWITCH, options_of, waits_by_address
 
 #: the queues of Scrapy, in whose place ours can be
-AWARE, PLAIN = "scrapy.pqueues.DownloaderAwarePriorityQueue", "scrapy.pqueues.ScrapyPriorityQueue"
+AWARE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+PLAIN = "scrapy.pqueues.ScrapyPriorityQueue"
+#: Scrapy's setting of the queue
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
 
 
 def put_in(settings: BaseSettings) -> None:
-    """Called before the crawl's components are made; does nothing where no request can have to wait."""
+    """Put the throttle into the settings, unless no request can have to wait.
+
+    Call it before the crawl's components are made.
+    """
     options = options_of(settings)
     if looks_only() or not options.may_hold:
         return
@@ -25,15 +33,14 @@ def put_in(settings: BaseSettings) -> None:
 
     ours = {AWARE: HeedingQueue, PLAIN: HeedingPlainQueue}
     if settings[QUEUE] in ours and not waits_by_address(settings):  # else the gate says why not
-        settings.set(
-            QUEUE, ThrottledQueue if options.on else ours[settings[QUEUE]], priority="cmdline"
-        )
+        queue = ThrottledQueue if options.on else ours[settings[QUEUE]]
+        settings.set(QUEUE, queue, priority="cmdline")
     for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (PermitMiddleware, PERMIT_ORDER)):
         settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", middleware, order)
 
 
 def put_in_late(crawler: Crawler) -> None:
-    """The same where the downloader's middlewares are made already, and the scheduler is not."""
+    """Do the same where the downloader's middlewares are made already, and the scheduler is not."""
     if looks_only() or not options_of(crawler.settings).may_hold:
         return
     settings = crawler.settings  # the spider and its components have them, too
@@ -49,17 +56,19 @@ def put_in_late(crawler: Crawler) -> None:
 
     def add() -> None:
         middlewares = crawler.engine.downloader.middleware
-        middlewares._add_middleware(permits)
+        middlewares._add_middleware(permits)  # noqa: SLF001 - there is no public way
         with suppress(NotConfigured):
-            middlewares.methods["process_response"].append(
-                CrawlDelay.from_crawler(crawler).process_response
-            )
+            delay = CrawlDelay.from_crawler(crawler)
+            middlewares.methods["process_response"].append(delay.process_response)
 
     crawler.signals.connect(add, signals.spider_opened, weak=False)
 
 
 def problem_of(crawler: Crawler) -> str:
-    """Why a throttled crawl cannot begin; empty when it can, and where the throttle is off."""
+    """Return why a throttled crawl cannot begin.
+
+    It is empty when it can, and where the throttle is off.
+    """
     if not options_of(crawler.settings).on:
         return ""
     from .gate import Gate
@@ -68,7 +77,7 @@ def problem_of(crawler: Crawler) -> str:
 
 
 def charge_pages_to(crawler: Crawler, budget: str) -> None:
-    """Count the pages of this process in the budget of this name; does nothing where the throttle is off."""
+    """Count the pages of this process in the budget of this name, where the throttle is on."""
     if options_of(crawler.settings).on:
         from .gate import Gate
 
@@ -76,7 +85,7 @@ def charge_pages_to(crawler: Crawler, budget: str) -> None:
 
 
 def why_not_heeded(settings: BaseSettings) -> str:
-    """Why a crawl with these settings heeds no rule of the store; empty when it does."""
+    """Return why a crawl with these settings heeds no rule of the store; empty when it does."""
     options = options_of(settings)
     if options.on:
         return ""

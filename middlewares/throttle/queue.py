@@ -1,4 +1,4 @@
-"""The scheduler's queue of a throttled crawl: it passes over requests that may not leave yet.
+"""Gives the scheduler of a throttled crawl a queue that passes over requests that have to wait.
 
 A request that waits for its permit waits here, and holds nothing that another one needs.
 """
@@ -24,14 +24,19 @@ from .throttle_client import PermitQueue
 
 
 def lane_name(slot: str, kind: QueueKey) -> str:
-    """The name of a lane: requests of one slot of the downloader and one domain queue, which differ in priority only.
+    """Return the name of a lane.
 
-    It is what Scrapy's own queue calls it, so that the two can go on with each other's files; else it is JSON.
+    A lane has the requests of one slot of the downloader and one domain queue, which differ in
+    priority only. Its name is what Scrapy's own queue calls it, so that the two can go on with each
+    other's files; else it is JSON.
     """
-    return slot if kind == QueueKey(site_of(f"http://{slot}")) else json.dumps([slot, *kind])
+    if kind == QueueKey(site_of(f"http://{slot}")):
+        return slot
+    return json.dumps([slot, *kind])
 
 
 def lane_of(name: str) -> tuple[str, QueueKey]:
+    """Return the downloader's slot and the domain queue of the lane with this name."""
     if name.startswith("["):
         with suppress(ValueError, TypeError):
             slot, domain, address, pages = json.loads(name)
@@ -40,48 +45,56 @@ def lane_of(name: str) -> tuple[str, QueueKey]:
 
 
 class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
-    """Gives the next request that may leave, of the domain with the fewest under way; None where all have to wait."""
+    """Gives the next request that may leave, of the domain with the fewest under way.
+
+    It gives None where all have to wait.
+    """
 
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._gate = Gate.of(crawler)
-        self._slots: dict[
-            DomainQueue, dict[str, str]
-        ] = {}  #: the downloader's slots of its lanes, by their names
-        self._size = 0
-        self._take_in()
+        #: the downloader's slots of its lanes, by their names
+        self._slots: dict[DomainQueue, dict[str, str]] = {}
+        self._size = 0  #: requests in all lanes
+        self._count_lanes()
 
-    def _take_in(self) -> None:
-        """What an earlier process has left, or the queue that was here before."""
+    def _count_lanes(self) -> None:
+        """Count what an earlier process has left, or the queue that was here before."""
         for name, queue in list(self.pqueues.items()):
             if len(queue):
-                self._entered(name, *lane_of(name), len(queue))
+                slot, kind = lane_of(name)
+                self._enter(name, slot, kind, len(queue))
             else:
                 self.pqueues.pop(name).close()
 
     def take_over(self, own: DownloaderAwarePriorityQueue | ScrapyPriorityQueue) -> None:
-        """All that is in a queue of Scrapy's; in its order, as far as that is one of a site's requests."""
+        """Take all that is in a queue of Scrapy's.
+
+        It keeps its order, as far as that is one of a site's requests.
+        """
         if isinstance(own, DownloaderAwarePriorityQueue):
-            self.pqueues, own.pqueues = own.pqueues, {}
-            self._take_in()
-        else:
-            for request in reversed(
-                list(iter(own.pop, None))
-            ):  # the last one in is the first one out
-                self.push(request)
+            self.pqueues = own.pqueues
+            own.pqueues = {}
+            self._count_lanes()
+            return
+        requests = list(iter(own.pop, None))
+        for request in reversed(requests):  # the last one in is the first one out
+            self.push(request)
 
     def hand_over(self, own: ScrapyPriorityQueue) -> None:
-        """All that is left goes into a queue of Scrapy's."""
+        """Put all that is left into a queue of Scrapy's."""
         for queue in self.pqueues.values():
-            for request in reversed(list(iter(queue.pop, None))):
+            requests = list(iter(queue.pop, None))
+            for request in reversed(requests):
                 own.push(request)
 
     def push(self, request: Request) -> None:
+        """Put a request into its lane, where it waits for its permit."""
         self._gate.forget(request)
-        request.meta.pop(
-            PERMIT, None
-        )  # its own, or one that was copied with the meta of a page before
-        slot, kind = self._downloader_interface.get_slot_key(request), self._gate.queue_key(request)
+        # Its own permit, or one that was copied with the meta of a page before.
+        request.meta.pop(PERMIT, None)
+        slot = self._downloader_interface.get_slot_key(request)
+        kind = self._gate.queue_key(request)
         name = lane_name(slot, kind)
         is_new = name not in self.pqueues
         if is_new:
@@ -92,14 +105,18 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
             if is_new:
                 self.pqueues.pop(name).close()
             raise
-        self._entered(name, slot, kind, 1)
+        self._enter(name, slot, kind, 1)
 
-    def _entered(self, name: str, slot: str, kind: QueueKey, number: int) -> None:
+    def _enter(self, name: str, slot: str, kind: QueueKey, number: int) -> None:
         self._size += number
-        self._slots.setdefault(self._gate.queues.enter(kind, slot, number), {})[name] = slot
+        domain = self._gate.queues.enter(kind, slot, number)
+        self._slots.setdefault(domain, {})[name] = slot
 
     def pop(self) -> Request | None:
-        chosen = self._choose() if self._size else None
+        """Take out the next request that may leave; None where there is none."""
+        if not self._size:
+            return None
+        chosen = self._choose()
         if chosen is None:
             return None
         domain, name = chosen
@@ -113,15 +130,20 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         return request
 
     def _choose(self) -> tuple[DomainQueue, str] | None:
-        """The first lane, in turn, of those that have the fewest requests under way."""
-        best, fewest = None, 0
+        """Return the first lane, in turn, of those that have the fewest requests under way.
+
+        None where no request may leave.
+        """
+        best = None
+        fewest = 0
         for domain in self._gate.queues.ready():
             for name, slot in self._slots.get(domain, {}).items():
                 if not self._gate.queues.has_room(domain, slot):
                     continue
                 active = self._gate.capacity.active(slot)
                 if best is None or active < fewest:
-                    best, fewest = (domain, name), active
+                    best = (domain, name)
+                    fewest = active
                 if not active:
                     return best
         return best
@@ -136,10 +158,17 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
                 Path(self.key, _path_safe(name)).rmdir()
 
     def peek(self) -> Request | None:
-        chosen = self._choose() if self._size else None
-        return self.pqueues[chosen[1]].peek() if chosen is not None else None
+        """Return the next request that may leave, and leave it here; None where there is none."""
+        if not self._size:
+            return None
+        chosen = self._choose()
+        if chosen is None:
+            return None
+        _, name = chosen
+        return self.pqueues[name].peek()
 
     def close(self) -> dict[str, list[int]]:
+        """Close all lanes; return the priorities that are left, by lane."""
         self._slots.clear()
         self._size = 0
         return super().close()
@@ -149,9 +178,10 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
 
 
 class HeedingQueue(PermitQueue):
-    """Scrapy's own queue until the store has a rule, and the throttled one from then on.
+    """Is Scrapy's own queue until the store has a rule, and the throttled one from then on.
 
-    Until then its methods are those of Scrapy's queue themselves: a crawl without rules pays nothing here.
+    Until then its methods are those of Scrapy's queue themselves: a crawl without rules pays
+    nothing here.
     """
 
     own: ClassVar[Any] = DownloaderAwarePriorityQueue
@@ -168,7 +198,10 @@ class HeedingQueue(PermitQueue):
         *,
         start_queue_cls: Any = None,
     ) -> None:
-        self._crawler, self._kinds, self.key = crawler, (downstream_queue_cls, start_queue_cls), key
+        self._crawler = crawler
+        self._lane_class = downstream_queue_cls  #: of the queues below this one
+        self._start_class = start_queue_cls  #: likewise, of start requests
+        self.key = key  #: the folder of its files; "" without one
         self._own = self.own(
             crawler, downstream_queue_cls, key, startprios or (), start_queue_cls=start_queue_cls
         )
@@ -178,22 +211,27 @@ class HeedingQueue(PermitQueue):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> HeedingQueue:
+        """Make the queue of this crawler, with Scrapy's other arguments."""
         return cls(crawler, *args, **kwargs)
 
     def _use(self, queue: Any) -> None:
         self._now = queue
-        self.push, self.pop, self.peek = queue.push, queue.pop, queue.peek
+        self.push = queue.push
+        self.pop = queue.pop
+        self.peek = queue.peek
 
     def wake(self) -> None:
-        if self._throttled is None:
-            lasting, start = self._kinds
-            self._throttled = ThrottledQueue(
-                self._crawler, lasting, self.key, start_queue_cls=start
-            )
-            self._throttled.take_over(self._own)
-            self._use(self._throttled)
+        """Let what is here wait for its permits from now on, if it does not already."""
+        if self._throttled is not None:
+            return
+        self._throttled = ThrottledQueue(
+            self._crawler, self._lane_class, self.key, start_queue_cls=self._start_class
+        )
+        self._throttled.take_over(self._own)
+        self._use(self._throttled)
 
     def close(self) -> Any:
+        """Close the queue; return what Scrapy's own queue returns."""
         if self._throttled is not None and isinstance(self._own, ScrapyPriorityQueue):
             if self.key:  # the next process reads the files of Scrapy's own queue
                 self._throttled.hand_over(self._own)
@@ -206,6 +244,6 @@ class HeedingQueue(PermitQueue):
 
 
 class HeedingPlainQueue(HeedingQueue):
-    """The same in the place of the queue that knows no sites."""
+    """Does the same in the place of the queue that knows no sites."""
 
     own = ScrapyPriorityQueue

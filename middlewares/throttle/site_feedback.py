@@ -1,4 +1,7 @@
-"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay."""
+"""Puts the throttle between engine and sites, as middlewares of the downloader.
+
+They see to the permits of what leaves, the sites' answers, and the Crawl-delay of robots.txt.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ PERMIT_ORDER = 990
 ROBOTS_ORDER = 120
 #: statuses that say what the rules are: there they stand, or there are none
 SAYS = frozenset({200, 404, 410})
-#: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
-#: though another host of the domain may ask for none
+#: seconds after which a delay is reported again while its domain is crawled; the store keeps it for
+#: longer than that, though another host of the domain may ask for none
 REPEAT_AFTER = 1200.0
-#: domains that are looked at with each that has a delay, whether it can be forgotten
+#: domains that are checked with each that has a delay, whether they can be forgotten
 LOOKED_AT = 2
 #: answers of a site that asks for a slower pace: Too Many Requests, Service Unavailable
 SLOW_DOWN = frozenset({429, 503})
@@ -42,21 +45,26 @@ SLOW_DOWN = frozenset({429, 503})
 LONGEST_REST = 86400.0
 #: seconds between two reports of a domain's latency
 EVERY = 1.0
-#: domains whose latencies are remembered, before those that have nothing to tell are forgotten
+#: domains whose latencies are remembered, before those that have nothing to report are forgotten
 REMEMBERED = 1000
 
 
 class PermitMiddleware:
-    """Lets requests with a permit pass, and all others wait for one; tells what sites say of their pace."""
+    """Lets requests with a permit pass, and all others wait for one.
+
+    It also reports what sites say of their pace.
+    """
 
     def __init__(self, gate: Gate) -> None:
-        self._gate, self._latencies = gate, None
-        if (concurrency := gate.options.concurrency) is not None:
+        self._gate = gate
+        self._latencies = None
+        concurrency = gate.options.concurrency
+        if concurrency is not None:
             self._latencies = Latencies(concurrency, gate.options.longest_delay, gate.tell)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
-        """The middleware of this crawler.
+        """Make the middleware of this crawler.
 
         Raises:
             ConfigError: there is no store to ask, and no other component here that says so.
@@ -72,7 +80,10 @@ class PermitMiddleware:
     def process_request(
         self, request: Request, spider: Spider | None = None
     ) -> Request | Coroutine[None, None, None] | None:
-        """Use the request's permit; without one, wait for another: in the queue, if it came from there."""
+        """Use the request's permit.
+
+        Without one it waits for another: in the queue, if it came from there.
+        """
         if not self._gate.awake:
             return None
         has = self._gate.use(request)
@@ -80,9 +91,14 @@ class PermitMiddleware:
             request.dont_filter = request.meta.pop(AGAIN)
         elif has is False or (has is None and self._gate.left_before(request)):
             return sent_back(request)
-        if has is None and (ready := self._gate.at_once(request)) is not None:
-            request.meta[PERMIT], has = ready, True
-        return None if has else self._wait(request, page=has is not None)
+        if has:
+            return None
+        if has is None:
+            permit = self._gate.at_once(request)
+            if permit is not None:
+                request.meta[PERMIT] = permit
+                return None
+        return self._wait(request, page=has is not None)
 
     async def _wait(self, request: Request, *, page: bool) -> None:
         request.meta[WAITS] = True
@@ -94,16 +110,19 @@ class PermitMiddleware:
     def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
-        """Tell how the site answers; a permit that was not used is returned, as a cache or a middleware answered."""
+        """Report how the site answers.
+
+        A permit that was not used is returned: a cache or a middleware has answered.
+        """
         if self._gate.awake:
             self._gate.forget(request)
-            if "cached" not in response.flags and self._gate.is_ruled(
-                domain := site_of(request.url)
-            ):
-                self._tell(domain, request, response)
+            if "cached" not in response.flags:
+                domain = site_of(request.url)
+                if self._gate.is_ruled(domain):
+                    self._report(domain, request, response)
         return response
 
-    def _tell(self, domain: str, request: Request, response: Response) -> None:
+    def _report(self, domain: str, request: Request, response: Response) -> None:
         latency = float(request.meta.get("download_latency") or 0.0)
         if response.status in SLOW_DOWN:
             permit = request.meta.get(PERMIT)
@@ -116,12 +135,12 @@ class PermitMiddleware:
     def process_exception(
         self, request: Request, exception: Exception, spider: Spider | None = None
     ) -> None:
-        """A request that another middleware has dropped: its permit was not used."""
+        """Return the permit of a request that another middleware has dropped, if it has one."""
         self._gate.forget(request)
 
 
 class CrawlDelay:
-    """The downloader middleware that reads what a robots.txt says of pauses.
+    """Reads what a robots.txt says of pauses.
 
     It is searched for the name of the `agent`; "" for the one that the request goes under.
     """
@@ -129,14 +148,20 @@ class CrawlDelay:
     def __init__(
         self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._gate, self._agent, self._clock = gate, agent, clock
+        self._gate = gate
+        self._agent = agent
+        self._clock = clock
         self._longest = gate.options.longest_delay
-        self._told: dict[
-            str, tuple[float, float]
-        ] = {}  #: by domain: the longest of its hosts', and when; oldest first
+        #: by domain: the longest of its hosts' delays, and when it was reported; oldest first
+        self._reported: dict[str, tuple[float, float]] = {}
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> CrawlDelay:
+        """Make the middleware of this crawler.
+
+        Raises:
+            NotConfigured: the throttle is off here, or robots.txt is not obeyed.
+        """
         gate = Gate.of(crawler)
         if not gate.options.on or not crawler.settings.getbool("ROBOTSTXT_OBEY"):
             raise NotConfigured
@@ -145,15 +170,18 @@ class CrawlDelay:
     def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
-        """Tell of the pause that a robots.txt asks for; of none, too, as it may have asked for one before."""
+        """Report the pause that a robots.txt asks for.
+
+        It reports that there is none, too, as it may have asked for one before.
+        """
         before = request.meta.get("redirect_urls")
         asked = str(before[0]) if isinstance(before, list) and before else request.url
         domain = site_of(asked)
-        known, since = self._told.get(domain, (0.0, 0.0))
+        known, since = self._reported.get(domain, (0.0, 0.0))
         if urlsplit(asked).path == "/robots.txt" and response.status in SAYS:
-            self._tell(domain, max(known, self._delay(request, response, domain)))
+            self._report(domain, max(known, self._delay(request, response, domain)))
         elif known and self._clock() - since >= REPEAT_AFTER:
-            self._tell(domain, known)
+            self._report(domain, known)
         return response
 
     def _delay(self, request: Request, response: Response, domain: str) -> float:
@@ -171,70 +199,79 @@ class CrawlDelay:
             )
         return min(delay, self._longest)
 
-    def _tell(self, domain: str, delay: float) -> None:
+    def _report(self, domain: str, delay: float) -> None:
         if delay:
-            self._told.pop(domain, None)
             now = self._clock()
-            self._told[domain] = (delay, now)
-            for old, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
-                if (
-                    since < now - 2 * REPEAT_AFTER
-                ):  # it has not answered since; the store keeps its delay
-                    del self._told[old]
+            self._reported.pop(domain, None)
+            self._reported[domain] = (delay, now)
+            for old, (_, since) in list(islice(self._reported.items(), LOOKED_AT)):
+                # It has not answered since; the store keeps its delay.
+                if since < now - 2 * REPEAT_AFTER:
+                    del self._reported[old]
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
 
 
 def crawl_delay(body: bytes, agent: str) -> float:
-    """The seconds between two requests that a robots.txt asks this user agent for; 0 where it asks for none."""
+    """Return the seconds between two requests that a robots.txt asks this user agent for.
+
+    It is 0 where it asks for none.
+    """
     from protego import Protego  # loaded only where ROBOTSTXT_OBEY is set
 
     delay = Protego.parse(body.decode("utf-8-sig", "ignore")).crawl_delay(agent)
-    return max(float(delay), 0.0) if delay is not None else 0.0
+    if delay is None:
+        return 0.0
+    return max(float(delay), 0.0)
 
 
 class Latencies:
-    """Gathers the latencies of each domain, and reports their mean once a second while answers come."""
+    """Gathers the latencies of each domain.
+
+    It reports their mean once a second while answers come.
+    """
 
     def __init__(
         self,
         concurrency: float,
         longest_delay: float,
-        tell: Callable[[SiteNews], None],
+        report: Callable[[SiteNews], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._concurrency, self._longest, self._tell, self._clock = (
-            concurrency,
-            longest_delay,
-            tell,
-            clock,
-        )
-        #: domain -> when it was last reported, and the latencies since then, in seconds; `True` with good ones
+        self._concurrency = concurrency
+        self._longest = longest_delay
+        self._report = report
+        self._clock = clock
+        #: domain -> when it was last reported, and the latencies since then, in seconds, each with
+        #: `True` if it is that of a good answer
         self._answers: dict[str, tuple[float, list[tuple[bool, float]]]] = {}
 
     def add(self, domain: str, latency: float, *, good: bool) -> None:
-        """Count an answer that took so many seconds; `good`: it has the status 200."""
+        """Count an answer that took so many seconds; `good` says that it has the status 200."""
         now = self._clock()
         if domain not in self._answers and len(self._answers) >= REMEMBERED:
             # Domains without an answer for a second have nothing to wait for.
             self._answers = {
-                name: told for name, told in self._answers.items() if now - told[0] < EVERY
+                name: entry for name, entry in self._answers.items() if now - entry[0] < EVERY
             }
         since, answers = self._answers.setdefault(domain, (now - EVERY, []))
         answers.append((good, latency))
         if now - since >= EVERY:
             self._answers[domain] = (now, [])
-            good = any(
-                is_good for is_good, _ in answers
-            )  # then they alone: quick errors are no sign of a quick site
-            some = [one for is_good, one in answers if is_good == good]
-            gap = sum(some) / len(some) / self._concurrency
-            self._tell(
-                SiteNews(domain=domain, target_gap=gap, answered=good, longest_delay=self._longest)
+            # Good answers alone count if there are any: quick errors are no sign of a quick site.
+            has_good = any(is_good for is_good, _ in answers)
+            latencies = [seconds for is_good, seconds in answers if is_good == has_good]
+            gap = sum(latencies) / len(latencies) / self._concurrency
+            news = SiteNews(
+                domain=domain, target_gap=gap, answered=has_good, longest_delay=self._longest
             )
+            self._report(news)
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:
-    """The seconds that a Retry-After header asks for, from `now` (since the epoch) on, a day at most; else None."""
+    """Return the seconds that a Retry-After header asks for, a day at most.
+
+    `now` is the time in seconds since the epoch. None if the header is missing or says nothing.
+    """
     text = (header or b"").decode("latin-1").strip()
     if text.isascii() and text.isdigit():
         seconds = float(text)

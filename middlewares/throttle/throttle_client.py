@@ -1,4 +1,4 @@
-"""The store of the throttle: which one a process asks for permits, and all calls to it."""
+"""Finds the store that a process asks for permits, and makes all calls to it."""
 
 import asyncio
 import logging
@@ -37,18 +37,21 @@ T = TypeVar("T")
 #: seconds after which a store that has not answered counts as away
 SLOW = 2.0
 #: seconds until a store that does not answer is asked again: at first, and at most
-AGAIN, LONGEST_AGAIN = 0.25, 4.0
+AGAIN = 0.25
+LONGEST_AGAIN = 4.0
 #: domains that a message names
 NAMED = 5
 #: seconds for which rules that the store has lost are waited for
 LOST = 60.0
 #: permits that are returned, and news that are told, in one call at most
 AT_ONCE = 1000
-#: permits that are kept for a store that is away, to be returned later; the oldest ones have expired by then
+#: permits that are kept for a store that is away, to be returned later; the oldest ones have
+#: expired by then
 KEPT = 10_000
 #: seconds for which a comparison of the two clocks is good: they drift
 FRESH = 10.0
-#: seconds by which an answer seems to come later than others where the store's clock was set back, or the store is slow
+#: seconds by which an answer seems to come later than others where the store's clock was set back,
+#: or the store is slow
 SET_BACK = 0.1
 
 
@@ -57,33 +60,36 @@ class RulesLost(StoreError):
 
 
 class PermitQueue:
-    """The base of the scheduler's queues that let requests leave with their permits."""
+    """Is the base of the scheduler's queues that let requests leave with their permits."""
 
     def wake(self) -> None:
-        """There is a rule: what is here waits for its permits from now on, if it does not already."""
+        """Let what is here wait for its permits from now on, as there is a rule."""
 
 
 def queue_problem(settings: BaseSettings) -> str:
-    """Why these settings leave the throttle no queue; empty when they do not."""
+    """Return why these settings leave the throttle no queue; empty when they leave it one."""
     if waits_by_address(settings):
         return (
-            "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
-            " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."
+            "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by"
+            " the names of their hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or"
+            " DISTRIBUTED_THROTTLE = False."
         )
-    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), PermitQueue):
+    queue = settings["SCHEDULER_PRIORITY_QUEUE"]
+    if not issubclass(load_object(queue), PermitQueue):
         return (
-            f"SCHEDULER_PRIORITY_QUEUE is {settings['SCHEDULER_PRIORITY_QUEUE']}, and the throttle has to be the"
-            " scheduler's queue itself. Take it out of the settings, or set DISTRIBUTED_THROTTLE = False."
+            f"SCHEDULER_PRIORITY_QUEUE is {queue}, and the throttle has to be the scheduler's queue"
+            " itself. Take it out of the settings, or set DISTRIBUTED_THROTTLE = False."
         )
     return ""
 
 
 def settings_problem(settings: BaseSettings) -> str:
-    """Why the throttle cannot work with these settings; empty when it can."""
+    """Return why the throttle cannot work with these settings; empty when it can."""
     if settings.getbool("TWISTED_REACTOR_ENABLED", True) and not is_asyncio_reactor_installed():
         return (
-            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and the throttle needs Scrapy's"
-            " default one. Remove TWISTED_REACTOR from the settings, or set DISTRIBUTED_THROTTLE = False."
+            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and the throttle"
+            " needs Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set"
+            " DISTRIBUTED_THROTTLE = False."
         )
     return queue_problem(settings)
 
@@ -93,18 +99,22 @@ def warn_of_scheduler(settings: BaseSettings) -> None:
     # Not issubclass(): to Scrapy, whatever has the methods is a scheduler.
     if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
         logger.warning(
-            "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold, but a request that"
-            " waits for its permit holds one of CONCURRENT_REQUESTS.",
+            "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold,"
+            " but a request that waits for its permit holds one of CONCURRENT_REQUESTS.",
             settings["SCHEDULER"],
         )
 
 
 def open_for(crawler: Crawler) -> tuple[Store | None, str]:
-    """A connection to the store that this process asks for permits; or None, and why there is none. May block."""
+    """Open the store that this process asks for permits; or return None, and why there is none.
+
+    It may block.
+    """
     settings = crawler.settings
     try:
         ThrottleOptions.from_settings(settings)
-        if problem := settings_problem(settings):
+        problem = settings_problem(settings)
+        if problem:
             return None, problem
         warn_of_scheduler(settings)
         return _open(settings, make=True), ""
@@ -112,15 +122,15 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
         return None, str(error)
     except (OutOfReach, DistError, ImportError, OSError) as error:
         why = str(error).rstrip(".")
-        return (
-            None,
-            f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}.",
+        problem = (
+            f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}."
         )
+        return None, problem
 
 
 @dataclass(frozen=True, kw_only=True)
 class PermitStore:
-    """A store whose rules are to be heeded, or why there is none."""
+    """Holds a store whose rules are to be heeded, or why there is none."""
 
     store: Store | None = None
     why: str = ""  #: empty where none was made yet
@@ -128,17 +138,20 @@ class PermitStore:
 
 
 def find_for(crawler: Crawler) -> PermitStore:
-    """The store whose rules hold for a process without settings of the throttle. Makes none; may block."""
+    """Open the store whose rules hold for a process without settings of the throttle.
+
+    It makes none, and may block.
+    """
     try:
         return PermitStore(store=_open(crawler.settings, make=False))
     except (OutOfReach, ConfigError) as error:
         return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a process that asked for nothing goes on without it
         return PermitStore(why=f"{type(error).__name__}: {error}")
 
 
 def warn_of_rules(crawler: Crawler, problem: str) -> None:
-    """Where there are rules that this process cannot heed, say so in its log. May block."""
+    """Say in the log if there are rules that this process cannot heed. It may block."""
     found = find_for(crawler)
     if found.store is None:
         return
@@ -153,30 +166,37 @@ def _open(settings: BaseSettings, *, make: bool) -> Store | None:
     job = Assignment.from_settings(settings)
     if job is not None:
         return reach(job)
-    where = _own(settings)
+    where = _find_address(settings)
     if not (make or is_url(where) or Path(where).exists()):
         return None
     return open_store(where, durable=False, owned=False)
 
 
-def _own(settings: BaseSettings) -> str:
-    """Where the store of the project is, as a producer of it would find it."""
-    root, said = config.find_root(), settings.get("DISTRIBUTED_STORE")
-    if root is None and not said and not os.environ.get(VARIABLE):
+def _find_address(settings: BaseSettings) -> str:
+    """Return the address of the project's store, as a producer of it would find it."""
+    root = config.find_root()
+    by_setting = settings.get("DISTRIBUTED_STORE")
+    if root is None and not by_setting and not os.environ.get(VARIABLE):
         raise ConfigError(
-            "Nothing says where the store of the throttle is: there is no scrapy.cfg here. Set DISTRIBUTED_STORE, or"
-            f" {VARIABLE} in the environment, to the address that all who share the limits have."
+            "Nothing says where the store of the throttle is: there is no scrapy.cfg here. Set"
+            f" DISTRIBUTED_STORE, or {VARIABLE} in the environment, to the address that all who"
+            " share the limits have."
         )
-    named = config.load(root).options.get("store") if root is not None else None
-    return chosen(root or Path.cwd(), said, named)
+    by_config = None
+    if root is not None:
+        by_config = config.load(root).options.get("store")
+    return chosen(root or Path.cwd(), by_setting, by_config)
 
 
 async def find_beside(crawler: Crawler) -> PermitStore:
-    """As `find_for`, in a thread that the end of the process does not wait for; one that comes too late is closed."""
+    """Do as `find_for`, in a thread that the end of the process does not wait for.
+
+    A store that comes too late is closed.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[PermitStore] = loop.create_future()
 
-    def take(found: PermitStore) -> None:
+    def deliver(found: PermitStore) -> None:
         if not answer.done():
             answer.set_result(found)
         elif found.store is not None:
@@ -185,65 +205,84 @@ async def find_beside(crawler: Crawler) -> PermitStore:
     def run() -> None:
         found = find_for(crawler)
         with suppress(RuntimeError):  # the loop is closed: the process ends
-            loop.call_soon_threadsafe(take, found)
+            loop.call_soon_threadsafe(deliver, found)
 
     threading.Thread(target=run, name="sdist-beside", daemon=True).start()
     return await answer
 
 
 class ClockOffset:
-    """The difference between our clock and the store's, compared at each answer of the store.
+    """Knows the difference between our clock and the store's, compared at each answer of the store.
 
-    An answer arrives later than the store has looked at its clock, by an unknown time: of several comparisons the one
-    with the least delay is the best. Before the first one, every moment is too far away to come.
+    An answer arrives later than the store has read its clock, by an unknown time: of several
+    comparisons the one with the least delay is the best. Before the first one, every moment is too
+    far away to come.
     """
 
     def __init__(self) -> None:
-        self._least = math.inf  #: our clock less the store's, since `_since`
+        self._least = math.inf  #: our clock less the store's, since `_since`, in seconds
         self._before = math.inf  #: the same of the time before that
-        self._since = -math.inf
+        self._since = -math.inf  #: by our clock
 
     @property
     def _offset(self) -> float:
         return min(self._least, self._before)
 
-    def saw(self, received: float, said: float) -> None:
-        """The store's clock was at `said` in an answer that arrived at `received` by our clock."""
-        offset = received - said
+    def saw(self, received: float, sent: float) -> None:
+        """Compare the clocks by an answer.
+
+        It was `sent` by the store's clock, and arrived at `received` by ours.
+        """
+        offset = received - sent
         if offset > self._offset + SET_BACK:
-            self._before, self._least, self._since = math.inf, offset, received
+            self._before = math.inf
+            self._least = offset
+            self._since = received
         elif received - self._since > FRESH:
-            self._before, self._least, self._since = self._least, offset, received
+            self._before = self._least
+            self._least = offset
+            self._since = received
         else:
             self._least = min(self._least, offset)
 
     def ours(self, moment: float) -> float:
-        """A moment of the store's clock, by ours."""
+        """Convert a moment of the store's clock to ours."""
         return moment + self._offset
 
     def stores(self, moment: float) -> float:
-        """A moment of our clock, by the store's."""
+        """Convert a moment of our clock to the store's."""
         return moment - self._offset
 
 
 class ReplyListener(Protocol):
-    """What the client needs of the gate, which says what each method does; called in the event loop."""
+    """Is what the client needs of the gate; its methods are called in the event loop."""
 
-    awake: bool
+    awake: bool  #: whether requests may have to wait
     queues: DomainQueues
 
-    def questions(self) -> list[PermitRequest]: ...
-    def answered(self, taken: TakenPermits, received: float, took: float) -> None: ...
-    def ruled(self, domains: frozenset[str]) -> None: ...
-    def set_away(self, away: bool) -> None: ...
-    def failed(self) -> None: ...
+    def questions(self) -> list[PermitRequest]:
+        """Return the requests for permits that are to be made now."""
+        ...
+
+    def answered(self, taken: TakenPermits, received: float, took: float) -> None:
+        """Take in an answer, its moment by our clock, and the seconds that it took."""
+
+    def ruled(self, domains: frozenset[str]) -> None:
+        """Take note that these domains have rules, and no others."""
+
+    def set_away(self, away: bool) -> None:
+        """Take note that the store does not answer, or does again."""
+
+    def failed(self) -> None:
+        """Take note that nothing can be asked any more."""
 
 
 class ThrottleClient:
-    """One process's calls to the store of the throttle, one at a time, repeated while the store does not answer.
+    """Makes one process's calls to the store of the throttle, one at a time.
 
-    What was to be told is told, or kept for later; a store that is away is no error of the crawl. `rules`: the listener
-    wants to know which domains have rules.
+    They are repeated while the store does not answer. News are sent, or kept for later; a store
+    that is away is no error of the crawl. `rules` says that the listener wants to know which
+    domains have rules.
     """
 
     def __init__(
@@ -254,20 +293,22 @@ class ThrottleClient:
         *,
         rules: bool = False,
     ) -> None:
-        self._store, self._listener, self._clock = store, listener, clock
-        self._wants_rules, self._ruled_at = (
-            rules,
-            -1,
-        )  #: the version of the rules that the listener knows
+        self._store = store
+        self._listener = listener
+        self._clock = clock
+        self._wants_rules = rules
+        self._ruled_at = -1  #: the version of the rules that the listener knows
         self._thread = StoreThread(store)
-        self._back: deque[Permit] = deque(maxlen=KEPT)
-        self._news: list[SiteNews] = []
-        self._known: int | None = None  #: the version of the rules
+        self._back: deque[Permit] = deque(maxlen=KEPT)  #: permits to be returned
+        self._news: list[SiteNews] = []  #: to be sent
+        self._known: int | None = None  #: the version of the rules at the last call
         self._domains = frozenset[str]()  #: those that had rules at the last look
         self._lost_since: float | None = None  #: since when the store has lacked some of them
-        self._talking: asyncio.Future[None] | None = None
-        self._pause = 0.0
-        self._look = self._away = self._ended = False
+        self._talking: asyncio.Future[None] | None = None  #: runs while calls are made
+        self._pause = 0.0  #: seconds until the next call; 0 while the store answers
+        self._is_look_due = False  #: whether the rules' version is to be asked for
+        self._away = False  #: whether the store does not answer
+        self._ended = False  #: whether no more calls are made
 
     def hand_back(self, permits: Sequence[Permit]) -> None:
         """Return these permits soon."""
@@ -282,7 +323,7 @@ class ThrottleClient:
 
     def look(self) -> None:
         """Tell what there is to tell, and ask for the version of the rules."""
-        self._look = True
+        self._is_look_due = True
         self.begin()
 
     def begin(self) -> None:
@@ -310,21 +351,15 @@ class ThrottleClient:
             self._talking = None
 
     async def _turn(self) -> bool:
-        """Make one call; False when none is needed."""
+        """Make one call; False when no other one is needed."""
         try:
-            if self._back:
-                await self._return()
-            elif self._look:
-                await self._tell()
-            elif asks := self._listener.questions():
-                begun, received, taken = await self._call(self._take, asks)
-                self._heed(taken)
-                self._listener.answered(taken, received, received - begun)
-            else:
+            if not await self._make_next_call():
                 return False
         except DistError as error:
             if isinstance(error, RulesLost) and self._is_lost_for_long():
-                logger.error("This process ends, since nothing says how fast it may go: %s", error)
+                logger.error(  # noqa: TRY400 - the message says all
+                    "This process ends, since nothing says how fast it may go: %s", error
+                )
                 self._ended = True
                 self._listener.failed()
                 return False
@@ -337,43 +372,68 @@ class ThrottleClient:
             self._listener.failed()
         return not self._ended
 
-    def _take(self, asks: Sequence[PermitRequest]) -> tuple[float, float, TakenPermits]:
-        begun, taken = self._clock(), self._store.take_permits(asks, self._known)
+    async def _make_next_call(self) -> bool:
+        """Make the most urgent call; False when none is needed."""
+        if self._back:
+            await self._return_permits()
+            return True
+        if self._is_look_due:
+            await self._send_news()
+            return True
+        requests = self._listener.questions()
+        if not requests:
+            return False
+        begun, received, taken = await self._call(self._take_permits, requests)
+        self._heed(taken)
+        self._listener.answered(taken, received, received - begun)
+        return True
+
+    def _take_permits(self, requests: Sequence[PermitRequest]) -> tuple[float, float, TakenPermits]:
+        """Request permits in the store's thread; return begin, end and answer of the call.
+
+        Both times are by our clock.
+        """
+        begun = self._clock()
+        taken = self._store.take_permits(requests, self._known)
         self._check_kept(taken)
         return begun, self._clock(), taken
 
-    def _check_kept(self, look: DomainLook) -> None:
-        """See that the store has not fallen back to a time before rules that are known here; in the store's thread.
+    def _check_kept(self, answer: DomainLook) -> None:
+        """See that the store has not fallen back to a time before rules that are known here.
+
+        It is called in the store's thread.
 
         Raises:
-            RulesLost: it has: it has come back empty, or with an older copy.
+            RulesLost: the store has come back empty, or with an older copy.
         """
-        if self._known is None or look.version >= self._known:
+        if self._known is None or answer.version >= self._known:
             return
         missing = sorted(self._domains - self._store.rules().rules.keys())
         if missing:
             raise RulesLost(
-                f"The store has lost the throttle's rules for {', '.join(missing[:NAMED])}: their version was"
-                f" {self._known} and is {look.version}. `sdist throttle set` sets them again, or restore the store"
+                f"The store has lost the throttle's rules for {', '.join(missing[:NAMED])}: their"
+                f" version was {self._known} and is {answer.version}. `sdist throttle set` sets"
+                " them again, or restore the store"
             )
         logger.warning(
-            "The store has come back with the throttle's rules of an earlier time, which hold from now on: their"
-            " version was %d and is %d.",
+            "The store has come back with the throttle's rules of an earlier time, which hold from"
+            " now on: their version was %d and is %d.",
             self._known,
-            look.version,
+            answer.version,
         )
 
     def _is_lost_for_long(self) -> bool:
         self._lost_since = self._lost_since or self._clock()
         return self._clock() - self._lost_since > LOST
 
-    def _heed(self, look: DomainLook) -> None:
+    def _heed(self, answer: DomainLook) -> None:
+        """Take note of the rules' version, and of the domains whose rules have changed."""
         self._lost_since = None
-        self._known = look.version
-        if look.changed:
-            self._listener.queues.withdraw(look.changed)
+        self._known = answer.version
+        if answer.changed:
+            self._listener.queues.withdraw(answer.changed)
 
-    async def _return(self) -> None:
+    async def _return_permits(self) -> None:
         permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]
         try:
             await self._call(self._store.return_permits, permits)
@@ -381,34 +441,38 @@ class ThrottleClient:
             self._back.extendleft(reversed(permits))
             raise
 
-    async def _tell(self) -> None:
-        news, self._news = self._news[:AT_ONCE], self._news[AT_ONCE:]
-        self._look = bool(self._news)
+    async def _send_news(self) -> None:
+        news = self._news[:AT_ONCE]
+        self._news = self._news[AT_ONCE:]
+        self._is_look_due = bool(self._news)
         try:
-            look, ruled = await self._call(self._tell_store, news)
+            answer, ruled = await self._call(self._send_to_store, news)
         except BaseException:
-            self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
+            self._is_look_due = True
+            self._news = [*news, *self._news][-AT_ONCE:]
             raise
-        self._heed(look)
+        self._heed(answer)
         if ruled is None:
             return
-        self._ruled_at = look.version
+        self._ruled_at = answer.version
         self._domains = ruled
         if self._wants_rules:
             self._listener.ruled(ruled)
 
-    def _tell_store(self, news: Sequence[SiteNews]) -> tuple[DomainLook, frozenset[str] | None]:
-        look = self._store.tell_sites(news, self._known)
-        self._check_kept(look)
+    def _send_to_store(self, news: Sequence[SiteNews]) -> tuple[DomainLook, frozenset[str] | None]:
+        """Send news in the store's thread; return its answer, and the domains with rules if new."""
+        answer = self._store.tell_sites(news, self._known)
+        self._check_kept(answer)
+        if answer.version == self._ruled_at:
+            return answer, None
         # Read after the version: newer rules under an older version are only read once more.
-        return look, frozenset(
-            self._store.rules().rules
-        ) if look.version != self._ruled_at else None
+        return answer, frozenset(self._store.rules().rules)
 
-    async def _call(self, verb: Callable[[A], T], words: A) -> T:
+    async def _call(self, verb: Callable[[A], T], argument: A) -> T:
+        """Call the store in its thread, and notice when it is away or back."""
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
         try:
-            answer = await self._thread(verb, words)
+            answer = await self._thread(verb, argument)
         finally:
             slow.cancel()
         self._pause = 0.0
@@ -419,9 +483,11 @@ class ThrottleClient:
         return answer
 
     def _missed(self, why: str) -> None:
+        """Count the store as away, and say so once."""
         if self._away:
             return
-        self._away, why = True, why.rstrip(".")
+        self._away = True
+        why = why.rstrip(".")
         if self._lost_since is not None:
             logger.warning("%s. No request leaves until then.", why)
         elif self._listener.awake:

@@ -1,1 +1,1 @@
-"""What single jobs really did: by their worker's report, or by the log that any Scrapy job writes."""
+"""Finds out what single jobs did: by their worker's report, or by the log of any Scrapy job."""

@@ -1,6 +1,7 @@
-"""Parses Scrapy logs incrementally into lines and facts about the job; also adds up the stats of many jobs.
+"""Parses Scrapy logs incrementally into lines and facts about the job, and adds up jobs' stats.
 
-No IO: the bytes are fed in pieces of any size, from any offset of the file on. Memory use is constant.
+No IO: the bytes are fed in pieces of any size, from any offset of the file on. Memory use is
+constant.
 """
 
 import ast
@@ -38,16 +39,17 @@ _HEAD = re.compile(
     r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): "
 )
 _STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
-_CLOSED = re.compile(
-    r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))"
-)  # a LOG_FORMAT may put something behind it
+#: a LOG_FORMAT may put something behind it
+_CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 #: how Python begins to say where it was, when the watchdog's timer ends a process
 _ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 #: the error of such a job
 BLOCKED = "stalled: its code let nothing else of it run; the end of its log says where it was"
 _SCRAPY = "scrapy"  # with LOG_SHORT_NAMES all its loggers are called so
-_CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
+_CRAWLER = "scrapy.crawler"
+_ENGINE = "scrapy.core.engine"
+_LOGSTATS = "scrapy.extensions.logstats"
 #: what Scrapy logs before the spider's own settings hold
 _EARLY = re.compile(r"Scrapy \S+ started|Versions:|Enabled addons:|Using ")
 #: what Scrapy's engine logs, up to the closing line
@@ -56,77 +58,105 @@ _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<va
 
 
 def read_dump(text: str) -> dict[str, Stat]:
-    """Parse a stats dump as Scrapy prints it, from its opening brace on; what is unreadable or cut off is left out."""
-    whole = _parsed(text.strip()) if len(text) <= WHOLE_MAX else None
-    if isinstance(whole, ast.Dict):
-        pairs = zip(whole.keys, whole.values, strict=True)
-        return {str(_value(key)): _value(value) for key, value in pairs if key is not None}
-    # An unreadable value, a truncated end or a large dump must not lose the stats, each of which has its line.
+    """Parse a stats dump as Scrapy prints it, from its opening brace on.
+
+    What is unreadable or cut off is left out.
+    """
+    if len(text) <= WHOLE_MAX:
+        whole = _parse(text.strip())
+        if isinstance(whole, ast.Dict):
+            return _read_dict(whole)
+    # An unreadable value, a truncated end or a large dump must not lose the stats, each of which
+    # has its line.
     found: dict[str, Stat] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
-        key, value = (_parsed(match["key"]), _parsed(match["value"])) if match else (None, None)
+        if match is None:
+            continue
+        key = _parse(match["key"])
+        value = _parse(match["value"])
         if key is not None and value is not None:
-            found[str(_value(key))] = _value(value)
+            found[str(_read_value(key))] = _read_value(value)
     return found
 
 
-def _parsed(text: str) -> ast.expr | None:
+def _read_dict(node: ast.Dict) -> dict[str, Stat]:
+    stats: dict[str, Stat] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is not None:
+            stats[str(_read_value(key))] = _read_value(value)
+    return stats
+
+
+def _parse(text: str) -> ast.expr | None:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _value(node: ast.expr) -> Stat:
+def _read_value(node: ast.expr) -> Stat:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return _time(node) or _text(node)
-    if isinstance(value, (int, float)):
-        return value if abs(value) <= LARGEST else _text(node)  # infinity and NaN become text
-    return value if value is None or isinstance(value, str) else _text(node)
+        return _read_time(node) or _unparse(node)
+    if isinstance(value, (int, float)) and abs(value) <= LARGEST:  # neither infinity nor NaN
+        return value
+    if value is None or isinstance(value, str):
+        return value
+    return _unparse(node)
 
 
-def _text(node: ast.expr) -> str:
+def _unparse(node: ast.expr) -> str:
     try:
         return ast.unparse(node)
-    except (
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # a number with more digits than Python converts
+    except (ValueError, RecursionError, MemoryError):
+        # A number may have more digits than Python converts.
         return "…"
 
 
-def _time(node: ast.expr) -> str:
-    """Convert `datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` to ISO format; "" for anything else."""
-    if not isinstance(node, ast.Call) or _text(node.func) != "datetime.datetime":
+def _read_time(node: ast.expr) -> str:
+    """Convert `datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` to ISO format.
+
+    Anything else gives "".
+    """
+    if not isinstance(node, ast.Call) or _unparse(node.func) != "datetime.datetime":
         return ""
     numbers: list[Any] = [part.value for part in node.args if isinstance(part, ast.Constant)]
-    utc = any(word.arg == "tzinfo" and "utc" in _text(word.value) for word in node.keywords)
+    zone = timezone.utc if _has_utc(node) else None
     try:
-        return datetime(*numbers).replace(tzinfo=timezone.utc if utc else None).isoformat()
+        moment = datetime(*numbers)  # noqa: DTZ001 - naive, as it was
+        return moment.replace(tzinfo=zone).isoformat()
     except (TypeError, ValueError, OverflowError):
         return ""
 
 
+def _has_utc(call: ast.Call) -> bool:
+    for keyword in call.keywords:
+        if keyword.arg == "tzinfo" and "utc" in _unparse(keyword.value):
+            return True
+    return False
+
+
 @dataclass(kw_only=True)
 class StatTotal:
-    """One stat over many jobs."""
+    """Adds up one stat over many jobs."""
 
     jobs: int = 0  #: number of jobs with this stat
     sum: float = 0
-    min: float | None = None
+    min: float | None = None  #: None while no value was a number; so is `max`
     max: float | None = None
     values: Counter[str] = field(default_factory=Counter)  #: counts of values that are not numbers
 
     def add(self, value: object) -> None:
+        """Add the value of one job: a number to the sum, anything else to the counted values."""
         self.jobs += 1
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self.sum += value
-            self.min = value if self.min is None else min(self.min, value)
-            self.max = value if self.max is None else max(self.max, value)
+            if self.min is None or value < self.min:
+                self.min = value
+            if self.max is None or value > self.max:
+                self.max = value
         elif str(value) in self.values or len(self.values) < VALUES_MAX:
             self.values[str(value)] += 1
 
@@ -138,43 +168,48 @@ class StatTotal:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document that `--json` prints."""
-        numbers = {} if self.min is None else {"sum": self.sum, "min": self.min, "max": self.max}
-        return {
-            "jobs": self.jobs,
-            **numbers,
-            **({"values": dict(self.values)} if self.values else {}),
-        }
+        document: dict[str, Any] = {"jobs": self.jobs}
+        if self.min is not None:
+            document |= {"sum": self.sum, "min": self.min, "max": self.max}
+        if self.values:
+            document["values"] = dict(self.values)
+        return document
 
 
 def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, StatTotal]:
-    """Add up each stat over all jobs, of each of which Scrapy has collected `stats`; sorted by name."""
-    sums: dict[str, StatTotal] = {}
-    for one in stats:
-        for name, value in one.items():
-            found = sums.setdefault(name, StatTotal())
+    """Add up each stat over all jobs, whose `stats` Scrapy has collected; sorted by name."""
+    totals: dict[str, StatTotal] = {}
+    for stats_of_job in stats:
+        for name, value in stats_of_job.items():
+            total = totals.setdefault(name, StatTotal())
             if name in _TIMES:
-                found.add_time(value)
+                total.add_time(value)
             else:
-                found.add(value)
-    return dict(sorted(sums.items()))
+                total.add(value)
+    return dict(sorted(totals.items()))
 
 
 def decoded(raw: bytes) -> str:
-    """Decode a line of a log: as UTF-8, or as Windows-1252 if it has no character of UTF-8 beyond ASCII."""
+    """Decode a line of a log as UTF-8.
+
+    If it has no character of UTF-8 beyond ASCII, it is decoded as Windows-1252.
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "replace")
-    # Scrapy writes LOG_ENCODING, which a project may have changed; a single broken character is another thing.
-    return (
-        text if any(c > "\x7f" and c != "\ufffd" for c in text) else raw.decode("cp1252", "replace")
-    )
+    # Scrapy writes LOG_ENCODING, which a project may have changed; a single broken character is
+    # another thing.
+    has_utf8 = any(c > "\x7f" and c != "\ufffd" for c in text)
+    return text if has_utf8 else raw.decode("cp1252", "replace")
 
 
-class LogLine(
-    NamedTuple
-):  # there are millions, and creating a frozen dataclass takes three times as long
-    """A line of a log. A continuation line, as of a traceback, has time and level of the entry it belongs to."""
+# There are millions, and creating a frozen dataclass takes three times as long.
+class LogLine(NamedTuple):
+    """Holds a line of a log.
+
+    A continuation line, as of a traceback, has time and level of the entry it belongs to.
+    """
 
     offset: int  #: offset of its first byte in the file
     text: str
@@ -187,66 +222,84 @@ class LogLine(
 
     @property
     def message(self) -> str:
-        """The text after time, logger and level; empty for a continuation line."""
+        """Return the text after time, logger and level; empty for a continuation line."""
         return self.text[self.begins :] if self.head else ""
 
 
 @dataclass(kw_only=True)
 class LogFacts:
-    """Facts about a job in its log, or in the part of it that was read."""
+    """Holds the facts about a job in its log, or in the part of it that was read."""
 
     whole: bool  #: whether the log was read from its first byte, or from the start of the last run
     size: int = 0  #: bytes read
     levels: dict[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
     opened: bool = False  #: whether the spider was opened
-    engine_told: bool = False  #: whether there is an entry below WARNING of Scrapy's engine, which logs the end as well
-    others_told: bool = False  #: whether there is one of other parts of Scrapy, from when the spider's settings held
+    #: whether there is an entry below WARNING of Scrapy's engine, which logs the end as well
+    engine_told: bool = False
+    #: whether there is one of other parts of Scrapy, from when the spider's settings held
+    others_told: bool = False
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
     told: bool = False  #: whether a signal told the job to end
     forced: bool = False  #: whether a second signal ended the job at once
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
-    pages: int | None = None
+    pages: int | None = None  #: None while no count was logged; so are `items`
     items: int | None = None
-    idle_since: datetime | None = (
-        None  #: when pages and items last changed, by the node's local clock
-    )
-    first: datetime | None = None
-    last: datetime | None = None
+    #: when pages and items last changed, by the node's local clock
+    idle_since: datetime | None = None
+    first: datetime | None = None  #: time of the first entry, by the same clock
+    last: datetime | None = None  #: time of the last entry, likewise
 
     @property
     def would_tell_end(self) -> bool:
-        """Whether the closing line would be in the log; LOG_LEVEL, or the level of one logger, may hide it."""
+        """Tell whether the closing line would be in the log.
+
+        LOG_LEVEL, or the level of one logger, may hide it.
+        """
         has_begun = self.pages is not None  # which is logged behind the engine's first entry
         return self.engine_told or (self.others_told and not has_begun)
 
 
 class LogLines:
-    """Splits a log into lines, from the offset `start` on; if that is `torn`, inside of a line, its rest is skipped."""
+    """Splits a log into lines, from the offset `start` on.
+
+    If that is `torn`, inside of a line, the rest of this line is skipped.
+    """
 
     def __init__(self, start: int = 0, *, torn: bool = False) -> None:
         self.position = start  #: offset of the first byte after the last returned line
         self._rest = bytearray()
         self._passed = 0  #: dropped bytes of a line that is too long
         self._torn = torn
-        self._under: LogLine | None = None
+        self._entry: LogLine | None = None  #: the line that began the current entry
 
     def feed(self, piece: bytes) -> Iterator[LogLine]:
         """Yield the lines that these bytes complete."""
-        pieces = (bytes(self._rest) + piece).split(b"\n")
-        self._rest = bytearray(pieces.pop())
-        yield from filter(None, (self._line(raw, 1) for raw in pieces))
+        raw_lines = (bytes(self._rest) + piece).split(b"\n")
+        self._rest = bytearray(raw_lines.pop())
+        for raw in raw_lines:
+            line = self._make_line(raw, 1)
+            if line is not None:
+                yield line
         if len(self._rest) > LINE_MAX:
             self._passed += len(self._rest) - LINE_MAX
             del self._rest[LINE_MAX:]
 
     def end(self) -> Iterator[LogLine]:
         """Yield the last line if it has no line feed."""
-        if self._rest:
-            raw, self._rest = bytes(self._rest), bytearray()
-            yield from filter(None, [self._line(raw, 0)])
+        if not self._rest:
+            return
+        raw = bytes(self._rest)
+        self._rest = bytearray()
+        line = self._make_line(raw, 0)
+        if line is not None:
+            yield line
 
-    def _line(self, raw: bytes, ending: int) -> LogLine | None:
+    def _make_line(self, raw: bytes, ending: int) -> LogLine | None:
+        """Make a line of its bytes, which `ending` bytes of a line feed follow.
+
+        None for the rest of a line in whose middle the reading began.
+        """
         offset = self.position
         self.position += len(raw) + ending + self._passed
         self._passed = 0
@@ -256,12 +309,13 @@ class LogLines:
         raw = raw[:LINE_MAX]
         text = decoded(raw.rstrip(b"\r"))
         match = _HEAD.match(text)
-        at = _second(match["at"]) if match else None
+        at = _parse_second(match["at"]) if match else None
         if match is None or at is None:
-            above = self._under
-            time, level = (above.at, above.level) if above else (None, "")
-            return LogLine(offset, text, head=False, at=time, level=level, raw=raw)
-        self._under = LogLine(
+            entry = self._entry
+            if entry is None:
+                return LogLine(offset, text, head=False, raw=raw)
+            return LogLine(offset, text, head=False, at=entry.at, level=entry.level, raw=raw)
+        self._entry = LogLine(
             offset,
             text,
             head=True,
@@ -271,11 +325,11 @@ class LogLines:
             begins=match.end(),
             raw=raw,
         )
-        return self._under
+        return self._entry
 
 
 @lru_cache(maxsize=1)  # most lines have the same second as the line before
-def _second(text: str) -> datetime | None:
+def _parse_second(text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -291,92 +345,122 @@ class LogReader:
 
     def __init__(self, start: int = 0) -> None:
         self._lines = LogLines(start, torn=start > 0)
-        self._size = 0
-        self._begin(whole=start == 0)
+        self._size = 0  #: bytes that were fed
+        self._begin_run(whole=start == 0)
 
-    def _begin(self, *, whole: bool) -> None:
+    def _begin_run(self, *, whole: bool) -> None:
         self._facts = LogFacts(whole=whole)
-        self._in_error = self._in_dump = False
+        self._in_error = False
         self._error_end = ""  #: the last line of the last error's traceback
-        self._dump: list[str] = []
-        self._dumped = 0
+        self._in_dump = False
+        self._dump: list[str] = []  #: the lines of the last stats dump
+        self._dumped = 0  #: their characters
 
     def feed(self, piece: bytes) -> None:
+        """Read the next bytes of the log."""
         self._size += len(piece)
         for line in self._lines.feed(piece):
-            self._take(line)
+            self._read_line(line)
 
     def facts(self) -> LogFacts:
         """Return the facts; must be called once, after the last `feed`."""
         for line in self._lines.end():
-            self._take(line)
+            self._read_line(line)
         facts = self._facts
         facts.size = self._size
         facts.last_error = harmless(" … ".join(filter(None, (facts.last_error, self._error_end))))
-        stats = read_dump("\n".join(self._dump)) if self._dump else None
-        if stats is not None:
-            facts.pages = _count(stats, "response_received_count", facts.pages)
-            facts.items = _count(stats, "item_scraped_count", facts.items)
-        facts.stats = stats or None
+        if self._dump:
+            stats = read_dump("\n".join(self._dump))
+            facts.pages = _read_count(stats, "response_received_count", facts.pages)
+            facts.items = _read_count(stats, "item_scraped_count", facts.items)
+            facts.stats = stats or None
         return facts
 
-    def _take(self, line: LogLine) -> None:
+    def _read_line(self, line: LogLine) -> None:
         if not line.head:
-            self._take_more(line)
+            self._read_continuation(line)
             return
         if _STARTED.match(line.message):
-            self._begin(whole=True)
+            self._begin_run(whole=True)
         facts = self._facts
-        self._in_dump = self._in_error = False
-        facts.first, facts.last = facts.first or line.at, line.at
+        self._in_dump = False
+        self._in_error = False
+        facts.first = facts.first or line.at
+        facts.last = line.at
         if line.level in facts.levels or len(facts.levels) < VALUES_MAX:
             facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
         if line.level in {"ERROR", "CRITICAL"}:
-            self._in_error, facts.last_error, self._error_end = True, line.message[:ERROR_MAX], ""
+            self._in_error = True
+            self._error_end = ""
+            facts.last_error = line.message[:ERROR_MAX]
         elif line.level in {"DEBUG", "INFO"}:
-            self._take_source(line)
+            self._note_source(line)
             if line.level == "INFO":
-                self._take_info(line)
+                self._read_info(line)
 
-    def _take_source(self, line: LogLine) -> None:
+    def _note_source(self, line: LogLine) -> None:
         if line.logger != _SCRAPY and not line.logger.startswith("scrapy."):
             return
-        if _is_of(line, _ENGINE) and _OF_ENGINE.match(line.message):
+        if _is_from(line, _ENGINE) and _OF_ENGINE.match(line.message):
             self._facts.engine_told = True
         elif not _EARLY.match(line.message):
             self._facts.others_told = True
 
-    def _take_more(self, line: LogLine) -> None:
+    def _read_continuation(self, line: LogLine) -> None:
         if _ENDED.match(line.text):
-            self._facts.last_error, self._error_end, self._in_error = BLOCKED, "", False
+            self._facts.last_error = BLOCKED
+            self._error_end = ""
+            self._in_error = False
         elif self._in_dump and self._dumped < DUMP_MAX:
             self._dump.append(line.text)
             self._dumped += len(line.text)
         elif self._in_error and line.text.strip():
             self._error_end = line.text.strip()[:ERROR_MAX]
 
-    def _take_info(self, line: LogLine) -> None:
+    def _read_info(self, line: LogLine) -> None:
+        message = line.message
+        if message.startswith("Dumping Scrapy stats:"):
+            self._in_dump = True
+            self._dump = []
+            self._dumped = 0
+        elif _is_from(line, _CRAWLER) and message.startswith("Received SIG"):
+            self._facts.told = True
+            self._facts.forced = "twice" in message
+        elif _is_from(line, _ENGINE) and message.startswith("Spider "):
+            self._read_engine(message)
+        elif _is_from(line, _LOGSTATS):
+            self._read_progress(line)
+
+    def _read_engine(self, message: str) -> None:
         facts = self._facts
-        if line.message.startswith("Dumping Scrapy stats:"):
-            self._in_dump, self._dump, self._dumped = True, [], 0
-        elif _is_of(line, _CRAWLER) and line.message.startswith("Received SIG"):
-            facts.told, facts.forced = True, "twice" in line.message
-        elif _is_of(line, _ENGINE) and line.message.startswith("Spider opened"):
+        if message.startswith("Spider opened"):
             facts.opened = True
-        elif _is_of(line, _ENGINE) and (closed := _CLOSED.match(line.message)):
+            return
+        closed = _CLOSED.match(message)
+        if closed:
             facts.closed = harmless((closed[1] or closed[2])[:ERROR_MAX])
-        elif _is_of(line, _LOGSTATS) and (crawled := _CRAWLED.match(line.message)):
-            seen = int(crawled[1]), int(crawled[2])
-            if seen != (facts.pages, facts.items):
-                facts.idle_since = line.at
-            facts.pages, facts.items = seen
+
+    def _read_progress(self, line: LogLine) -> None:
+        crawled = _CRAWLED.match(line.message)
+        if crawled is None:
+            return
+        facts = self._facts
+        pages = int(crawled[1])
+        items = int(crawled[2])
+        if (pages, items) != (facts.pages, facts.items):
+            facts.idle_since = line.at
+        facts.pages = pages
+        facts.items = items
 
 
-def _is_of(line: LogLine, logger: str) -> bool:
+def _is_from(line: LogLine, logger: str) -> bool:
     return line.logger in {logger, _SCRAPY}
 
 
-def _count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:
-    """A count in the stats dump, where a missing one is zero; the last logged count if that is no number."""
+def _read_count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:
+    """Read a count in the stats dump, where a missing one is zero.
+
+    If it is no number, the last logged count `seen` is given.
+    """
     value = stats.get(name, 0)
     return value if isinstance(value, int) else seen

@@ -21,7 +21,7 @@ LONG_TAIL = 1024 * 1024
 HEAD = 4 * 1024
 #: bytes per read
 BLOCK = 256 * 1024
-#: maximum seconds between last line and last modification from which the node's time zone is inferred
+#: maximum seconds between last line and last modification for the node's time zone to be inferred
 _ZONE_SLACK = 120
 #: maximum offset of a time zone in seconds
 _ZONES = 15 * 3600
@@ -29,7 +29,7 @@ _ZONES = 15 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class LogExcerpt:
-    """Facts in the end of a log, and its age."""
+    """Holds the facts in the end of a log, and its age."""
 
     facts: LogFacts
     total: int  #: size of the file in bytes
@@ -40,92 +40,119 @@ class LogExcerpt:
 
 
 def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
-    """Read the end of a job's log; returns None if there is no log, and raises `NodeError` if a call failed."""
+    """Read the end of a job's log; None if there is no log.
+
+    Raises:
+        NodeError: a call failed.
+    """
     # Not a Range of "the last n bytes": Twisted fails on that if the file is shorter.
     head = sender.send(node, api.fetch(path, start=0, limit=HEAD), timeout=timeout)
     if head is None:
         return None
     total = head.total or len(head.body)
 
-    def end(size: int) -> api.Chunk:
+    def fetch_end(size: int) -> api.Chunk:
         if total <= HEAD:
             return head
         call = api.fetch(path, start=max(0, total - size), limit=size + BLOCK)
         return sender.send(node, call, timeout=timeout) or head
 
-    part = end(TAIL)
-    facts = facts_in(part)
-    if facts.closed and facts.stats is None and part.start:
-        part = end(LONG_TAIL)
-        facts = facts_in(part)
-    written, now = part.modified, part.date
-    begin = facts_in(head)
+    end = fetch_end(TAIL)
+    facts = facts_in(end)
+    if facts.closed and facts.stats is None and end.start:
+        end = fetch_end(LONG_TAIL)
+        facts = facts_in(end)
+    return _make_excerpt(facts, end, facts_in(head))
+
+
+def _make_excerpt(facts: LogFacts, end: api.Chunk, facts_of_head: LogFacts) -> LogExcerpt:
+    """Put together the facts in the end of a log, and what only its beginning may show."""
+    silent = None
+    if end.modified and end.date:
+        silent = max(0.0, (end.date - end.modified).total_seconds())
     return LogExcerpt(
         facts=facts,
-        total=part.start + len(part.body),
-        silent=max(0.0, (now - written).total_seconds()) if written and now else None,
-        offset=_offset(facts.last, written),
-        says_info="INFO" in facts.levels or "INFO" in begin.levels,
-        would_tell_end=facts.would_tell_end or begin.would_tell_end,
+        total=end.start + len(end.body),
+        silent=silent,
+        offset=_infer_offset(facts.last, end.modified),
+        says_info="INFO" in facts.levels or "INFO" in facts_of_head.levels,
+        would_tell_end=facts.would_tell_end or facts_of_head.would_tell_end,
     )
 
 
 def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
-    """Read a whole log, or its first `size` bytes; None without a log, and `NodeError` if the call failed."""
+    """Read a whole log, or its first `size` bytes; None if there is no log.
+
+    Raises:
+        NodeError: the call failed.
+    """
     reader = LogReader()
-    done = sender.send(node, api.fetch(path, limit=size or None, sink=reader.feed))
-    return reader.facts() if done is not None else None
+    chunk = sender.send(node, api.fetch(path, limit=size or None, sink=reader.feed))
+    if chunk is None:
+        return None
+    return reader.facts()
 
 
-def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
-    """Infer the node's UTC offset from last line and last modification, rounded to quarters of an hour."""
+def _infer_offset(last: datetime | None, written: datetime | None) -> timedelta | None:
+    """Infer the node's UTC offset from last line and last modification.
+
+    It is rounded to quarters of an hour.
+    """
     if last is None or written is None:
         return None
     seconds = (last - written.replace(tzinfo=None)).total_seconds()
     whole = round(seconds / 900) * 900
-    return (
-        timedelta(seconds=whole)
-        if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES
-        else None
-    )
+    if abs(seconds - whole) > _ZONE_SLACK or abs(whole) > _ZONES:
+        return None
+    return timedelta(seconds=whole)
 
 
 def facts_in(chunk: api.Chunk) -> LogFacts:
-    """Facts in a piece of a log."""
+    """Return the facts in a piece of a log."""
     reader = LogReader(chunk.start)
     reader.feed(chunk.body)
     return reader.facts()
 
 
 class LogTap:
-    """Reads a growing log from some offset on, a block at a time; `path` is relative to the node's base."""
+    """Reads a growing log from some offset on, a block at a time.
+
+    `path` is relative to the node's base; `timeout` is in seconds, for each call.
+    """
 
     def __init__(self, sender: Sender, node: Node, path: str, *, timeout: float) -> None:
-        self._sender, self._node, self._path, self._timeout = sender, node, path, timeout
-        self._fetched = 0
+        self._sender = sender
+        self._node = node
+        self._path = path
+        self._timeout = timeout
+        self._fetched = 0  #: offset of the first byte that was not fetched yet
         self._lines = LogLines()
         self._total: int | None = None  #: size of the file at the last read
         self._replaced = 0  #: how often the file was replaced by a shorter one
 
     def size(self) -> int:
         """Return the current size in bytes; 0 if there is no log."""
-        chunk = self._chunk(0, 1)
-        return 0 if chunk is None else chunk.total or 0
+        chunk = self._fetch_chunk(0, 1)
+        if chunk is None:
+            return 0
+        return chunk.total or 0
 
     def begin_at(self, position: int, *, torn: bool = False) -> None:
         """Move to an offset; `torn` if it may be inside a line."""
-        self._fetched, self._lines = position, LogLines(position, torn=torn)
+        self._fetched = position
+        self._lines = LogLines(position, torn=torn)
 
     def more(self) -> list[LogLine] | None:
         """Return the next complete lines, or None if the log has not grown."""
-        chunk = self._chunk(self._fetched, BLOCK)
+        chunk = self._fetch_chunk(self._fetched, BLOCK)
         if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
             self.begin_at(0)  # the file was replaced by a shorter one
             self._replaced += 1
-            chunk = self._chunk(0, BLOCK)
+            chunk = self._fetch_chunk(0, BLOCK)
         if chunk is None or not chunk.body:
             return None
-        self._fetched, self._total = self._fetched + len(chunk.body), chunk.total
+        self._fetched += len(chunk.body)
+        self._total = chunk.total
         return list(self._lines.feed(chunk.body))
 
     def rest(self) -> list[LogLine]:
@@ -135,9 +162,11 @@ class LogTap:
     def blocks(self) -> Iterator[list[LogLine]]:
         """Yield the complete lines from here to the current end, a block at a time.
 
-        A file that is replaced by a shorter one again and again is a `NodeError`, as a failed call is.
+        Raises:
+            NodeError: a call failed, or the file was replaced by a shorter one again and again.
         """
-        end, replaced = None, self._replaced
+        end = None
+        replaced = self._replaced
         while (lines := self.more()) is not None:
             if self._replaced > replaced + 1:
                 raise NotJson.at(str(self._node), f"{self._path}: it gets shorter again and again")
@@ -158,37 +187,57 @@ class LogTap:
         end = self.size()
         while end > floor and count > 0:
             begin = max(0, end - BLOCK)
-            found, first = self._lines_in(begin, end)
+            found, first = self._read_lines(begin, end)
             for line in reversed(found):
                 if wanted(line):
                     count -= 1
                     if not count:
                         self.begin_at(line.offset)
                         return
-            # A line across two blocks is read with the earlier one; a line longer than a block is skipped.
+            # A line across two blocks is read with the earlier one; a line longer than a block is
+            # skipped.
             end = first if begin < first < end else begin
         self.begin_at(end)
 
     def seek_time(self, since: datetime) -> int:
-        """Move to or shortly before the first line at this time of the node's local clock; returns the offset."""
-        low, high = 0, self.size()
+        """Move to or shortly before the first line at this time of the node's local clock.
+
+        Return the offset.
+        """
+        low = 0
+        high = self.size()
         while high - low > BLOCK:
             middle = (low + high) // 2
-            found, _ = self._lines_in(middle, min(high, middle + BLOCK // 4))
-            at = next((line.at for line in found if line.head), None)
-            low, high = (middle, high) if at is not None and at < since else (low, middle)
+            found, _ = self._read_lines(middle, min(high, middle + BLOCK // 4))
+            at = _time_of_first_entry(found)
+            if at is not None and at < since:
+                low = middle
+            else:
+                high = middle
         self.begin_at(low, torn=low > 0)
         return low
 
-    def _lines_in(self, begin: int, end: int) -> tuple[list[LogLine], int]:
-        """Return the complete lines that begin between two offsets, and the first one's offset (`begin` if none)."""
-        chunk = self._chunk(begin, end - begin)
+    def _read_lines(self, begin: int, end: int) -> tuple[list[LogLine], int]:
+        """Return the complete lines that begin between two offsets, and the first one's offset.
+
+        Without lines the latter is `begin`.
+        """
+        chunk = self._fetch_chunk(begin, end - begin)
         body = chunk.body[: end - begin] if chunk is not None else b""
         lines = LogLines(begin, torn=begin > 0)
         found = [*lines.feed(body), *lines.end()]
-        return found, (found[0].offset if found else begin)
+        if not found:
+            return [], begin
+        return found, found[0].offset
 
-    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+    def _fetch_chunk(self, start: int, limit: int) -> api.Chunk | None:
         return self._sender.send(
             self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout
         )
+
+
+def _time_of_first_entry(lines: list[LogLine]) -> datetime | None:
+    for line in lines:
+        if line.head:
+            return line.at
+    return None

@@ -22,14 +22,20 @@ STALL = 900.0
 NEEDLESS = "its crawl had finished before it began"
 #: what is said of a job whose log tells no end
 UNCLOSED = "its log ends without 'Spider closed'"
+#: what is said of a job whose items did not reach its feed
+FEED_FAILED = "its feed could not be stored"
 #: why a job was killed
 BY_CANCEL = "by sdist jobs cancel"
+#: the reasons of a close that are failures by themselves
+_FAILED_CLOSES = frozenset(
+    {"start_error", "closespider_errorcount", "memusage_exceeded", "timeout", "stalled"}
+)
 _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A job on a node, with what is needed to find its log."""
+    """Names a job on a node, and what is needed to find its log."""
 
     node: Node
     project: str
@@ -38,26 +44,30 @@ class Place:
 
     @property
     def log(self) -> str:
-        """The path of its log, relative to the node's base."""
+        """Return the path of its log, relative to the node's base."""
         return f"logs/{self.project}/{self.spider}/{self.job}.log"
 
     @property
     def crawl(self) -> str | None:
+        """Return the crawl that its id names; None if it is no crawl's."""
         return crawl_in(self.job)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
+    """Says how a job stands or has ended, and what it has counted."""
+
     outcome: Outcome
     reason: str = ""  #: a few words, or empty
     pages: int | None = None
     items: int | None = None
     errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
     codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
-    hidden: bool = False  #: its log is that of a job killed at its start, or of a spider whose LOG_LEVEL hides the rest
+    #: its log is that of a job killed at its start, or of a spider whose LOG_LEVEL hides the rest
+    hidden: bool = False
 
     def kept(self, key: str, at: float, offset: float | None = None) -> JobVerdict:
-        """The same, as it is written down at this moment."""
+        """Return the same as it is written down at the moment `at`, in seconds since the epoch."""
         return JobVerdict(
             key=key,
             at=at,
@@ -72,7 +82,10 @@ class Verdict:
 
 
 def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
-    """What was written down when the job had ended; `signalled` is as in `by_log`: a crawl's process cannot know it."""
+    """Return what was written down when the job had ended.
+
+    `signalled` is as in `by_log`: a crawl's process cannot know it.
+    """
     found = Verdict(
         outcome=verdict.state,
         reason=verdict.reason,
@@ -88,7 +101,7 @@ def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
 
 def by_log(
     state: JobState,
-    look: LogExcerpt | None,
+    excerpt: LogExcerpt | None,
     *,
     stall: float = STALL,
     signalled: bool = False,
@@ -97,31 +110,38 @@ def by_log(
 ) -> Verdict:
     """Judge a job by its state in Scrapyd and the end of its log, if it has one.
 
-    It counts as stalled after `stall` seconds without progress. `signalled`: this program sent it KILL, or forced its
-    end; `needless`: it leases, and its crawl has finished; `of_crawl`: it is a crawl's, and its report is gone.
+    Args:
+        state: where Scrapyd lists the job.
+        excerpt: the end of its log; None if it has none.
+        stall: seconds without progress after which it counts as stalled.
+        signalled: this program sent it KILL, or forced its end.
+        needless: it leases, and its crawl has finished.
+        of_crawl: it is a crawl's, and its report is gone.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
-    if look is None and state is JobState.RUNNING:
-        return Verdict(outcome=Outcome.RUNNING)
-    if look is None:
-        if signalled:
-            return Verdict(outcome=Outcome.KILLED, reason=f"{BY_CANCEL}; it has no log")
-        return Verdict(
-            outcome=Outcome.UNKNOWN,
-            reason="it has no log: never started, or jobs_to_keep removed it",
-        )
-    facts = look.facts
+    if excerpt is None:
+        return _judge_without_log(state, signalled=signalled)
     if state is JobState.RUNNING:
-        outcome, reason = _running(look, stall)
-    elif needless and _unbegun(look):
+        outcome, reason = _judge_running(excerpt, stall)
+        return _make_verdict(excerpt, outcome, reason)
+    never_began = _never_began(excerpt)
+    if needless and never_began:
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
-    elif (of_crawl or needless) and _told_when_idle(facts):
-        outcome, reason = Outcome.FINISHED, ""
+    if (of_crawl or needless) and _ended_when_idle(excerpt.facts):
+        outcome = Outcome.FINISHED
+        reason = ""
     else:
-        outcome, reason = _ended(look, signalled=signalled, of_crawl=of_crawl)
-    errors = None if outcome is Outcome.UNKNOWN else errors_in(facts)
-    hidden = state is JobState.FINISHED and (_unbegun(look) or outcome is Outcome.UNKNOWN)
+        outcome, reason = _judge_end(excerpt, signalled=signalled, of_crawl=of_crawl)
+    verdict = _make_verdict(excerpt, outcome, reason)
+    return replace(verdict, hidden=never_began or outcome is Outcome.UNKNOWN)
+
+
+def _make_verdict(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict:
+    facts = excerpt.facts
+    errors = None
+    if outcome is not Outcome.UNKNOWN:
+        errors = errors_in(facts)
     return Verdict(
         outcome=outcome,
         reason=reason,
@@ -129,73 +149,105 @@ def by_log(
         items=facts.items,
         errors=errors,
         codes=status_codes(facts.stats or {}),
-        hidden=hidden,
     )
 
 
-def _unbegun(look: LogExcerpt) -> bool:
-    """Whether a job has ended before its spider opened: until the reactor runs, a signal ends it without a word."""
-    facts = look.facts
-    return not facts.size or (
-        facts.whole and look.says_info and not facts.opened and not facts.last_error
+def _judge_without_log(state: JobState, *, signalled: bool) -> Verdict:
+    if state is JobState.RUNNING:
+        return Verdict(outcome=Outcome.RUNNING)
+    if signalled:
+        return Verdict(outcome=Outcome.KILLED, reason=f"{BY_CANCEL}; it has no log")
+    return Verdict(
+        outcome=Outcome.UNKNOWN,
+        reason="it has no log: never started, or jobs_to_keep removed it",
     )
 
 
-def _told_when_idle(facts: LogFacts) -> bool:
-    """Whether a worker had done all that it had leased when it was told to end, as idle ones are at a crawl's end."""
-    leased, acked = (
-        _number(facts.stats or {}, f"distributed/batches_{fate}") for fate in ("leased", "acked")
-    )
+def _never_began(excerpt: LogExcerpt) -> bool:
+    """Tell whether a job ended before its spider opened.
+
+    Until the reactor runs, a signal ends a job without a word.
+    """
+    facts = excerpt.facts
+    if not facts.size:
+        return True
+    return facts.whole and excerpt.says_info and not facts.opened and not facts.last_error
+
+
+def _ended_when_idle(facts: LogFacts) -> bool:
+    """Tell whether a worker had done all that it had leased when a signal told it to end.
+
+    A crawl's end finds its idle workers so.
+    """
+    stats = facts.stats or {}
+    leased = _read_number(stats, "distributed/batches_leased")
+    acked = _read_number(stats, "distributed/batches_acked")
     return bool(facts.closed) and meaning(facts.closed).told and leased == acked
 
 
 def errors_in(facts: LogFacts) -> int | None:
-    """Return the number of entries of level ERROR and above; None if only a part of the log was read."""
+    """Return the number of entries of level ERROR and above.
+
+    None if only a part of the log was read, and has no stats.
+    """
     if facts.stats is not None:
-        return _number(facts.stats, "log_count/ERROR") + _number(facts.stats, "log_count/CRITICAL")
-    found = facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
-    return found if facts.whole else None
+        return _sum_error_stats(facts.stats)
+    if not facts.whole:
+        return None
+    return _sum_error_levels(facts)
 
 
-def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
-    facts, still = look.facts, look.silent or 0.0
-    if not look.would_tell_end:  # nor would it tell of progress
+def _sum_error_stats(stats: Mapping[str, object]) -> int:
+    return _read_number(stats, "log_count/ERROR") + _read_number(stats, "log_count/CRITICAL")
+
+
+def _sum_error_levels(facts: LogFacts) -> int:
+    return facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+
+
+def _judge_running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
+    facts = excerpt.facts
+    if not excerpt.would_tell_end:  # nor would it tell of progress
         return Outcome.RUNNING, ""
+    still = excerpt.silent or 0.0
     if facts.idle_since is not None and facts.last is not None:
         still += max(0.0, (facts.last - facts.idle_since).total_seconds())
-    return (
-        (Outcome.STALLED, f"no progress for {round(still / 60)} min")
-        if still >= stall
-        else (Outcome.RUNNING, "")
-    )
+    if still < stall:
+        return Outcome.RUNNING, ""
+    return Outcome.STALLED, f"no progress for {round(still / 60)} min"
 
 
-def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
-    facts, reason = look.facts, look.facts.closed
+def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
+    facts = excerpt.facts
+    reason = facts.closed
     if not reason:
-        return _unclosed(look, signalled=signalled)
+        return _judge_unclosed(excerpt, signalled=signalled)
     if meaning(reason).told:
-        return Outcome.CANCELLED, "" if reason == "shutdown" else reason
+        return Outcome.CANCELLED, _unless_usual(reason, "shutdown")
     # What went wrong with pages of a crawl's job is in the crawl's account, as with a report.
-    wrong = _feed_failure(facts.stats or {}) if of_crawl else failures(facts)
+    wrong = _find_feed_failure(facts.stats or {}) if of_crawl else failures(facts)
     if wrong:
         return Outcome.FAILED, wrong
     if not meaning(reason).asked_for:
         return Outcome.FAILED, f"ended early ({reason})"
-    return Outcome.FINISHED, "" if reason == "finished" else reason
+    return Outcome.FINISHED, _unless_usual(reason, "finished")
 
 
-def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
-    facts = look.facts
+def _unless_usual(reason: str, usual: str) -> str:
+    return "" if reason == usual else reason
+
+
+def _judge_unclosed(excerpt: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
+    facts = excerpt.facts
     if signalled:
         return Outcome.KILLED, BY_CANCEL
-    if facts.last_error == BLOCKED or (facts.last_error and look.would_tell_end):
+    if facts.last_error == BLOCKED or (facts.last_error and excerpt.would_tell_end):
         return Outcome.DIED, with_remedy(facts.last_error)
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
     if facts.told:  # Scrapy closes no spider that was told to end while it opened
         return Outcome.CANCELLED, UNCLOSED
-    if not look.would_tell_end:
+    if not excerpt.would_tell_end:
         return (
             Outcome.UNKNOWN,
             "its log is empty, or LOG_LEVEL, LOG_FORMAT or the like hides how it ended",
@@ -205,58 +257,67 @@ def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
 
 def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
     """Return the number of responses by status code, in the stats of a job."""
-    return {
-        found[1]: _number(stats, name) for name in sorted(stats) if (found := _STATUS.match(name))
-    }
+    codes = {}
+    for name in sorted(stats):
+        match = _STATUS.match(name)
+        if match:
+            codes[match[1]] = _read_number(stats, name)
+    return codes
 
 
 def failures(facts: LogFacts) -> str:
-    """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
+    """Describe the failures of a job that has closed its spider, in a few words.
+
+    The text is empty if there are none.
+    """
     stats = facts.stats or {}
     found = []
-    if facts.closed in {
-        "start_error",
-        "closespider_errorcount",
-        "memusage_exceeded",
-        "timeout",
-        "stalled",
-    }:
+    if facts.closed in _FAILED_CLOSES:
         found.append(facts.closed)
-    kinds = [
-        name
-        for name in stats
-        if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"
-    ]
-    exceptions = sum(_number(stats, name) for name in kinds)
+    exceptions = _count_callback_exceptions(stats)
     if exceptions:
-        found.append(
-            f"{exceptions} exceptions in callbacks"
-            if exceptions > 1
-            else "1 exception in a callback"
-        )
-    if feed := _feed_failure(stats):
+        found.append(_in_words(exceptions, "exception in a callback", "exceptions in callbacks"))
+    feed = _find_feed_failure(stats)
+    if feed:
         found.append(feed)
-    errors = errors_in(facts) or facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+    errors = errors_in(facts) or _sum_error_levels(facts)
     if errors:
-        found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
+        found.append(_in_words(errors, "error logged", "errors logged"))
     if found and facts.last_error:
         found.append(f"last: {with_remedy(facts.last_error)}")
     return "; ".join(found)
 
 
+def _in_words(number: int, singular: str, plural: str) -> str:
+    if number > 1:
+        return f"{number} {plural}"
+    return f"1 {singular}"
+
+
+def _count_callback_exceptions(stats: Mapping[str, object]) -> int:
+    total = 0
+    for name in stats:
+        if name.startswith("spider_exceptions/") and name != "spider_exceptions/count":
+            total += _read_number(stats, name)
+    return total
+
+
 def with_remedy(error: str) -> str:
     """Return an error, and what to do about it if that is known."""
-    return f"{error.rstrip('.')}. {remedy}" if (remedy := remedy_for(error)) else error
+    remedy = remedy_for(error)
+    if not remedy:
+        return error
+    return f"{error.rstrip('.')}. {remedy}"
 
 
-def _feed_failure(stats: Mapping[str, object]) -> str:
-    failed = any(
-        _number(stats, name) for name in stats if name.startswith("feedexport/failed_count/")
-    )
-    return "its feed could not be stored" if failed else ""
+def _find_feed_failure(stats: Mapping[str, object]) -> str:
+    for name in stats:
+        if name.startswith("feedexport/failed_count/") and _read_number(stats, name):
+            return FEED_FAILED
+    return ""
 
 
-def _number(stats: Mapping[str, object], name: str) -> int:
+def _read_number(stats: Mapping[str, object], name: str) -> int:
     value = stats.get(name, 0)
     return value if isinstance(value, int) else 0
 
@@ -264,70 +325,88 @@ def _number(stats: Mapping[str, object], name: str) -> int:
 def by_report(
     state: JobState, report: WorkerReport, *, signalled: bool = False, needless: bool = False
 ) -> Verdict:
-    """Judge a job by its state and its worker's last report; `signalled` and `needless` are as in `by_log`."""
-    if needless and state is JobState.FINISHED and not (report.ended or report.requests):
-        # Scrapy closes no spider that was told to end while it opened: its last report is its first one.
-        outcome, reason = Outcome.CANCELLED, NEEDLESS
+    """Judge a job by its state and its worker's last report.
+
+    `signalled` and `needless` are as in `by_log`.
+    """
+    has_begun = report.ended or report.requests
+    if needless and state is JobState.FINISHED and not has_begun:
+        # Scrapy closes no spider that was told to end while it opened: its last report is its first
+        # one.
+        outcome = Outcome.CANCELLED
+        reason = NEEDLESS
     else:
-        outcome, reason = _reported(state, report, signalled=signalled)
-    errors, codes = _logged_errors(report.stats), status_codes(report.stats)
+        outcome, reason = _judge_report(state, report, signalled=signalled)
     return Verdict(
         outcome=outcome,
         reason=reason,
         pages=report.pages,
         items=report.items,
-        errors=errors,
-        codes=codes,
+        errors=_count_logged_errors(report.stats),
+        codes=status_codes(report.stats),
     )
 
 
 def by_kept_report(report: Mapping[str, Any]) -> Verdict:
-    """Judge a job by what the store keeps of its accepted report, in the words that its report has led to."""
-    counts, stats = counts_of(report), dict(report.get("stats") or {})
+    """Judge a job by what the store keeps of its accepted report.
+
+    The words are those that its report has led to.
+    """
+    counts = counts_of(report)
+    stats = dict(report.get("stats") or {})
     return Verdict(
         outcome=Outcome.FINISHED,
-        reason=_missed(counts["failed"], counts["requests"]),
+        reason=_describe_misses(counts["failed"], counts["requests"]),
         pages=counts["pages"],
         items=counts["items"],
-        errors=_logged_errors(stats),
+        errors=_count_logged_errors(stats),
         codes=status_codes(stats),
     )
 
 
-def _logged_errors(stats: Mapping[str, object]) -> int | None:
-    return (
-        _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
-    )
+def _count_logged_errors(stats: Mapping[str, object]) -> int | None:
+    if not stats:
+        return None
+    return _sum_error_stats(stats)
 
 
-def _missed(failed: int, requests: int) -> str:
-    """Missed URLs are no failure of the job; the crawl's summary counts them."""
-    return f"{failed} of {counted(requests, 'URL')} failed" if failed else ""
+def _describe_misses(failed: int, requests: int) -> str:
+    """Describe missed URLs: they are no failure of the job, and the crawl's summary counts them."""
+    if not failed:
+        return ""
+    return f"{failed} of {counted(requests, 'URL')} failed"
 
 
-def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
-    if not report.ended and state is not JobState.FINISHED:
-        return Outcome.RUNNING, ""
-    if not report.ended and signalled:
-        return Outcome.KILLED, BY_CANCEL
+def _judge_report(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
     if not report.ended:
-        return (
-            Outcome.DIED,
-            f"after {report.ended_requests} of {counted(report.requests, 'request')}",
-        )
-    if meaning(report.finish_reason).told:
+        return _judge_report_without_end(state, report, signalled=signalled)
+    reason = report.finish_reason
+    if meaning(reason).told:
         # A worker without a batch has done all: a crawl ends before its workers see that.
-        left = report.batches is None or any(
-            number for fate, number in report.batches.items() if fate != "acked"
-        )
-        how = Outcome.CANCELLED if left else Outcome.FINISHED
-        return how, "" if report.finish_reason == "shutdown" else report.finish_reason
-    early = (
-        "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
-    )
-    wrong = (
-        report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
-    )
-    if wrong:
-        return Outcome.FAILED, wrong
-    return Outcome.FINISHED, _missed(report.failed_requests, report.ended_requests)
+        outcome = Outcome.CANCELLED if _has_work_left(report) else Outcome.FINISHED
+        return outcome, _unless_usual(reason, "shutdown")
+    if report.problem:
+        return Outcome.FAILED, report.problem
+    if not meaning(reason).asked_for:
+        return Outcome.FAILED, f"ended early ({reason})"
+    if report.feeds_failed:
+        return Outcome.FAILED, FEED_FAILED
+    return Outcome.FINISHED, _describe_misses(report.failed_requests, report.ended_requests)
+
+
+def _judge_report_without_end(
+    state: JobState, report: WorkerReport, *, signalled: bool
+) -> tuple[Outcome, str]:
+    if state is not JobState.FINISHED:
+        return Outcome.RUNNING, ""
+    if signalled:
+        return Outcome.KILLED, BY_CANCEL
+    requests = counted(report.requests, "request")
+    return Outcome.DIED, f"after {report.ended_requests} of {requests}"
+
+
+def _has_work_left(report: WorkerReport) -> bool:
+    """Tell whether a worker had a batch that was not acked, or was sent its batch."""
+    if report.batches is None:
+        return True
+    return any(number for outcome, number in report.batches.items() if outcome != "acked")

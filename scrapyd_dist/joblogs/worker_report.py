@@ -1,9 +1,9 @@
 """Parses workers' reports, and decides whether the result of an attempt can be accepted."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.batches import PUT_OFF, Miss, meaning
 from scrapyd_dist.errors import DistError
@@ -17,10 +17,11 @@ LAST_MOMENT = 221_845_392_000.0
 REPORT_BYTES = 16 * 1024 * 1024
 #: this program's folder below a node's /logs/
 FOLDER = "logs/_sdist"
-
-
-#: of each missed request of a batch: its index, the kind of miss, runs of its items (first, count) or None if unknown
+#: of each missed request of a batch: its index, the kind of miss, and the runs of its items
+#: (first, count) or None if these are unknown
 MissedRequests = tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...]
+
+T = TypeVar("T")
 
 
 class BadReport(DistError):
@@ -29,7 +30,7 @@ class BadReport(DistError):
 
 @dataclass(frozen=True, kw_only=True)
 class PartInfo:
-    """The file with an attempt's items, as described by the worker's report."""
+    """Describes the file with an attempt's items, as the worker's report tells of it."""
 
     file: str
     items: int
@@ -41,78 +42,85 @@ class PartInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """A worker's report: its progress, or how it ended."""
+    """Holds a worker's report: its progress, or how it ended."""
 
-    ended: bool
+    ended: bool  #: whether this is its last report
     updated: float  #: seconds since the epoch, by the node's clock
-    requests: int
-    done: int
-    missed: int
+    requests: int  #: requests that it was given
+    done: int  #: requests that ended with a result
+    missed: int  #: requests that ended without one
     pages: int
     items: int
     errors: int = 0  #: requests that have failed so far, without those that are gone
     started: float | None = None  #: when the worker started, by the node's clock
     finish_reason: str = ""
     closed_by: str = ""  #: the reason for which the project's own code has closed the spider
-    problem: str = ""
-    lease: bool = (
-        False  #: whether the worker of a pushed batch holds a lease, and so reaches the store
-    )
+    problem: str = ""  #: why its result cannot be used; empty if it can
+    #: whether the worker of a pushed batch holds a lease, and so reaches the store
+    lease: bool = False
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
     unreached: bool = False  #: whether a leasing worker cannot reach the store
     public: str | None = None  #: public key of the worker's code, if it introduces itself
-    batches: Mapping[str, int] | None = (
-        None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
-    )
+    #: of a leasing worker: what became of batches -> how many; None: it was sent one
+    batches: Mapping[str, int] | None = None
     part: PartInfo | None = None
-    changed: tuple[
-        str, ...
-    ] = ()  #: attributes of the spider that were set, or changed in place, while it worked
+    #: attributes of the spider that were set, or changed in place, while it worked
+    changed: tuple[str, ...] = ()
     logins: int = 0  #: pages in whose place the site has sent its login
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
-    #: of requests that are gone, failed, unended, or dead, as the worker's spider cannot make them: URL and reason
+    #: kind of miss -> URL and reason of each such request: gone, failed, unended, put off, or dead,
+    #: as the worker's spider cannot make it
     missed_urls: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     missed_requests: MissedRequests | None = None  #: None if the report does not have them
     replaces: bool = False  #: whether it has retried requests of earlier batches
-    stats: Mapping[str, Any] = field(default_factory=dict)
-    code: Mapping[str, Any] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)  #: Scrapy's, by name
+    code: Mapping[str, Any] = field(default_factory=dict)  #: what identifies the worker's code
 
     @property
     def ended_requests(self) -> int:
+        """Return the number of requests that have ended, with a result or without."""
         return self.done + self.missed
 
     def stat(self, name: str) -> int:
-        """A number that Scrapy has counted; 0 when it has not, or the project has put something else there."""
+        """Return a number that Scrapy has counted; 0 if it is missing or not a number."""
         value = self.stats.get(name)
-        return max(0, int(value)) if isinstance(value, (int, float)) else 0
+        if not isinstance(value, (int, float)):
+            return 0
+        return max(0, int(value))
 
     @property
     def stray_items(self) -> int:
-        """Items that were scraped for no batch, or after theirs was acked: they are in no part."""
+        """Count the items for no batch, or after theirs was acked: they are in no part."""
         return self.stat("distributed/items_of_no_batch") + self.stat("distributed/items_too_late")
 
     @property
     def pace(self) -> float:
-        """Requests per second so far, by the node's clock; 0 while unknown."""
-        seconds = self.updated - self.started if self.started else 0.0
-        return self.ended_requests / seconds if seconds > 0 else 0.0
+        """Return the requests per second so far, by the node's clock; 0 while unknown."""
+        if not self.started:
+            return 0.0
+        seconds = self.updated - self.started
+        if seconds <= 0:
+            return 0.0
+        return self.ended_requests / seconds
 
     @property
     def blames_batch(self) -> bool:
-        """True when the batch may have caused its worker's end, as far as the finish reason tells."""
+        """Tell by the finish reason whether the batch may have caused its worker's end."""
         return meaning(self.finish_reason).blames_batch
 
     @property
     def failed_requests(self) -> int:
-        failed = (
-            len(rows) for kind, rows in self.missed_urls.items() if kind not in ("gone", PUT_OFF)
-        )
-        return max(self.errors, sum(failed))
+        """Return the number of requests that failed; those gone or put off are none."""
+        listed = 0
+        for kind, rows in self.missed_urls.items():
+            if kind not in ("gone", PUT_OFF):
+                listed += len(rows)
+        return max(self.errors, listed)
 
     @property
     def counts(self) -> Counter[str]:
-        """The job so far: requests that ended, and those of them that failed; pages and items."""
+        """Count the requests that ended and those that failed, the pages and the items so far."""
         return Counter(
             requests=self.ended_requests,
             pages=self.pages,
@@ -127,19 +135,26 @@ def report_path(home: str, job: str) -> str:
 
 
 def part_path(home: str, job: str) -> str:
-    """Return the path of a job's part, relative to the node's base; the file name in a report is not trusted."""
+    """Return the path of a job's part, relative to the node's base.
+
+    The file name in a report is not trusted.
+    """
     return f"{FOLDER}/{home}/{job}.jl"
 
 
 def read_report(data: bytes) -> WorkerReport:
-    """Parse a report; raises `BadReport` if the bytes are none."""
+    """Parse a report.
+
+    Raises:
+        BadReport: the bytes are none.
+    """
     try:
-        document = _harmless(parsed(data))
+        document = _make_harmless(parsed(data))
         if document["schema"] != 1:
             raise BadReport(
                 f"a report of schema {str(document['schema'])[:QUOTE]} is not known here"
             )
-        return _report(document)
+        return _read_document(document)
     except (
         ValueError,
         KeyError,
@@ -152,112 +167,155 @@ def read_report(data: bytes) -> WorkerReport:
         raise BadReport(f"a worker's report cannot be read: {why}") from error
 
 
-def _harmless(value: Any) -> Any:
-    """The texts of a report reach logs and terminals."""
+def _make_harmless(value: Any) -> Any:
+    """Make the texts of a report harmless: they reach logs and terminals."""
     if isinstance(value, str):
         return harmless(value)
     if isinstance(value, dict):
-        return {harmless(name): _harmless(one) for name, one in value.items()}
-    return [_harmless(one) for one in value] if isinstance(value, list) else value
+        return {harmless(name): _make_harmless(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_make_harmless(entry) for entry in value]
+    return value
 
 
 def counts_of(report: Mapping[str, Any]) -> Counter[str]:
-    """`WorkerReport.counts` of what the store keeps of an accepted report."""
-    done, missed, pages, items, failed = (
-        int(report.get(name) or 0) for name in ("done", "missed", "pages", "items", "errors")
+    """Return `WorkerReport.counts` of what the store keeps of an accepted report."""
+
+    def kept_count(name: str) -> int:
+        return int(report.get(name) or 0)
+
+    return Counter(
+        requests=kept_count("done") + kept_count("missed"),
+        pages=kept_count("pages"),
+        items=kept_count("items"),
+        failed=kept_count("errors"),
     )
-    return Counter(requests=done + missed, pages=pages, items=items, failed=failed)
 
 
-def _report(document: Mapping[str, Any]) -> WorkerReport:
-    part, started, public, batches = (
-        document.get(name) for name in ("part", "started", "public", "batches")
-    )
-    counts: dict[str, Any] = {
-        name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")
-    }
-    counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed", "logins")}
-    texts: dict[str, Any] = {
-        name: str(document.get(name, ""))
-        for name in ("finish_reason", "closed_by", "problem", "no_lease")
-    }
-    if part is not None:
-        items, size = _count(part["items"]), _count(part["bytes"])
-        fields, as_text = (
-            tuple(str(name) for name in part.get(key, ())) for key in ("fields", "as_text")
-        )
-        part = PartInfo(
-            file=str(part["file"]),
-            items=items,
-            bytes=size,
-            sha256=str(part["sha256"]),
-            fields=fields,
-            as_text=as_text,
-        )
+def _read_document(document: Mapping[str, Any]) -> WorkerReport:
+    def text(name: str) -> str:
+        return str(document.get(name, ""))
+
+    def flag(name: str) -> bool:
+        return bool(document.get(name, False))
+
+    # The first field that is wrong gives the error its text: counts come first, then texts.
     return WorkerReport(
+        requests=_read_count(document["requests"]),
+        done=_read_count(document["done"]),
+        missed=_read_count(document["missed"]),
+        pages=_read_count(document["pages"]),
+        items=_read_count(document["items"]),
+        errors=_read_count(document.get("errors", 0)),
+        feeds_failed=_read_count(document.get("feeds_failed", 0)),
+        logins=_read_count(document.get("logins", 0)),
+        finish_reason=text("finish_reason"),
+        closed_by=text("closed_by"),
+        problem=text("problem"),
+        no_lease=text("no_lease"),
+        part=_unless_none(_read_part, document.get("part")),
         ended=document["state"] == "ended",
-        updated=_moment(document["updated"]),
-        started=None if started is None else _moment(started),
-        lease=bool(document.get("lease", False)),
-        unreached=bool(document.get("unreached", False)),
-        public=None if public is None else str(public),
-        batches=None
-        if batches is None
-        else {str(fate): _count(number) for fate, number in batches.items()},
-        part=part,
-        changed=tuple(str(name) for name in document.get("changed", ())),
-        feeds=tuple(str(uri) for uri in document.get("feeds", ())),
-        missed_urls={
-            kind: _urls(document.get(kind, ()))
-            for kind in ("gone", "failed", "unended", "dead", PUT_OFF)
-        },
-        missed_requests=_missed_requests(document),
-        replaces=bool(document.get("replaces", False)),
-        stats={
-            str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)
-        },
+        updated=_read_moment(document["updated"]),
+        started=_unless_none(_read_moment, document.get("started")),
+        lease=flag("lease"),
+        unreached=flag("unreached"),
+        public=_unless_none(str, document.get("public")),
+        batches=_unless_none(_read_batch_counts, document.get("batches")),
+        changed=_read_texts(document.get("changed", ())),
+        feeds=_read_texts(document.get("feeds", ())),
+        missed_urls=_read_missed_urls(document),
+        missed_requests=_read_missed_requests(document),
+        replaces=flag("replaces"),
+        stats=_read_stats(document.get("stats", {})),
         code=dict(document.get("code", {})),
-        **counts,
-        **texts,
     )
 
 
-def _count(value: Any) -> int:
+def _unless_none(read: Callable[[Any], T], value: Any) -> T | None:
+    """Read a value that a report may lack."""
+    if value is None:
+        return None
+    return read(value)
+
+
+def _read_batch_counts(batches: Any) -> dict[str, int]:
+    return {str(outcome): _read_count(number) for outcome, number in batches.items()}
+
+
+def _read_part(part: Any) -> PartInfo:
+    return PartInfo(
+        items=_read_count(part["items"]),
+        bytes=_read_count(part["bytes"]),
+        fields=_read_texts(part.get("fields", ())),
+        as_text=_read_texts(part.get("as_text", ())),
+        file=str(part["file"]),
+        sha256=str(part["sha256"]),
+    )
+
+
+def _read_texts(values: Any) -> tuple[str, ...]:
+    return tuple(map(str, values))
+
+
+def _read_missed_urls(document: Mapping[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
+    kinds = ("gone", "failed", "unended", "dead", PUT_OFF)
+    return {kind: _read_urls(document.get(kind, ())) for kind in kinds}
+
+
+def _read_urls(rows: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(row["url"]), str(row["reason"])) for row in rows)
+
+
+def _read_stats(stats: Any) -> dict[str, Any]:
+    """Keep the stats that can be displayed and added up, of all that a project collects."""
+    kept_stats = {}
+    for name, value in stats.items():
+        if _is_stat(value):
+            kept_stats[str(name)] = value
+    return kept_stats
+
+
+def _is_stat(value: object) -> bool:
+    if isinstance(value, (int, float)):
+        return abs(value) <= LARGEST
+    return isinstance(value, str)
+
+
+def _read_count(value: Any) -> int:
     found = int(value)
     if not 0 <= found <= LARGEST:
         raise ValueError("a number that counts nothing")
     return found
 
 
-def _moment(value: Any) -> float:
+def _read_moment(value: Any) -> float:
     found = float(value)
     if not 0 <= found <= LAST_MOMENT:  # NaN fails this, too
         raise ValueError("a number that is no time")
     return found
 
 
-def _is_stat(value: object) -> bool:
-    """Whether a stat can be displayed and added up; other values that a project collects are dropped."""
-    if isinstance(value, (int, float)):
-        return abs(value) <= LARGEST
-    return isinstance(value, str)
-
-
-def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
+def _read_missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     rows = document.get("missed_requests")
     if rows is None:
         return None
-    items, size = _count(document["items"]), _count(document["requests"])
-    if any(not 0 <= int(place) < size for place, _, _ in rows):
-        raise ValueError("it tells of requests that its batch has not")
-    return tuple(
-        (_count(place), str(kind), None if runs is None else _runs(runs, items))
-        for place, kind, runs in rows
-    )
+    items = _read_count(document["items"])
+    size = _read_count(document["requests"])
+    for index, _, _ in rows:
+        if not 0 <= int(index) < size:
+            raise ValueError("it tells of requests that its batch has not")
+    missed: list[tuple[int, str, tuple[tuple[int, int], ...] | None]] = []
+    for index, kind, rows_of_runs in rows:
+        runs = None
+        if rows_of_runs is not None:
+            runs = _read_runs(rows_of_runs, items)
+        missed.append((_read_count(index), str(kind), runs))
+    return tuple(missed)
 
 
-def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
-    runs = tuple((_count(first), _count(count)) for first, count in rows)
+def _read_runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
+    """Read the runs of a request's items (first, count), of the `items` that there are in all."""
+    runs = tuple((_read_count(first), _read_count(count)) for first, count in rows)
     end = 0
     for first, count in runs:
         if first < end or count < 1:
@@ -268,14 +326,11 @@ def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
     return runs
 
 
-def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((str(row["url"]), str(row["reason"])) for row in rows)
-
-
 def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
     """Return why the result of an ended attempt cannot be accepted; empty if it can.
 
-    By the store, its batch has `size` requests; with `feed`, items went to a feed URL instead of a part.
+    By the store, its batch has `size` requests; with `feed`, items went to a feed URL instead of a
+    part.
     """
     if report.problem:
         return report.problem
@@ -283,57 +338,74 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
         return f"the worker ended early ({report.finish_reason})"
     if report.requests != size:
         return f"the worker had {counted(report.requests, 'request')} of the batch's {size}"
-    if feed and (report.feeds_failed or not report.feeds) and report.items:
+    if feed:
+        return _refuse_feed(report)
+    return _refuse_part(report)
+
+
+def _refuse_feed(report: WorkerReport) -> str:
+    is_stored = report.feeds and not report.feeds_failed
+    if report.items and not is_stored:
         return "the worker could not store its feed; its log says why"
-    if feed or (report.part is not None and report.part.items == report.items):
-        return ""
-    return (
-        f"the worker wrote {report.part.items} of its {report.items} items"
-        if report.part
-        else "the worker wrote no part"
-    )
+    return ""
+
+
+def _refuse_part(report: WorkerReport) -> str:
+    if report.part is None:
+        return "the worker wrote no part"
+    if report.part.items != report.items:
+        return f"the worker wrote {report.part.items} of its {report.items} items"
+    return ""
 
 
 def misses(report: WorkerReport, batch: int) -> list[Miss]:
-    """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
-    return [
-        Miss(
-            url=url,
-            kind="failed" if kind in ("unended", PUT_OFF) else kind,
-            reason=reason,
-            batch=batch,
-        )
-        for kind, rows in report.missed_urls.items()
-        for url, reason in rows
-    ]
+    """Return the URLs of an accepted attempt without a result.
 
-
-def _of_part(part: PartInfo) -> dict[str, Any]:
-    lists = {"fields": part.fields, "as_text": part.as_text}
-    described = {"part": {"bytes": part.bytes, "sha256": part.sha256}}
-    return {**described, **{name: list(entries) for name, entries in lists.items() if entries}}
+    Requests that did not end count as failed.
+    """
+    found = []
+    for reported_kind, rows in report.missed_urls.items():
+        kind = "failed" if reported_kind in ("unended", PUT_OFF) else reported_kind
+        for url, reason in rows:
+            found.append(Miss(url=url, kind=kind, reason=reason, batch=batch))
+    return found
 
 
 def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
-    """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
+    """Return what the store keeps of an accepted report.
 
-    `replaces` has (earlier batch, index in it) of each request that the worker has retried.
+    That is everything except URLs, which have their own table. `replaces` has (earlier batch, index
+    in it) of each request that the worker has retried.
     """
-    return {
-        **({} if report.missed_requests is None else {"missed_requests": report.missed_requests}),
-        **({"replaces": list(replaces)} if replaces else {}),
-        "done": report.done,
-        "missed": report.missed,
-        "errors": report.failed_requests,
-        "pages": report.pages,
-        "items": report.items,
-        "feeds": list(report.feeds),
-        **({"changed": list(report.changed)} if report.changed else {}),
-        **({"logins": report.logins} if report.logins else {}),
-        **({} if report.part is None else _of_part(report.part)),
-        "started": report.started,
-        "updated": report.updated,
-        "finish_reason": report.finish_reason,
-        "stats": dict(report.stats),
-        "code": dict(report.code),
-    }
+    document: dict[str, Any] = {}
+    if report.missed_requests is not None:
+        document["missed_requests"] = report.missed_requests
+    if replaces:
+        document["replaces"] = list(replaces)
+    document["done"] = report.done
+    document["missed"] = report.missed
+    document["errors"] = report.failed_requests
+    document["pages"] = report.pages
+    document["items"] = report.items
+    document["feeds"] = list(report.feeds)
+    if report.changed:
+        document["changed"] = list(report.changed)
+    if report.logins:
+        document["logins"] = report.logins
+    if report.part is not None:
+        document |= _keep_part(report.part)
+    document["started"] = report.started
+    document["updated"] = report.updated
+    document["finish_reason"] = report.finish_reason
+    document["stats"] = dict(report.stats)
+    document["code"] = dict(report.code)
+    return document
+
+
+def _keep_part(part: PartInfo) -> dict[str, Any]:
+    document: dict[str, Any] = {"part": {"bytes": part.bytes, "sha256": part.sha256}}
+    if part.fields:
+        document["fields"] = list(part.fields)
+    if part.as_text:
+        document["as_text"] = list(part.as_text)
+    return document

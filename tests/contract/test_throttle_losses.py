@@ -54,7 +54,7 @@ class Scene(GateBench):
         """One look, whatever comes of it."""
         client = self.gate._client
         assert client
-        client._look = True
+        client._is_look_due = True
         await client._turn()
 
 

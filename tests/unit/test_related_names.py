@@ -119,7 +119,7 @@ def test_what_a_process_warns_of_has_them_among_other_complaints() -> None:
 
 @pytest.mark.parametrize("key", META)
 def test_a_key_in_meta_is_answered_once(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    targets._answer.cache_clear()
+    targets._warn_of_key.cache_clear()
     spider, target = Spider("page"), targets.Target()
     for _ in range(3):
         assert not target.takes(Request("http://a.com", meta={key: "x"}), spider)

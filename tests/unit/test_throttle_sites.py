@@ -203,8 +203,8 @@ def test_delays_of_domains_that_answer_no_more_are_forgotten() -> None:
         it.time += 10
         it.answer(f"http://site{number}.example/robots.txt", BODY)
         it.answer("http://site0.example/page")
-    assert len(it.watch._told) <= 2 * REPEAT_AFTER / 10 + 2
-    assert "site0.example" in it.watch._told
+    assert len(it.watch._reported) <= 2 * REPEAT_AFTER / 10 + 2
+    assert "site0.example" in it.watch._reported
 
 
 def test_a_delay_that_is_too_long_is_cut_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
