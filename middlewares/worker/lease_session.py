@@ -80,9 +80,9 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
     why = ""
     if hides_addon(crawler.spidercls.custom_settings or {}):
         why = (
-            f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides the"
-            ' add-on that its workers need; add "scrapyd_dist.Addon": 500 to it there, and deploy'
-            " again"
+            f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides"
+            ' the add-on that its workers need; add "scrapyd_dist.Addon": 500 to it there, and'
+            " deploy again"
         )
     elif uploads:
         why = (
@@ -94,9 +94,9 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
         why = "its code carries no key; deploy it with sdist deploy --all, in its folder"
     elif job.needs_client and find_spec("redis") is None:
         why = (
-            "this crawl's store is a Redis server, and neither its code nor the node has the client;"
-            " name the same store in its project, and deploy again, or install the package redis on"
-            " the node"
+            "this crawl's store is a Redis server, and neither its code nor the node has the"
+            " client; name the same store in its project, and deploy again, or install the package"
+            " redis on the node"
         )
     public = "" if key is None else public_half(key)
     return public, why
@@ -335,13 +335,13 @@ def _unfit_for_strategy(crawl: Crawl, job: Assignment) -> str:
     """Say why a worker cannot work for a strategy in this crawl; empty if it can."""
     if crawl.kind != "frontier":
         return (
-            "DISTRIBUTED_STRATEGY is set, and this crawl has no strategy: take it out of the project's"
-            " settings; `sdist strategy run` gives it to its workers."
+            "DISTRIBUTED_STRATEGY is set, and this crawl has no strategy: take it out of the"
+            " project's settings; `sdist strategy run` gives it to its workers."
         )
     if job.start == "first":
         return (
-            "The spider's own start has no place in a crawl with a strategy, which is told its seeds;"
-            " set DISTRIBUTED_START to skip."
+            "The spider's own start has no place in a crawl with a strategy, which is told its"
+            " seeds; set DISTRIBUTED_START to skip."
         )
     return ""
 
@@ -382,8 +382,8 @@ class LeaseSession:
             self._report.public, self.problem = introduce(crawler, job, uploads)
         elif uploads:
             self.problem = (
-                f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches"
-                " may end before that, and its items would be lost or twice there."
+                f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its"
+                " batches may end before that, and its items would be lost or twice there."
             )
 
     async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:

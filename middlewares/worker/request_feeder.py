@@ -213,9 +213,7 @@ class RequestFeeder:
                 continue
             self._idle_handlers.begin_round()
             leased = await self._lease()
-            # Opened all at once: a worker that ends gives back each.
-            batches = [self._open(lease) for lease in leased]
-            for lease, batch in zip(leased, batches, strict=True):
+            for lease, batch in leased:
                 is_alone = is_suspect(lease)
                 if is_alone:
                     await self._settle_round(besides=batch)
@@ -237,13 +235,15 @@ class RequestFeeder:
         """
         return self.room <= 0 or len(self._acker.held) > min(2 * self._ready, MOST_HELD)
 
-    async def _lease(self) -> list[Leased]:
+    async def _lease(self) -> list[tuple[Leased, BatchUnit]]:
+        """Lease batches, and open them all at once: a worker that ends gives back each."""
         enough = set()
         for slot, number in self._count_by_site().items():
             if number > self._enough:
                 enough.add(slot)
-        batches = -(-self.room // self._size)  # rounded up
-        return await self._client.next(batches, enough)
+        limit = -(-self.room // self._size)  # rounded up
+        leased = await self._client.next(limit, enough)
+        return [(lease, self._open(lease)) for lease in leased]
 
     async def _settle_round(self, besides: BatchUnit | None = None) -> None:
         """Call the project's idle handlers for all batches but one, and wait for their ends."""
