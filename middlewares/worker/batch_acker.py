@@ -59,10 +59,10 @@ class LeaseReport:
         self.unreached = False  #: the store cannot be used from here, and that will stay so
         self.closed_by = ""  #: the reason for which the project's own code has closed the spider
 
-    def fate(self, batch: BatchUnit, fate: str) -> None:
+    def fate(self, batch: BatchUnit, outcome: str) -> None:
         """Note what became of a batch; only an acked one counts in the worker's totals."""
-        self._batches[fate] += 1
-        if fate == "acked":
+        self._batches[outcome] += 1
+        if outcome == "acked":
             self._ended.update(batch.ledger.progress())
 
     def of_batch(
@@ -164,12 +164,12 @@ class BatchAcker:
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
         self._context.tracker.leave(batch)
-        fate = "failed"
+        outcome = "failed"
         try:
             part = await asyncio.to_thread(batch.close_part)
             report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
             report["changed"] = self._context.tracker.changed_attributes()
-            fate = await self._ack(
+            outcome = await self._ack(
                 batch, report, is_good=reason == "finished" and not batch.problem
             )
         except StoreLost as error:
@@ -181,7 +181,7 @@ class BatchAcker:
             )
             # Else its lease would be renewed for as long as this worker lives.
             self._client.release(batch.key)
-        self._part_from(batch, fate)
+        self._part_from(batch, outcome)
 
     async def _ack(self, batch: BatchUnit, report: dict[str, Any], *, is_good: bool) -> str:
         """Ack a batch with all that it has led to, and return how it has ended."""
@@ -199,14 +199,14 @@ class BatchAcker:
         count_found(self._crawler, kept)
         return "acked" if is_good else "failed"
 
-    def _part_from(self, batch: BatchUnit, fate: str) -> None:
+    def _part_from(self, batch: BatchUnit, outcome: str) -> None:
         """Have nothing more to do with a batch, of which this became."""
         self._ending.pop(batch.key, None)
-        self._context.tracker.leave(batch, acked=fate == "acked")
-        if fate != "acked":
+        self._context.tracker.leave(batch, acked=outcome == "acked")
+        if outcome != "acked":
             batch.discard_part()
-        self._report.fate(batch, fate)
-        count(self._crawler, f"batches_{fate}")
+        self._report.fate(batch, outcome)
+        count(self._crawler, f"batches_{outcome}")
         count(self._crawler, "requests_left", batch.left)
         self.held.pop(batch.key, None)
         self._context.notifier.tell()

@@ -98,8 +98,9 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
             " client; name the same store in its project, and deploy again, or install the package"
             " redis on the node"
         )
-    public = "" if key is None else public_half(key)
-    return public, why
+    if key is None:
+        return "", why
+    return public_half(key), why
 
 
 class OwnRequests:
@@ -158,7 +159,9 @@ class OwnRequests:
 
     async def enter(self) -> bool:
         """Log in, where the spider has a login; say whether the worker can go on."""
-        reason = "" if self.log_in is None else await self.make(self.log_in)
+        if self.log_in is None:
+            return True
+        reason = await self.make(self.log_in)
         if reason:
             self._context.fail(f"The login has failed: {reason}.", FinishReason.LOGIN_FAILED)
         return not reason

@@ -313,8 +313,13 @@ class StrategyBatch(BatchUnit):
         request = {name: item for name, item in value.items() if name != REPLACES}
         fingerprint = self._links[index].fingerprint
         note = self.ledger.notes.get(index) or PageNote(self.ledger.address(index), 0)
+        kind = EventKind.ERROR
+        body = None
+        if not error:
+            kind = EventKind.CRAWLED
+            body = self.ledger.bodies.get(index)
         yield LinkEvent(
-            kind=EventKind.ERROR if error else EventKind.CRAWLED,
+            kind=kind,
             fingerprint=fingerprint,
             request=request,
             url=note.url,
@@ -322,7 +327,7 @@ class StrategyBatch(BatchUnit):
             status=note.status,
             error=error,
             digest=note.digest,
-            body=None if error else self.ledger.bodies.get(index),
+            body=body,
         )
         parts: dict[int, list[FoundLink]] = {}
         for link in self.finds.of(index):

@@ -169,13 +169,16 @@ class RequestFeeder:
         self._ready = self._at_once + self._ahead
         self._has_pauses = has_pauses(crawler) and not job.fair
         #: requests of one site that count towards those that Scrapy should have
-        self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
+        self._of_a_site = sys.maxsize
+        #: requests that a batch is thought to have, as far as they can be made
+        self._size = self._ready
+        if job.fair:
+            self._of_a_site = of_a_site(crawler)
+            self._size = min(self._ready, job.batch_size, self._of_a_site)
         #: requests of one site above which nothing more of it is leased
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._worked = time.monotonic()  #: when there was work last
         self._pause = SOON  #: seconds until the next call for work
-        #: requests that a batch is thought to have, as far as they can be made
-        self._size = min(self._ready, job.batch_size, self._of_a_site) if job.fair else self._ready
         self._unread: int | None = 0  #: batches that could not be read; None when one could
         self._idle_handlers = IdleHandlers(context, acker)
         self._stopped = False
@@ -302,7 +305,9 @@ class RequestFeeder:
             # Of one site with pauses, requests ahead would only be kept from workers that have
             # none.
             sites = {site_of(value["url"]) for value in values}
-            self._ready = self._at_once + (0 if len(sites) == 1 else self._ahead)
+            self._ready = self._at_once
+            if len(sites) > 1:
+                self._ready += self._ahead
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
 

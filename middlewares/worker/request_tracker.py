@@ -497,8 +497,10 @@ class RequestTracker:
         raise IgnoreRequest
 
     def _newest_batch(self) -> WorkUnit | None:
-        batches = [unit for unit in self.begun.values() if isinstance(unit, BatchUnit)]
-        return batches[-1] if batches else None
+        for unit in reversed(self.begun.values()):
+            if isinstance(unit, BatchUnit):
+                return unit
+        return None
 
     def _adopt_idle(self, request: Request, unit: WorkUnit) -> None:
         """Have a request of an idle handler be made once in the crawl, however many workers ask."""

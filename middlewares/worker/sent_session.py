@@ -182,7 +182,9 @@ class SentSession:
         Raises:
             OutOfReach: it cannot be reached from here, or is away for too long.
         """
-        deadline = time.monotonic() + (PATIENCE if self._needs_store else 0.0)
+        deadline = time.monotonic()
+        if self._needs_store:
+            deadline += PATIENCE
         while True:
             try:
                 return await asyncio.to_thread(reach, self._job)
@@ -215,16 +217,19 @@ class SentSession:
         def reached(_: str) -> None:
             self._fail("", FinishReason.GOAL)
 
-        try:
-            store = None if self._no_lease else await self._reach()
-        except OutOfReach as error:  # it was there a moment ago
-            store = None
-            logger.info("This job keeps to what was left when it was sent: %s", error)
-        if store is None:
-            nothing = {"requests": 0.0} if self._needs_store else {}
-            goals.open_alone({**self._job.allowance, **nothing}, reached)
-        else:
+        store = None
+        if not self._no_lease:
+            try:
+                store = await self._reach()
+            except OutOfReach as error:  # it was there a moment ago
+                logger.info("This job keeps to what was left when it was sent: %s", error)
+        if store is not None:
             goals.open(StoreThread(store), self._job.crawl, reached, own=True)
+            return
+        allowance = dict(self._job.allowance)
+        if self._needs_store:
+            allowance["requests"] = 0.0
+        goals.open_alone(allowance, reached)
 
     def _lose_place(self) -> None:
         self._refused = too_late(self._job)

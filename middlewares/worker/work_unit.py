@@ -166,13 +166,19 @@ class RequestLedger:
 
     def progress(self) -> dict[str, int]:
         """Return the counts so far; a thread may call it."""
-        kinds = [kind for kind, _ in list(self._missed.values())]  # a thread reports
+        # Copies, since a thread may call this.
+        misses = list(self._missed.values())
         incomplete = {source for source, _ in list(self._failed_followers.values())} & self._done
+        missed = errors = len(incomplete)
+        for kind, _ in misses:
+            if kind != PUT_OFF:
+                missed += 1
+                errors += kind != "gone"
         return {
             "requests": len(self._urls),
             "done": len(self._done) - len(incomplete),
-            "missed": sum(kind != PUT_OFF for kind in kinds) + len(incomplete),
-            "errors": sum(kind not in ("gone", PUT_OFF) for kind in kinds) + len(incomplete),
+            "missed": missed,
+            "errors": errors,
             "pages": self.pages,
             "items": self.items,
         }
@@ -244,8 +250,9 @@ def judge(failure: Failure) -> tuple[str, str]:
         return "gone", str(error)
     if isinstance(error, HttpError):
         status = error.response.status
-        gone = 400 <= status < 500 and status not in NOT_NOW
-        return ("gone" if gone else "failed"), f"HTTP {status}"
+        is_gone = 400 <= status < 500 and status not in NOT_NOW
+        kind = "gone" if is_gone else "failed"
+        return kind, f"HTTP {status}"
     lines = str(error).strip().splitlines()
     if not lines:
         return "failed", type(error).__name__
@@ -385,7 +392,9 @@ class BatchUnit(WorkUnit):
         sent: bool = False,
     ) -> None:
         again = any(REPLACES in value for value in values)
-        urls = [row] if row else [value["url"] for value in values]
+        urls = [row]
+        if not row:
+            urls = [value["url"] for value in values]
         super().__init__(batch, attempt, finds, self._ledger_class(urls, again=again))
         self.values = values
         self.part = part

@@ -101,8 +101,9 @@ def slot_of_spider(spider: str, project: str = "") -> str:
 
     Raises `ConfigError` if no slot can have that name.
     """
-    name = f"{project}:{spider}" if project else spider
-    return check_slot_name(OTHER_SPIDER + name)
+    if project:
+        return check_slot_name(f"{OTHER_SPIDER}{project}:{spider}")
+    return check_slot_name(f"{OTHER_SPIDER}{spider}")
 
 
 def spider_of_slot(slot: str) -> tuple[str, str]:

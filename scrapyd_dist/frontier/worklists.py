@@ -112,11 +112,14 @@ def rows(
     _check_kind(kind, column, arguments)
     texts = _texts(lines)
     if kind == "csv":
-        reading = _arguments_columns if arguments else partial(_url_column, column=column)
-        return _csv_rows(texts, reading)
+        if arguments:
+            return _csv_rows(texts, _arguments_columns)
+        return _csv_rows(texts, partial(_url_column, column=column))
     if kind == "urls":
         return _line_rows(texts, _url_value)
-    return _line_rows(texts, _arguments_value if arguments else _request_value)
+    if arguments:
+        return _line_rows(texts, _arguments_value)
+    return _line_rows(texts, _request_value)
 
 
 def _check_kind(kind: str, column: str | None, arguments: bool) -> None:

@@ -208,8 +208,11 @@ def _compared(
     of `kept` follow.
     """
     sentences = []
-    whole = sum(file.whole for file in found[:own])
-    bad = sum(file.bad for file in found[:own])
+    whole = 0
+    bad = 0
+    for file in found[:own]:
+        whole += file.whole
+        bad += file.bad
     away = max(own_items - whole, bad, 0)
     if away:
         sentences.append(

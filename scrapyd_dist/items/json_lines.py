@@ -218,7 +218,9 @@ def item_in(line: bytes) -> dict[str, Any] | None:
         value = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value
 
 
 def _keys_on_disk() -> sqlite3.Connection:

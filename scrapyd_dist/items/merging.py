@@ -252,8 +252,9 @@ def merge(
         except OSError as error:
             if str(error.filename) in items.paths:
                 raise  # a part cannot be read
-            is_other_file = error.filename not in {None, str(output.path)}
-            place = f" ({error.filename})" if is_other_file else ""
+            place = ""
+            if error.filename not in {None, str(output.path)}:
+                place = f" ({error.filename})"
             raise OutputNotWritten(
                 f"The items cannot be written to {output.path}: {error.strerror or error}{place}."
                 " They are all home: mend that, or write them to another file by"
@@ -307,9 +308,11 @@ def _columns(items: Items, first: Sequence[str]) -> dict[str, None]:
 
 def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"[")
-    for count, line in enumerate(items.lines(), 1):
-        file.write(b",\n" if count > 1 else b"\n")
+    separator = b"\n"
+    for line in items.lines():
+        file.write(separator)
         file.write(line)
+        separator = b",\n"
     file.write(b"\n]\n")
 
 

@@ -222,8 +222,10 @@ class PartPublisher:
                 continue
             self._problem = ""
             pause = PAUSE
-            until_due = max(0.0, self._due - time.monotonic())
-            self._news.wait(until_due if self._unwritten else None)
+            timeout = None
+            if self._unwritten:
+                timeout = max(0.0, self._due - time.monotonic())
+            self._news.wait(timeout)
             self._news.clear()
 
     def _warn_once(self, why: str) -> None:

@@ -46,12 +46,11 @@ _HOUR = 3600
 _DAY = 86_400
 #: four weeks, in seconds: the greatest step of an axis of time that is not a multiple of itself
 _LONGEST_STEP = 28 * _DAY
-_TIME_STEPS = (
-    *(1, 2, 5, 10, 15, 30),
-    *(_MINUTE * n for n in (1, 2, 5, 10, 15, 30)),
-    *(_HOUR * n for n in (1, 2, 3, 6, 12)),
-    *(_DAY * n for n in (1, 2, 7, 14, 28)),
-)
+_SECOND_STEPS = (1, 2, 5, 10, 15, 30)
+_MINUTE_STEPS = (60, 120, 300, 600, 900, 1800)
+_HOUR_STEPS = (3600, 7200, 10_800, 21_600, 43_200)  # up to 12 hours
+_DAY_STEPS = (_DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, _LONGEST_STEP)
+_TIME_STEPS = (*_SECOND_STEPS, *_MINUTE_STEPS, *_HOUR_STEPS, *_DAY_STEPS)
 _OUTCOMES = ("done", "running", "waiting", "failed")
 #: how a group of status codes is drawn
 _STATUS_KINDS = dict(
@@ -136,11 +135,13 @@ class _Plane(NamedTuple):
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
         """Return the SVG path through points of time and number."""
-        places = [
-            f"{percent(x, self.width):g} {100 - percent(y, self.height):g}" for x, y in points
-        ]
-        # Points that fall on one place are drawn once.
-        return "M" + "L".join(place for place, _ in groupby(places))
+        places: list[str] = []
+        for x, y in points:
+            place = f"{percent(x, self.width):g} {100 - percent(y, self.height):g}"
+            # Points that fall on one place are drawn once.
+            if not places or places[-1] != place:
+                places.append(place)
+        return "M" + "L".join(places)
 
 
 def percent(value: float, whole: float) -> float:
@@ -302,17 +303,18 @@ def _end_of_axis(at: float, forecast: Forecast | None) -> float:
 def _in_words(ends: Mapping[str, float]) -> str:
     words = []
     for name, value in ends.items():
-        verb = "sent to nodes" if name == "sent" else name
-        words.append(f"{value:,.0f} {verb}")
+        words.append(f"{value:,.0f} {name}")
+        if name == "sent":
+            words[-1] += " to nodes"
     return ", ".join(words)
 
 
 def _may_end(at: float, forecast: Forecast) -> str:
     soonest = span(max(0.0, forecast.soonest - at))
     latest = span(max(0.0, forecast.latest - at))
-    return (
-        f"it may end in {soonest}" if soonest == latest else f"it may end in {soonest} to {latest}"
-    )
+    if soonest == latest:
+        return f"it may end in {soonest}"
+    return f"it may end in {soonest} to {latest}"
 
 
 def _forecast_corners(data: BurnUp, forecast: Forecast, last: float) -> list[tuple[float, float]]:
@@ -425,16 +427,21 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
     for name, (node, node_lanes) in zip(short_names([*by_node]), by_node.items(), strict=True):
         rows.append(NodeRow(name, node, node_lanes))
     total = Counter(bar.outcome for bar in data.bars)
-    present = [outcome for outcome in _OUTCOMES if total[outcome]]
-    sums = ", ".join(f"{total[outcome]:,} {outcome}" for outcome in present)
+    legend = []
+    sums = []
+    for outcome in _OUTCOMES:
+        if total[outcome]:
+            legend.append((outcome, outcome))
+            sums.append(f"{total[outcome]:,} {outcome}")
     jobs_in_words = counted(len(data.bars), "job")
     nodes_in_words = counted(len(set(data.lanes)), "node")
     return RowChart(
-        label=f"Jobs on the nodes over time. {jobs_in_words} on {nodes_in_words}: {sums}.",
+        label=f"Jobs on the nodes over time. {jobs_in_words} on {nodes_in_words}:"
+        f" {', '.join(sums)}.",
         headings=("node", *_OUTCOMES),
         table=_jobs_table(data),
         times=_times(seconds),
-        legend=[(outcome, outcome) for outcome in present],
+        legend=legend,
         rows=rows,
         height=_lane_height(len(lanes)),
     )
@@ -581,14 +588,23 @@ def status_codes(data: Sequence[Statuses]) -> RowChart:
         lane = _status_lane(statuses, most)
         retried = f"{statuses.retry_rate:.1%}"
         rows.append(NodeRow(name, statuses.node, [lane], amount(total), retried))
-    sums = _sums_of_groups(data)
-    sums_in_words = ", ".join(f"{group}: {count:,}" for group, count in sums.items())
-    codes = sorted({code for statuses in data for code in statuses.codes})
+    legend = []
+    sums = []
+    for group in GROUPS:
+        count = sum(statuses.groups[group] for statuses in data)
+        if count:
+            legend.append((_STATUS_KINDS[group], group))
+            sums.append(f"{group}: {count:,}")
+    legend.append(("", "retried"))
+    found: set[str] = set()
+    for statuses in data:
+        found.update(statuses.codes)
+    codes = sorted(found)
     return RowChart(
-        label=f"HTTP status codes by node. {sums_in_words}.",
+        label=f"HTTP status codes by node. {', '.join(sums)}.",
         headings=("node", *codes, "no answer", "retries", "of all requests"),
         table=_status_table(data, codes),
-        legend=[*((_STATUS_KINDS[group], group) for group in sums), ("", "retried")],
+        legend=legend,
         rows=rows,
         height=20 if len(drawn) <= 12 else 12,
     )
@@ -603,16 +619,6 @@ def _status_lane(statuses: Statuses, most: int) -> list[Piece]:
             lane.append(_piece(begin, begin + count, most, _STATUS_KINDS[group], title))
         begin += count
     return lane
-
-
-def _sums_of_groups(data: Sequence[Statuses]) -> dict[str, int]:
-    """Return how many answers of all nodes are in each group that has any."""
-    sums = {}
-    for group in GROUPS:
-        count = sum(statuses.groups[group] for statuses in data)
-        if count:
-            sums[group] = count
-    return sums
 
 
 def _status_table(data: Sequence[Statuses], codes: Sequence[str]) -> list[tuple[object, ...]]:

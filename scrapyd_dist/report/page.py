@@ -93,9 +93,10 @@ def _tone_and_commands(facts: Facts, document: Mapping[str, Any]) -> tuple[str, 
     if facts.state == "finished":
         tone = _FINISHED.get(crawl.exit_code, tone)
     commands = [template.format(crawl.id) for template in templates]
-    way = way_on(document) if crawl.kind == "crawl" else ""
-    if way:
-        commands.insert(0, way)
+    if crawl.kind == "crawl":
+        way = way_on(document)
+        if way:
+            commands.insert(0, way)
     return tone, commands
 
 
@@ -114,7 +115,8 @@ def _missed_rows(facts: Facts) -> list[tuple[str, list[tuple[str, str]]]]:
     tables = []
     for kind in ("failed", "index", "gone"):
         misses = [miss for miss in facts.misses if miss.kind == kind]
-        tables.append((MISSES[kind], [(miss.url or "\u2013", miss.reason) for miss in misses]))
+        rows = [(miss.url or "\u2013", miss.reason) for miss in misses]
+        tables.append((MISSES[kind], rows))
     return tables
 
 
@@ -177,6 +179,8 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     nodes = summary.get("nodes") or ()
     states = [of(node, "state") for node in nodes]
     up = f"{states.count('up')} up"
+    if not facts.lives:
+        up += " at the end"
     found = f"of {count('requests', 'total'):,} found"
     per_minute = round(count("pages") / facts.span * 60)
     batches = f"of {count('batches', 'total'):,}, in {_attempts(summary)}"
@@ -187,7 +191,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
         ("batches done", count("batches", "done"), batches),
-        ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
+        ("nodes", len(nodes), up),
         ("index pages", count("index", "pages"), _index_note(summary)),
     ]
 

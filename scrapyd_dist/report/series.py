@@ -38,8 +38,6 @@ OUTCOMES = {
 #: groups of status codes; 403 and 429 are those of a ban
 GROUPS = ("2xx", "3xx", "403 and 429", "other 4xx", "5xx", "no answer")
 
-#: Scrapy's counts of requests, of those without an answer, and of retries
-_COUNTS = ("downloader/request_count", "downloader/exception_count", "retry/count")
 #: first digit of a status code -> its group; else it is an error of the server
 _GROUP_OF_DIGIT = {"1": "2xx", "2": "2xx", "3": "3xx", "4": "other 4xx"}
 #: status codes that mean a ban
@@ -223,6 +221,8 @@ def _job_times(facts: Facts) -> Iterator[tuple[str, float]]:
 
 def document(facts: Facts) -> dict[str, Any]:
     """Return what `sdist report --json` prints: summary, series, nodes and misses of a crawl."""
+    nodes = [asdict(node) for node in facts.nodes_now]
+    misses = [asdict(miss) for miss in facts.misses]
     return {
         "crawl": facts.crawl.id,
         "begun": facts.crawl.created,
@@ -230,8 +230,8 @@ def document(facts: Facts) -> dict[str, Any]:
         "state": facts.state,
         "summary": _without_passwords(told(facts.crawl)),
         **asdict(series(facts)),
-        "nodes_now": [asdict(node) for node in facts.nodes_now],
-        "misses": [asdict(miss) for miss in facts.misses],
+        "nodes_now": nodes,
+        "misses": misses,
     }
 
 
@@ -250,14 +250,12 @@ def burn_up(facts: Facts) -> BurnUp | None:
     if len(facts.samples) < 2:
         return None
     at = _sample_times(facts)
-    done = _rising(values.get("done") for _, values in facts.samples)
-    found = _rising(values.get("found") for _, values in facts.samples)
-    sent = _rising(values.get("sent") for _, values in facts.samples)
+    done = _sampled("done", facts)
     kept = _kept_points(len(at))
     return BurnUp(
         at=tuple(round(when, 2) for when in _picked(at, kept)),
-        found=_picked(found, kept),
-        sent=_picked(sent, kept),
+        found=_picked(_sampled("found", facts), kept),
+        sent=_picked(_sampled("sent", facts), kept),
         done=_picked(done, kept),
         gaps=tuple(_gaps(at)),
         forecast=_forecast(facts, at, done),
@@ -267,6 +265,11 @@ def burn_up(facts: Facts) -> BurnUp | None:
 def _sample_times(facts: Facts) -> list[float]:
     """Return when each sample was made, in seconds since the crawl began."""
     return [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
+
+
+def _sampled(name: str, facts: Facts) -> list[float]:
+    """Return a count of the crawl up to each sample."""
+    return _rising(values.get(name) for _, values in facts.samples)
 
 
 def _rising(values: Iterable[Any]) -> list[float]:
@@ -302,8 +305,11 @@ def _gaps(at: Sequence[float]) -> list[tuple[float, float]]:
 
 def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forecast | None:
     """Return when a crawl that goes on may end; None if nothing is left or was done yet."""
-    paces = [_pace(at, done, part) for part in WINDOWS]
-    rates = [pace for pace in paces if pace > 0]
+    rates = []
+    for part in WINDOWS:
+        pace = _pace(at, done, part)
+        if pace > 0:
+            rates.append(pace)
     if not facts.lives or not rates:
         return None
     last = facts.samples[-1][1]
@@ -355,11 +361,16 @@ def heat(facts: Facts) -> Heat | None:
     pages = {name: _pages_of(name, facts) for name in names}
     by_pages = sorted(names, key=lambda name: pages[name][-1])
     shown = sorted(by_pages[:ROWS], key=natural)
+    cells = []
+    sums = []
+    for name in shown:
+        cells.append(_per_minute(at, pages[name], step))
+        sums.append(pages[name][-1])
     return Heat(
         step=step,
         nodes=tuple(shown),
-        cells=tuple(_per_minute(at, pages[name], step) for name in shown),
-        pages=tuple(pages[name][-1] for name in shown),
+        cells=tuple(cells),
+        pages=tuple(sums),
         hidden=len(names) - len(shown),
     )
 
@@ -374,8 +385,11 @@ def _sampled_nodes(facts: Facts) -> list[str]:
 
 def _pages_of(node: str, facts: Facts) -> list[float]:
     """Return a node's pages up to each sample."""
-    rows = [of(values, "nodes", node) or [0] for _, values in facts.samples]
-    return _rising(row[0] for row in rows)
+    pages = []
+    for _, values in facts.samples:
+        row = of(values, "nodes", node) or [0]
+        pages.append(row[0])
+    return _rising(pages)
 
 
 def _per_minute(
@@ -386,12 +400,16 @@ def _per_minute(
     edges = [column * step for column in range(round(at[-1] / step) + 1)]
     cells: list[float | None] = []
     for begin, end in pairwise(edges):
-        if any(gap_begin <= begin and end <= gap_end for gap_begin, gap_end in gaps):
+        if _is_in_gap(begin, end, gaps):
             cells.append(None)
         else:
             grown = _value_at(end, at, pages) - _value_at(begin, at, pages)
             cells.append(round(grown / step * 60, 1))
     return tuple(cells)
+
+
+def _is_in_gap(begin: float, end: float, gaps: Iterable[tuple[float, float]]) -> bool:
+    return any(gap_begin <= begin and end <= gap_end for gap_begin, gap_end in gaps)
 
 
 def _value_at(when: float, at: Sequence[float], values: Sequence[float]) -> float:
@@ -443,7 +461,9 @@ def gantt(facts: Facts) -> Gantt | None:
             name=f"batch {attempt.batch}, attempt {attempt.number}",
         )
         bars.append(bar)
-    return Gantt(lanes=tuple(lanes), bars=tuple(bars)) if bars else None
+    if not bars:
+        return None
+    return Gantt(lanes=tuple(lanes), bars=tuple(bars))
 
 
 def _sent_jobs(facts: Facts) -> list[tuple[str, float, float, Attempt]]:
@@ -486,7 +506,9 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
     for node in sorted(sums, key=natural):
         stats = sums[node]
         codes = status_codes(stats)
-        requests, silent, retried = (stats[name] for name in _COUNTS)
+        requests = stats["downloader/request_count"]
+        silent = stats["downloader/exception_count"]
+        retried = stats["retry/count"]
         if codes or requests or silent or retried:
             groups = _grouped(codes, silent)
             rows.append(

@@ -63,9 +63,9 @@ def growth(crawl: Crawl, samples: Samples, since: float) -> Counter[str]:
 
 def _state_at(since: float, crawl: Crawl, samples: Samples) -> Mapping[str, Any]:
     """Return the last sample up to a moment; if there is none, the first one of an older crawl."""
-    before = [values for at, values in samples if at <= since]
-    if before:
-        return before[-1]
+    for at, values in reversed(samples):
+        if at <= since:
+            return values
     if crawl.created >= since or not samples:
         return {}
     return samples[0][1]
