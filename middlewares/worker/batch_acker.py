@@ -163,15 +163,15 @@ class BatchAcker:
             self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
+        """Close a batch's part, report the batch to the store, and part from it."""
         self._context.tracker.leave(batch)
         outcome = "failed"
         try:
             part = await asyncio.to_thread(batch.close_part)
             report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
             report["changed"] = self._context.tracker.changed_attributes()
-            outcome = await self._ack(
-                batch, report, is_good=reason == "finished" and not batch.problem
-            )
+            is_good = reason == "finished" and not batch.problem
+            outcome = await self._ack(batch, report, is_good=is_good)
         except StoreLost as error:
             self._lose_store(str(error))
         except Exception as error:  # a batch that never ends would keep the worker for ever

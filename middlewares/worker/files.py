@@ -153,31 +153,31 @@ class PartFile:
 class ReportFile:
     """The file `<job>.json`, which a thread of its own replaces every second.
 
-    So a slow site does not look like death. `look` gives the report. `turned` gives when the event
-    loop has turned last, in seconds since the epoch: one that stands still, in a callback that
-    never returns, must not look like life.
+    So a slow site does not look like death. `make_report` gives its content. `turned` gives when
+    the event loop has turned last, in seconds since the epoch: one that stands still, in a callback
+    that never returns, must not look like life.
     """
 
     def __init__(
         self,
         folder: Path,
         name: str,
-        look: Callable[[], dict[str, Any]],
+        make_report: Callable[[], dict[str, Any]],
         turned: Callable[[], float] = time.time,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{name}.json"
-        self._look = look
+        self._make_report = make_report
         self._turned = turned
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-report", daemon=True)
-        self._write(look())
+        self._write(make_report())
         self._thread.start()
 
     def _run(self) -> None:
         while not self._end.wait(TICK):
             try:
-                self._write({**self._look(), "updated": self._turned()})
+                self._write({**self._make_report(), "updated": self._turned()})
             except OSError as error:
                 logger.warning("the report cannot be renewed: %s", error)
 

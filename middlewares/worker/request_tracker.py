@@ -287,9 +287,8 @@ class RequestTracker:
         unit = self.begun.get(mark.key)
         if unit is None:
             return None
-        if isinstance(
-            failure.value, HeldBack
-        ):  # it has not ended: its batch is for the next worker
+        # A request that is held back has not ended: its batch is for the next worker.
+        if isinstance(failure.value, HeldBack):
             return None
         if isinstance(failure.value, GoalReached):  # nothing has failed
             unit.put_off(mark)

@@ -116,8 +116,7 @@ class SentSession:
         """Yield the batch; the spider's own start is entered for a row of arguments only.
 
         Raises:
-            WorkRefused: another attempt has taken this one's place, or the spider's own start
-            failed.
+            WorkRefused: another attempt has taken this one's place, or the start has failed.
         """
         if self._job.lease:
             await self._hold_lease()
