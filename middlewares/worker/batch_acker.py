@@ -1,6 +1,7 @@
-"""How a leasing worker's batches end and are reported: acked with their part, given back, or lost with their lease.
+"""Ends a leasing worker's batches and reports them: acked with their part, given back, or lost.
 
-And how parts leave their node once their batch is done: a frontier may never finish, and its files would grow for ever.
+It also removes parts from their node once their batch is done: a frontier may never finish, and its
+files would grow for ever.
 """
 
 import asyncio
@@ -35,8 +36,10 @@ ANSWERS = (
 )
 #: seconds until it is seen again whether Scrapy has done with a page
 SOON = 0.02
-#: seconds between two sweeps, and files that are looked at in one
-EVERY, MOST = 300.0, 1_000
+#: seconds between two sweeps
+EVERY = 300.0
+#: maximum number of files that one sweep checks
+MOST = 1_000
 _PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
 
 
@@ -46,34 +49,34 @@ class LeaseReport:
     def __init__(self, job: Assignment) -> None:
         self._job = job
         self._started = time.time()
-        self._ended: Counter[str] = Counter(
-            RequestLedger([]).progress()
-        )  #: of batches that this worker has ended
-        self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
-        self._answers: Counter[str] = Counter()  #: that reports of batches have told
+        #: counts of the batches that this worker has acked
+        self._ended: Counter[str] = Counter(RequestLedger([]).progress())
+        self._batches: Counter[str] = Counter()  #: how a leased batch has ended -> how many
+        self._answers: Counter[str] = Counter()  #: that are in reports of batches
         self.trouble = ""  #: of a batch that could not be ended
-        self.public: str | None = (
-            None  #: of a worker that introduces itself, the public half of its egg's key
-        )
+        #: of a worker that introduces itself, the public half of its egg's key
+        self.public: str | None = None
         self.unreached = False  #: the store cannot be used from here, and that will stay so
         self.closed_by = ""  #: the reason for which the project's own code has closed the spider
 
-    def fate(self, batch: BatchUnit, fate: str) -> None:
-        """What became of a batch; only an acked one counts in the worker's totals from now on."""
-        self._batches[fate] += 1
-        if fate == "acked":
+    def fate(self, batch: BatchUnit, outcome: str) -> None:
+        """Note what became of a batch; only an acked one counts in the worker's totals."""
+        self._batches[outcome] += 1
+        if outcome == "acked":
             self._ended.update(batch.ledger.progress())
 
     def of_batch(
         self, batch: BatchUnit, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The final report of an attempt, as a job that was sent one batch would write it.
+        """Return the final report of an attempt, as a job that was sent one batch would write it.
 
-        What the sites answered is that since the report before, of whichever batch a page was: the sum is right.
+        What the sites answered is that since the report before, of whichever batch a page was: the
+        sum is right.
         """
         number, attempt = batch.key
         now = Counter({name: value for name, value in stats.items() if name.startswith(ANSWERS)})
-        answers, self._answers = now - self._answers, now
+        answers = now - self._answers
+        self._answers = now
         return {
             **self._head("ended", batch.started, batch=number, attempt=attempt),
             **batch.ledger.close(),
@@ -87,6 +90,7 @@ class LeaseReport:
         }
 
     def progress(self, held: Collection[BatchUnit]) -> dict[str, Any]:
+        """Return the report of a worker that goes on and holds these batches."""
         sums = Counter(self._ended)
         for batch in held:
             sums.update(batch.ledger.progress())
@@ -97,7 +101,8 @@ class LeaseReport:
         }
 
     def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
-        return {
+        """Return the last report of the worker."""
+        report = {
             **self.progress(()),
             "state": "ended",
             "finish_reason": reason,
@@ -105,10 +110,12 @@ class LeaseReport:
             "problem": problem or self.trouble,
             "limit": limit,
             "unreached": self.unreached,
-            **({} if self.public is None else {"public": self.public}),
-            "part": None,
-            "stats": plain_stats(stats),
         }
+        if self.public is not None:
+            report["public"] = self.public
+        report["part"] = None
+        report["stats"] = plain_stats(stats)
+        return report
 
     def _head(self, state: str, started: float, **more: int) -> dict[str, Any]:
         return report_head(
@@ -117,27 +124,25 @@ class LeaseReport:
 
 
 class BatchAcker:
-    """The batches that this worker has, and their ends."""
+    """Keeps the batches that this worker has, and ends them."""
 
     def __init__(self, context: LeaseContext, report: LeaseReport) -> None:
-        self._context, self._client, self._crawler, self._report = (
-            context,
-            context.client,
-            context.crawler,
-            report,
-        )
+        self._context = context
+        self._client = context.client
+        self._crawler = context.crawler
+        self._report = report
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._away = False  #: the store is lost: nothing can be told to it
+        self._away = False  #: the store is lost: nothing can be written to it
         self.held: dict[tuple[int, int], BatchUnit] = {}
-        self.waits_for_idle = (
-            False  #: no batch is acked before the project's handlers of `spider_idle` were called
-        )
+        #: no batch is acked before the project's handlers of `spider_idle` were called
+        self.waits_for_idle = False
 
-    def changed(self, begun: WorkUnit) -> None:
-        """Something of it has ended."""
-        if begun.over and isinstance(begun, BatchUnit):
-            # Not at once: what a middleware makes of an exception comes right after the callback's own output.
-            asyncio.get_running_loop().call_soon(self._end_if_over, begun)
+    def changed(self, unit: WorkUnit) -> None:
+        """Ack the unit soon if nothing of it is left; call this when something of it has ended."""
+        if unit.over and isinstance(unit, BatchUnit):
+            # Not at once: what a middleware makes of an exception comes right after the callback's
+            # own output.
+            asyncio.get_running_loop().call_soon(self._end_if_over, unit)
 
     def end_round(self) -> None:
         """Ack the batches that are over."""
@@ -146,45 +151,27 @@ class BatchAcker:
             self.changed(batch)
 
     def _end_if_over(self, batch: BatchUnit) -> None:
-        if (
-            self.waits_for_idle
-            or not batch.over
-            or batch.key not in self.held
-            or batch.key in self._ending
-        ):
+        if self.waits_for_idle or not batch.over:
             return
-        if any(_is_of(request, batch) for request in pages_in_work(self._crawler)):
-            # A middleware beyond ours may yet make a request of its page, or a pipeline of its item.
+        if batch.key not in self.held or batch.key in self._ending:
+            return
+        if any(_is_from(batch, request) for request in pages_in_work(self._crawler)):
+            # A middleware beyond ours may yet make a request of its page, or a pipeline of its
+            # item.
             asyncio.get_running_loop().call_later(SOON, self._end_if_over, batch)
         else:
             self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
+        """Close a batch's part, report the batch to the store, and part from it."""
         self._context.tracker.leave(batch)
-        fate = "failed"
+        outcome = "failed"
         try:
             part = await asyncio.to_thread(batch.close_part)
             report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
             report["changed"] = self._context.tracker.changed_attributes()
-            finds = batch.finds
-            assert finds is not None
-            good = reason == "finished" and not batch.problem
-            if (
-                good
-            ):  # before the ack: better twice than never; as the batch's own, which no walk forgets
-                await self._client.missed(
-                    [replace(one, batch=batch.key[0]) for one in finds.take_misses()]
-                )
-            # One that is not good is made again, and told of then.
-            events = batch.events() if good else ()
-            kept = await self._client.ack(
-                batch.key, report, finds.found, finds.take_counts(), events
-            )
-            if kept is None:
-                fate = "lost"
-            else:
-                count_found(self._crawler, kept)
-                fate = "acked" if good else fate
+            is_good = reason == "finished" and not batch.problem
+            outcome = await self._ack(batch, report, is_good=is_good)
         except StoreLost as error:
             self._lose_store(str(error))
         except Exception as error:  # a batch that never ends would keep the worker for ever
@@ -192,26 +179,42 @@ class BatchAcker:
             self._report.trouble = (
                 f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
             )
-            self._client.release(
-                batch.key
-            )  # else its lease would be renewed for as long as this worker lives
-        self._part_from(batch, fate)
+            # Else its lease would be renewed for as long as this worker lives.
+            self._client.release(batch.key)
+        self._part_from(batch, outcome)
 
-    def _part_from(self, batch: BatchUnit, fate: str) -> None:
+    async def _ack(self, batch: BatchUnit, report: dict[str, Any], *, is_good: bool) -> str:
+        """Ack a batch with all that it has led to, and return how it has ended."""
+        finds = batch.finds
+        assert finds is not None
+        if is_good:
+            # Before the ack: better twice than never; as the batch's own, which no walk forgets.
+            misses = [replace(miss, batch=batch.key[0]) for miss in finds.take_misses()]
+            await self._client.missed(misses)
+        # One that is not good is made again, and has its events then.
+        events = batch.events() if is_good else ()
+        kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
+        if kept is None:
+            return "lost"
+        count_found(self._crawler, kept)
+        return "acked" if is_good else "failed"
+
+    def _part_from(self, batch: BatchUnit, outcome: str) -> None:
+        """Have nothing more to do with a batch, of which this became."""
         self._ending.pop(batch.key, None)
-        self._context.tracker.leave(batch, acked=fate == "acked")
-        if fate != "acked":
+        self._context.tracker.leave(batch, acked=outcome == "acked")
+        if outcome != "acked":
             batch.discard_part()
-        self._report.fate(batch, fate)
-        count(self._crawler, f"batches_{fate}")
+        self._report.fate(batch, outcome)
+        count(self._crawler, f"batches_{outcome}")
         count(self._crawler, "requests_left", batch.left)
         self.held.pop(batch.key, None)
         self._context.notifier.tell()
 
     def lost(self, key: Key, loss: LeaseLoss) -> None:
-        """A lease is lost: no request of its batch is made any more, and nothing is told of it."""
+        """Give up a batch whose lease is lost: no request of it is made, and nothing reported."""
         batch = self.held.get(key)
-        if batch is None or batch.key in self._ending:  # the ack itself will tell
+        if batch is None or batch.key in self._ending:  # the ack itself will find out
             return
         self._part_from(batch, "lost")
         if loss is LeaseLoss.AWAY:
@@ -223,7 +226,7 @@ class BatchAcker:
             self._context.lose_store(why)
 
     async def finish(self, reason: str) -> None:
-        """The worker ends: ack complete batches, give back those not begun, and report how far the rest came."""
+        """End the worker: ack complete batches, give back those not begun, and report the rest."""
         self._report.closed_by = reason if meaning(reason).closes_crawl else ""
         while self._ending:
             await asyncio.wait(list(self._ending.values()))
@@ -233,26 +236,34 @@ class BatchAcker:
             if self._away:
                 self._part_from(batch, "lost")
             elif batch.touched:
-                # Under its key, as any other: the lease that ends with the ack is not one that was lost.
-                done = batch.over and not self.waits_for_idle
-                work = self._end(batch, "finished" if done else self._cut_short(batch, reason))
-                self._ending[batch.key] = task = asyncio.ensure_future(work)
-                await task
+                await self._end_now(batch, reason)
             else:
-                batch.discard_part()  # before: the next worker of it on this node writes a part of the same name
-                self._part_from(
-                    batch, "given_back" if await self._give_back(batch.key, reason) else "lost"
-                )
+                # Before it is given back: the next worker of it on this node writes a part of the
+                # same name.
+                batch.discard_part()
+                is_back = await self._give_back(batch.key, reason)
+                self._part_from(batch, "given_back" if is_back else "lost")
         try:
-            for one in await self._client.unclaimed():
-                await self._give_back((one.batch.number, one.attempt), reason)
+            for leased in await self._client.unclaimed():
+                await self._give_back((leased.batch.number, leased.attempt), reason)
         except StoreLost as error:
             self._lose_store(str(error))
 
-    def _cut_short(self, batch: BatchUnit, reason: str) -> str:
-        """The finish reason of a batch that is not over; what the settings ended is done as far as that was wanted.
+    async def _end_now(self, batch: BatchUnit, reason: str) -> None:
+        """End a batch as far as it came."""
+        if not batch.over or self.waits_for_idle:
+            work = self._end(batch, self._cut_short(batch, reason))
+        else:
+            work = self._end(batch, "finished")
+        # Under its key, as any other: the lease that ends with the ack is not one that was lost.
+        self._ending[batch.key] = task = asyncio.ensure_future(work)
+        await task
 
-        Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
+    def _cut_short(self, batch: BatchUnit, reason: str) -> str:
+        """Return the finish reason of a batch that is not over.
+
+        What the settings ended is done as far as that was wanted. Scrapy before 2.19 calls it
+        finished when its start has failed; what was not made has not failed.
         """
         ends_crawl = reason == FinishReason.GOAL.value or meaning(reason).closes_crawl
         is_told_to_end = reason == FinishReason.SHUTDOWN.value
@@ -265,13 +276,15 @@ class BatchAcker:
         return "shutdown" if reason == "finished" else reason
 
     def _is_kept_in_part(self, batch: BatchUnit) -> bool:
-        """Whether what this worker has of a batch is kept, and the rest is for another.
+        """Say whether what this worker has of a batch is kept, and the rest is for another.
 
-        A strategy is told of a whole batch, and a handler of `spider_idle` may have left its work for later.
+        A strategy gets the events of a whole batch, and a handler of `spider_idle` may have left
+        its work for later.
         """
         return batch.can_be_cut_short and not (self._context.strategy or self.waits_for_idle)
 
     async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
+        """Give back an attempt of which nothing was made; say whether the store has taken it."""
         try:
             return await self._client.give_back(key, f"its worker has ended ({reason})")
         except StoreLost as error:
@@ -279,7 +292,7 @@ class BatchAcker:
             return False
 
 
-def _is_of(request: Request, batch: BatchUnit) -> bool:
+def _is_from(batch: BatchUnit, request: Request) -> bool:
     mark = mark_of(request)
     return mark is not None and mark.key == batch.key
 
@@ -296,20 +309,21 @@ async def keep_sweeping(
 
 
 async def sweep(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> int:
-    """Remove a frontier's parts whose batch is done in the store, of this attempt or a later one; how many.
+    """Remove a frontier's parts whose batch is done in the store, of this attempt or a later one.
 
     `batch` gives the batch of a number as the store has it; None where the store does not say.
+    Returns how many were removed.
     """
     removed = 0
-    for path in (await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl"))))[:MOST]:
+    paths = await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl")))
+    for path in paths[:MOST]:
         found = _PART.fullmatch(path.name.removeprefix(crawl))
-        row = await batch(int(found["batch"])) if found else None
-        if (
-            found
-            and row is not None
-            and row.state is BatchState.DONE
-            and int(found["attempt"]) <= row.attempts
-        ):
+        if found is None:
+            continue
+        row = await batch(int(found["batch"]))
+        if row is None or row.state is not BatchState.DONE:
+            continue
+        if int(found["attempt"]) <= row.attempts:
             path.unlink(missing_ok=True)  # another worker of this node may sweep as well
             removed += 1
     return removed

@@ -1,7 +1,8 @@
-"""Calls the project's own handlers of `spider_idle` when a worker has nothing left of the batches that it has leased.
+"""Calls the project's own handlers of `spider_idle` when a worker has nothing left of its batches.
 
-Scrapy would call them when the worker gets no more work at all. By then its batches are acked, so what a handler makes
-of a list that callbacks have filled would be of no batch, and lost with its worker.
+They are those that it has leased. Scrapy would call them when the worker gets no more work at all.
+By then its batches are acked, so what a handler makes of a list that callbacks have filled would be
+of no batch, and lost with its worker.
 """
 
 import logging
@@ -22,7 +23,8 @@ from .lease_client import LeaseContext
 from .work_unit import IDLE, PAGE, BatchUnit, UnitMark
 
 logger = logging.getLogger(__name__)
-#: seconds between two calls of a handler that keeps the spider open and asks for nothing, as in Scrapy itself
+#: seconds between two calls of a handler that keeps the spider open and asks for nothing, as in
+#: Scrapy itself
 HEARTBEAT = 5.0
 #: such calls after which a worker goes on all the same
 MOST_HEARTBEATS = 12
@@ -31,16 +33,19 @@ SOON = 0.05
 
 
 class IdleHandlers:
-    """The handlers of one worker; the batches of a round are acked when they have nothing more to ask for."""
+    """Calls the handlers of one worker.
+
+    The batches of a round are acked when the handlers have nothing more to ask for.
+    """
 
     def __init__(self, context: LeaseContext, acker: BatchAcker) -> None:
         self._context = context
         self._acker = acker
-        self._finds: FoundRequests | None = None
+        self._finds: FoundRequests | None = None  #: what handlers have asked for
         self.stopped = False
 
     def begin_round(self) -> None:
-        """Before batches are leased: hold their acks back where the project has handlers."""
+        """Hold acks back where the project has handlers; call it before batches are leased."""
         self._acker.waits_for_idle = bool(find_handlers(self._context.crawler))
 
     async def end_round(self, besides: BatchUnit | None = None) -> None:
@@ -52,36 +57,37 @@ class IdleHandlers:
         if not self._acker.waits_for_idle:
             return
         heartbeats = 0
-        await self._rest(besides)
+        await self._until_quiet(besides)
         while not self.stopped and heartbeats < MOST_HEARTBEATS and self._held(besides):
-            asked, stays_open = self._call(besides)
-            if not asked and not stays_open:
+            has_work, stays_open = self._call_handlers(besides)
+            if not has_work and not stays_open:
                 break
-            if not asked:
+            if not has_work:
                 heartbeats += 1
                 await self._context.notifier.wait(HEARTBEAT)
-            await self._rest(besides)
-        if not self.stopped:  # else they are made again: no handler was asked about them
+            await self._until_quiet(besides)
+        if not self.stopped:  # else they are made again: no handler was called for them
             self._acker.end_round()
 
     def _held(self, besides: BatchUnit | None) -> list[BatchUnit]:
         return [batch for batch in self._acker.held.values() if batch is not besides]
 
-    async def _rest(self, besides: BatchUnit | None) -> None:
+    async def _until_quiet(self, besides: BatchUnit | None) -> None:
         """Wait until the batches are over, and Scrapy has nothing left."""
         while not self.stopped and not self._is_quiet(besides):
             await self._context.notifier.wait(SOON)
 
     def _is_quiet(self, besides: BatchUnit | None) -> bool:
-        return all(batch.over for batch in self._held(besides)) and not under_way(
-            self._context.crawler
-        )
+        are_over = all(batch.over for batch in self._held(besides))
+        return are_over and not under_way(self._context.crawler)
 
-    def _call(self, besides: BatchUnit | None) -> tuple[bool, bool]:
-        """Whether a handler has asked for anything, and whether one wants the spider to stay open."""
+    def _call_handlers(self, besides: BatchUnit | None) -> tuple[bool, bool]:
+        """Call them; say whether one has asked for anything, and whether one stays open."""
         crawler = self._context.crawler
         batch = self._held(besides)[-1]
-        finds = self._finds = self._finds or self._context.finds("idle:")
+        if self._finds is None:
+            self._finds = self._context.finds("idle:")
+        finds = self._finds
         self._context.tracker.idle_finds = finds
         token = PAGE.set(UnitMark(*batch.key, None, IDLE))
         try:
@@ -90,23 +96,30 @@ class IdleHandlers:
             )
         finally:
             PAGE.reset(token)
-        # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when this worker ends.
-        errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
-        asked = self._hand_over(finds, batch) or not self._is_quiet(besides)
-        return asked, any(isinstance(error, DontCloseSpider) for error in errors)
+        # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when
+        # this worker ends.
+        has_work = self._hand_over(finds, batch) or not self._is_quiet(besides)
+        stays_open = False
+        for _, answer in answers:
+            if isinstance(answer, Failure) and isinstance(answer.value, DontCloseSpider):
+                stays_open = True
+        return has_work, stays_open
 
     def _hand_over(self, finds: FoundRequests, batch: BatchUnit) -> bool:
-        """Let what was asked for go to the fleet with the ack of a batch; whether there was anything."""
+        """Let what was asked for go to the fleet with the ack of a batch.
+
+        Returns whether there was anything.
+        """
         assert batch.finds is not None
-        asked = bool(finds.found)
+        has_found = bool(finds.found)
         batch.finds.found.extend(finds.found)
         batch.finds.counts.update(finds.take_counts())
         finds.found.clear()
-        return asked
+        return has_found
 
 
 class IdleLimit:
-    """Ends a job that was sent its batch and has nothing left of it, though a handler keeps its spider open.
+    """Ends a job that has nothing left of its batch, though a handler keeps its spider open.
 
     A handler that asks for nothing is waited for as long as in a worker that leases.
     """
@@ -114,13 +127,13 @@ class IdleLimit:
     def __init__(self, crawler: Any) -> None:
         self._crawler = crawler
         self._since: float | None = None  #: since when there has been nothing to do
-        crawler.signals.connect(self._idle, signals.spider_idle)
-        crawler.signals.connect(self._asked, signals.request_scheduled)
+        crawler.signals.connect(self._on_idle, signals.spider_idle)
+        crawler.signals.connect(self._on_scheduled, signals.request_scheduled)
 
-    def _asked(self) -> None:
+    def _on_scheduled(self) -> None:
         self._since = None
 
-    def _idle(self) -> None:
+    def _on_idle(self) -> None:
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -132,5 +145,5 @@ class IdleLimit:
 
 
 def find_handlers(crawler: Any) -> list[Callable[..., Any]]:
-    """The project's own handlers of `spider_idle`."""
+    """Return the project's own handlers of `spider_idle`."""
     return project_receivers(crawler, signals.spider_idle)

@@ -1,4 +1,4 @@
-"""A leasing worker's calls to the store: the next batches, acks, and whether more will come."""
+"""Makes a leasing worker's calls to the store: leases, acks, and whether more work will come."""
 
 import asyncio
 import logging
@@ -25,6 +25,7 @@ from ..classifier import FoundRequests
 from .lease_renewer import LeaseRenewer, clock
 from .request_tracker import RequestTracker
 
+#: name of a count -> number
 Counts = Mapping[str, int]
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,11 @@ T = TypeVar("T")
 AGAIN = 1.0
 #: seconds for which a worker that ends waits for the store
 HURRY = 10.0
-#: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
+#: seconds that a worker waits for batches that may come back: from a worker that died, or whose
+#: part may be lost
 MAY_RETURN = 5.0
+#: batches that one call brings at most
+MOST_LEASED = 1_000
 
 
 class Notifier:
@@ -44,27 +48,37 @@ class Notifier:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        """Wake all tasks that wait now."""
+        waiting = self._waiting
+        self._waiting = set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Until something has changed, or until `timeout` seconds have passed."""
-        # A future: before Python 3.12, `wait_for` would begin to wait for an event one turn of the loop later.
-        one = asyncio.get_running_loop().create_future()
-        self._waiting.add(one)
+        """Wait until something has changed, or until `timeout` seconds have passed."""
+        # A future: before Python 3.12, `wait_for` would begin to wait for an event one turn of the
+        # loop later.
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(one, timeout)
+            await asyncio.wait_for(future, timeout)
 
 
 def is_suspect(leased: Leased) -> bool:
-    """Whether workers died on this batch, or on the one that it was cut from."""
+    """Say whether workers died on this batch, or on the one that it was cut from."""
     return leased.attempt - leased.batch.forgiven > 1 or leased.batch.parent > 0
 
 
+def _key_of(leased: Leased) -> tuple[int, int]:
+    return leased.batch.number, leased.attempt
+
+
 class StoreLost(Exception):
-    """The store has not answered for as long as a lease lasts, or has forgotten the crawl; the text says more."""
+    """The store has not answered for as long as a lease lasts, or has forgotten the crawl.
+
+    The text says more.
+    """
 
 
 class LeaseClient:
@@ -73,10 +87,13 @@ class LeaseClient:
     def __init__(
         self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None
     ) -> None:
-        self._job, self._renewer = job, renewer
+        self._job = job
+        self._renewer = renewer
         self.key = key  #: of the crawl, whose batches may be encrypted
-        self._db, self._thread = store, StoreThread(store)
-        self._asking: asyncio.Task[list[Leased]] | None = None
+        self._db = store
+        self._thread = StoreThread(store)
+        #: the call of `next` that is under way, or whose batches were not handed over
+        self._leasing: asyncio.Task[list[Leased]] | None = None
         self._drained: float | None = None  #: since when nothing is left but what may return
         self._began = time.monotonic()
         self._patience = job.lease  #: seconds
@@ -85,44 +102,46 @@ class LeaseClient:
         self.requests = 0  #: in them
 
     async def crawl(self) -> Crawl:
-        return await self._ask(self._db.crawl, self._job.crawl)
+        """Return the crawl; StoreLost if that cannot be had, as from all of these."""
+        return await self._call(self._db.crawl, self._job.crawl)
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
-        """The next batches, at most `limit`; if they are shared fairly, none of the slots of which there is enough.
+        """Lease the next batches, at most `limit`.
 
-        Raises:
-            StoreLost: as all of these.
+        If they are shared fairly, none is of the slots of which there is `enough`.
         """
-        self._asking = asyncio.ensure_future(self._next(limit, enough))
-        leased = await asyncio.shield(self._asking)
+        self._leasing = asyncio.ensure_future(self._lease_next(limit, enough))
+        leased = await asyncio.shield(self._leasing)
         if self._ends:
             return []
-        self._asking = None
+        self._leasing = None
         # A lease may be lost already, before its batch has begun.
-        return [one for one in leased if self._renewer.holds((one.batch.number, one.attempt))]
+        return [lease for lease in leased if self._renewer.holds(_key_of(lease))]
 
     async def unclaimed(self) -> list[Leased]:
-        """Batches that the store gave while the worker was told to end."""
-        return [] if self._asking is None else await self._asking
+        """Return the batches that the store gave while the worker was told to end."""
+        if self._leasing is None:
+            return []
+        return await self._leasing
 
-    async def _next(self, limit: int, enough: Collection[str]) -> list[Leased]:
-        leased = await self._ask(self._lease, min(limit, self._left()), enough)
-        first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
-        for one in leased[
-            first + 1 :
-        ]:  # a batch that kills its worker should take no other with it
-            await self.give_back(
-                (one.batch.number, one.attempt), "one before it is worked on alone"
-            )
-        leased = leased[: first + 1]
-        if leased:
+    async def _lease_next(self, limit: int, enough: Collection[str]) -> list[Leased]:
+        leased = await self._call(self._lease, min(limit, self._count_left()), enough)
+        kept: list[Leased] = []
+        for lease in leased:
+            if kept and is_suspect(kept[-1]):
+                # A batch that kills its worker should take no other with it.
+                await self.give_back(_key_of(lease), "one before it is worked on alone")
+            else:
+                kept.append(lease)
+        if kept:
             self._drained = None
-        self.batches += len(leased)
-        self.requests += sum(one.batch.size for one in leased)
-        return leased
+        self.batches += len(kept)
+        self.requests += sum(lease.batch.size for lease in kept)
+        return kept
 
     def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
-        since, job = clock(), self._job
+        since = clock()
+        job = self._job
         leased = self._db.lease_next(
             LeaseRequest(
                 crawl=job.crawl,
@@ -135,8 +154,8 @@ class LeaseClient:
                 enough=enough,
             )
         )
-        for one in leased:
-            self._renewer.hold((one.batch.number, one.attempt), since)
+        for lease in leased:
+            self._renewer.hold(_key_of(lease), since)
         return leased
 
     @property
@@ -144,22 +163,24 @@ class LeaseClient:
         """The limit of this worker that is reached, in words; empty while it may lease more."""
         job = self._job
         if job.max_batches and self.batches >= job.max_batches:
-            return f"{counted(job.max_batches, 'batch', 'batches')}"
+            return counted(job.max_batches, "batch", "batches")
         if job.max_requests and self.requests >= job.max_requests:
-            return f"{counted(job.max_requests, 'request')}"
+            return counted(job.max_requests, "request")
         if job.max_time and time.monotonic() - self._began >= job.max_time:
             return f"{job.max_time:g} s"
         return ""
 
-    def _left(self) -> int:
-        """How many batches one call may bring."""
+    def _count_left(self) -> int:
+        """Return how many batches one call may bring."""
         if self._job.max_requests:
             return 1
-        return self._job.max_batches - self.batches if self._job.max_batches else 1_000
+        if self._job.max_batches:
+            return self._job.max_batches - self.batches
+        return MOST_LEASED
 
     async def no_more(self) -> bool:
-        """Whether an idle worker that was just given nothing will get no more work."""
-        backlog = await self._ask(self._db.backlog, self._job.crawl)
+        """Say whether an idle worker that was just given nothing will get no more work."""
+        backlog = await self._call(self._db.backlog, self._job.crawl)
         if backlog.finished:
             return True
         if backlog.producers or backlog.standing or (backlog.leased and not self._job.slots):
@@ -178,14 +199,17 @@ class LeaseClient:
         counts: Counts,
         events: Sequence[LinkEvent] = (),
     ) -> dict[str, int] | None:
-        """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
+        """Ack a batch that has led to these requests.
+
+        Returns their counts as kept, or None when its lease was lost.
+        """
         kept: dict[str, int] = {}
 
-        def keep(new: Sequence[NewBatch], told: Counts) -> None:
+        def keep(new: Sequence[NewBatch], sums: Counts) -> None:
+            # Noted before the call: it may be only the answer that is lost, and the next try is
+            # refused.
             kept.clear()
-            kept.update(
-                told
-            )  # before: it may be only the answer that is lost, and the next time says no
+            kept.update(sums)
             self._db.ack(
                 self._job.crawl,
                 *key,
@@ -193,7 +217,7 @@ class LeaseClient:
                 report=report,
                 new=new,
                 now=time.time(),
-                counts=told,
+                counts=sums,
                 events=events,
             )
 
@@ -205,24 +229,28 @@ class LeaseClient:
         return None
 
     async def _was_acked(self, batch: int, attempt: int) -> bool:
-        """Whether the store took the ack all the same: its answer was lost, and the second time it said no."""
-        acked = await self._ask(self._db.attempts, self._job.crawl, {AttemptState.ACKED})
-        if any((one.batch, one.number) == (batch, attempt) for one in acked):
+        """Say whether the store took the ack all the same.
+
+        Then its answer was lost, and it refused the second try.
+        """
+        acked = await self._call(self._db.attempts, self._job.crawl, {AttemptState.ACKED})
+        if (batch, attempt) in [(row.batch, row.number) for row in acked]:
             return True
-        row = await self._ask(self._db.batch, self._job.crawl, batch)
+        row = await self._call(self._db.batch, self._job.crawl, batch)
         return row.state is BatchState.DONE and row.attempts == attempt
 
     async def batch(self, number: int) -> Batch | None:
-        """The batch as the store has it; None when that is not to be had now."""
+        """Return the batch as the store has it; None when that cannot be had now."""
         with suppress(DistError):
             return await self._thread(self._db.batch, self._job.crawl, number)
         return None
 
     def release(self, key: tuple[int, int]) -> None:
+        """Renew the lease of this attempt no more."""
         self._renewer.release(key)
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
-        """No request of it was made."""
+        """Give back a batch of which no request was made; say whether the store has taken it."""
         return await self._let_go(
             key,
             self._db.give_back,
@@ -236,8 +264,9 @@ class LeaseClient:
     async def _let_go(
         self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> bool:
+        """End a lease by a call to the store; say whether the store has taken that."""
         try:
-            await self._ask(verb, *args, **kwargs)
+            await self._call(verb, *args, **kwargs)
         except StepRefused as error:
             logger.warning("the store refused the end of batch %d, attempt %d: %s", *key, error)
             return False
@@ -246,24 +275,26 @@ class LeaseClient:
         return True
 
     async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
-        """Add requests that the worker's own pages have led to; their counts as the store kept them."""
+        """Add requests that the worker's own pages have led to; return their counts as kept."""
         keep = partial(self._db.add_batches, self._job.crawl)
         add = partial(
             add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts
         )
-        await self._ask(self._db.register_producer, self._job.crawl, self._job.name, REGISTERED)
+        await self._call(self._db.register_producer, self._job.crawl, self._job.name, REGISTERED)
         try:
-            return (await self._ask(add))[1]
+            _, kept = await self._call(add)
+            return kept
         finally:
-            await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
+            await self._call(self._db.sign_off, self._job.crawl, self._job.name)
 
     async def missed(self, misses: Sequence[Miss]) -> None:
-        """Tell of found requests that no worker can make."""
+        """Store found requests that no worker can make."""
         if misses:
-            await self._ask(self._db.add_misses, self._job.crawl, misses)
+            await self._call(self._db.add_misses, self._job.crawl, misses)
 
-    async def _ask(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        since: float | None = None
+    async def _call(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call the store until it answers; StoreLost if it does not for too long."""
+        since: float | None = None  # when it did not answer first
         while True:
             try:
                 return await self._thread(verb, *args, **kwargs)
@@ -280,7 +311,7 @@ class LeaseClient:
             await asyncio.sleep(AGAIN)
 
     def end(self) -> None:
-        """The worker ends: nothing more is leased, and calls to the store are given up soon."""
+        """Lease nothing more, and give up calls to the store soon, as the worker ends."""
         self._ends = True
         self._patience = min(self._patience, HURRY)
 
@@ -300,9 +331,8 @@ class LeaseContext:
     notifier: Notifier
     finds: Callable[[str], FoundRequests]  #: makes room for the requests that pages lead to
     strategy: bool = False  #: these are links of a crawling strategy
-    fail: Callable[
-        [str, FinishReason], None
-    ]  #: ends the worker before its work is done, with a problem
+    #: ends the worker before its work is done, with a problem
+    fail: Callable[[str, FinishReason], None]
 
     def lose_store(self, why: str) -> None:
         """End the worker, as its store is lost."""

@@ -1,7 +1,7 @@
-"""The leases that a worker holds, renewed by a thread with a connection of its own.
+"""Renews the leases that a worker holds, in a thread with a connection of its own.
 
-A lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a standstill the store
-is asked before another request leaves.
+A lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a
+standstill the store is asked before another request leaves.
 """
 
 import logging
@@ -22,14 +22,15 @@ from scrapyd_dist.store import Store
 
 from ..engine_compat import call_every
 
-Key = tuple[int, int]  # an attempt: the number of its batch, and its own
+#: an attempt: the number of its batch, and its own
+Key = tuple[int, int]
 
 logger = logging.getLogger(__name__)
 #: renewals in the time of one lease
 RENEWALS = 3
-#: seconds between two looks of the event loop, at most
+#: maximum seconds between two turns of the event loop that are noted
 TURN = 1.0
-#: seconds between two looks at what the crawl was asked for
+#: seconds between two reads of what the crawl was asked for
 LOOK = 2.0
 #: seconds that the event loop stands while the store is asked after a standstill
 CONFIRM = 5.0
@@ -38,7 +39,10 @@ LAST_CALL = 2.0
 
 
 def clock() -> float:
-    """Seconds that pass while the process is stopped, and while the machine sleeps where there is such a clock."""
+    """Return seconds of a clock that goes on while the process is stopped.
+
+    It also goes on while the machine sleeps, where there is such a clock.
+    """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -52,11 +56,12 @@ class LeaseLoss(str, Enum):
 
 
 class LeaseRenewer:
-    """The leases of one worker's job; nothing happens before `start`. Call from the event loop unless noted.
+    """Renews the leases of one worker's job; nothing happens before `start`.
 
-    The store is a connection of its own, closed at the end. `lost` is called in the event loop for each lease that is
-    lost; for a `patient` one, a store that stays away is no loss. `heed` is called there with what the
-    crawl was asked for, one of `batches.WANTED`.
+    Call it from the event loop unless noted. The store is a connection of its own, closed at the
+    end. `lost` is called in the event loop for each lease that is lost; for a `patient` one, a
+    store that stays away is no loss. `heed` is called there with what the crawl was asked for, one
+    of `batches.WANTED`.
     """
 
     def __init__(
@@ -71,28 +76,34 @@ class LeaseRenewer:
         heed: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = clock,
     ) -> None:
-        self._store, self._crawl, self._holder, self._seconds = store, crawl, holder, seconds
-        self._tell, self._patient, self._heed, self._clock = lost, patient, heed, clock
+        self._store = store
+        self._crawl = crawl
+        self._holder = holder
+        self._seconds = seconds
+        self._report_loss = lost
+        self._patient = patient
+        self._heed = heed
+        self._clock = clock
         self._crawl_wanted: str | None = None  #: as the store said last
-        self._looked = 0.0
-        self._lock = threading.Lock()
-        self._held: dict[
-            Key, float
-        ] = {}  #: attempt -> the end of its lease, by this process's own clock
-        self._losses: deque[tuple[Key, LeaseLoss]] = deque()
+        self._read_at = 0.0  #: when it said that, by the clock
+        self._lock = threading.Lock()  #: of the leases and of what the thread does with them
+        #: attempt -> the end of its lease, by this process's own clock
+        self._held: dict[Key, float] = {}
+        self._losses: deque[tuple[Key, LeaseLoss]] = deque()  #: that were not reported yet
         self._turn_every = min(TURN, seconds / RENEWALS / 3)
-        self._turned = self._renewed = clock()
-        self._wanted, self._done, self._ended = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._turned = clock()  #: when the event loop has turned last
+        self._renewed = self._turned  #: when all leases were renewed last
+        self._wanted = threading.Event()  #: set when the thread has to renew now, or to end
+        self._done = threading.Event()  #: set when it has renewed
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-lease", daemon=True)
-        self._away = False
-        self._loop: Any = None
+        self._away = False  #: whether the store did not answer the last time
+        self._loop: Any = None  #: timer of `turn`
 
     def start(self) -> None:
-        self._turned = self._renewed = self._clock()
+        """Begin to renew leases."""
+        self._turned = self._clock()
+        self._renewed = self._turned
         self._loop = call_every(self._turn_every, self.turn)
         self._thread.start()
 
@@ -102,10 +113,12 @@ class LeaseRenewer:
             self._held[key] = since + self._seconds
 
     def release(self, key: Key) -> None:
+        """Renew this one no more."""
         with self._lock:
             self._held.pop(key, None)
 
     def holds(self, key: Key) -> bool:
+        """Say whether the lease on this attempt is not lost."""
         return key in self._held
 
     def stop(self) -> None:
@@ -118,43 +131,44 @@ class LeaseRenewer:
             self._loop.stop()
         if self._thread.ident is not None:
             self._thread.join(LAST_CALL)
-        if (
-            not self._thread.is_alive()
-        ):  # else it is waiting for a server, and ends with the process
+        # A thread that lives is waiting for a server, and ends with the process.
+        if not self._thread.is_alive():
             self._store.close()
 
     # the event loop's side
 
     def check(self) -> None:
-        """Call before a request leaves: after a standstill, leases may be lost."""
+        """Find out whether leases were lost in a standstill; call it before a request leaves."""
         if self._clock() - self._turned > self._seconds / RENEWALS:
             self.turn()
 
     def guard(self, crawler: Crawler, why_not: Callable[[Request], str]) -> None:
-        """Ask `why_not` before each request leaves, at the last moment: what has waited may not be wanted any more.
+        """Call `why_not` before each request leaves, at the last moment.
 
-        Its answer is the reason why the request must not be made; empty when it may.
+        What has waited may not be wanted any more. Its answer is the reason why the request must
+        not be made; empty when it may.
         """
         handlers = getattr(crawler.engine.downloader, "handlers", None)
 
         def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
-            def ask_first(request: Request, *rest: Any) -> Any:
+            def download_if_wanted(request: Request, *rest: Any) -> Any:
                 self.check()
                 if reason := why_not(request):
                     raise IgnoreRequest(reason)
                 return download(request, *rest)
 
-            return ask_first
+            return download_if_wanted
 
-        for name in (
-            "download_request_async",
-            "download_request",
-        ):  # Scrapy before 2.14 has only the second
+        # Scrapy before 2.14 has only the second.
+        for name in ("download_request_async", "download_request"):
             if hasattr(handlers, name):
                 setattr(handlers, name, guarded(getattr(handlers, name)))
 
     def turn(self) -> None:
-        """The event loop turns: say so, ask the store after a standstill, and tell what is lost."""
+        """Note that the event loop turns, and report the leases that are lost.
+
+        After a standstill, the store is asked first.
+        """
         stood = self._clock() - self._turned
         if stood > self._seconds / RENEWALS:
             self._confirm(stood)
@@ -166,10 +180,10 @@ class LeaseRenewer:
         while self._losses:
             key, loss = self._losses.popleft()
             logger.warning("the lease on batch %d, attempt %d, is lost (%s)", *key, loss.value)
-            self._tell(key, loss)
+            self._report_loss(key, loss)
 
     def _confirm(self, stood: float) -> None:
-        """After a standstill leases may be lost: block the event loop until the store was asked."""
+        """Block the event loop until the store was asked: leases may be lost after a standstill."""
         logger.warning(
             "this worker has stood still for %.1f s; asking the store whether its leases are good",
             stood,
@@ -181,9 +195,10 @@ class LeaseRenewer:
             self._lose(LeaseLoss.LATE)
 
     def _lose(self, loss: LeaseLoss) -> None:
-        """All leases that have run out are lost."""
+        """Note that all leases that have run out are lost."""
         with self._lock:
-            for key in [key for key, until in self._held.items() if until <= self._clock()]:
+            expired = [key for key, until in self._held.items() if until <= self._clock()]
+            for key in expired:
                 del self._held[key]
                 self._losses.append((key, loss))
 
@@ -191,22 +206,24 @@ class LeaseRenewer:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            asked = self._wanted.wait(self._turn_every)
-            if asked:
+            is_urgent = self._wanted.wait(self._turn_every)
+            if is_urgent:
                 self._wanted.clear()
             if self._ended.is_set():
                 return
-            now, pause = self._clock(), self._seconds / RENEWALS
-            if asked or (now - self._renewed >= pause and now - self._turned < pause):
+            now = self._clock()
+            pause = self._seconds / RENEWALS
+            if is_urgent or (now - self._renewed >= pause and now - self._turned < pause):
                 self.renew()
-            if asked:  # not by a renewal that began before the standstill
+            if is_urgent:  # not by a renewal that began before the standstill
                 self._done.set()
-            if now - self._looked >= LOOK:
-                self._looked = now
+            if now - self._read_at >= LOOK:
+                self._read_at = now
                 with suppress(DistError):  # while the store is away, all stays as it is
                     self._crawl_wanted = self._store.wanted(self._crawl)
 
     def renew(self) -> None:
+        """Renew all leases; without the store, that is tried again at the next turn."""
         with self._lock:
             held = list(self._held)
         for key in held:
@@ -217,7 +234,7 @@ class LeaseRenewer:
                 if not self._away:
                     logger.warning("leases cannot be renewed for now: %s", error)
                 self._away = True
-                return  # tried again at the next turn
+                return
             self._away = False
             with self._lock:
                 if kept and key in self._held:  # else it was released meanwhile

@@ -1,6 +1,7 @@
-"""The work of a job that leases its batches, until none will come: each is acked when its part is whole.
+"""Does the work of a job that leases its batches, until none will come.
 
-The spider's own start is entered only when that was asked for; a worker that loses its store makes no more requests.
+Each batch is acked when its part is whole. The spider's own start is entered only when that was
+asked for; a worker that loses its store makes no more requests.
 """
 
 import asyncio
@@ -46,9 +47,8 @@ from .work_unit import (
     mark_of,
 )
 
-Fail = Callable[
-    [str, FinishReason], None
-]  # a problem, and why the worker ends before its work is done
+#: takes a problem, and why the worker ends before its work is done
+Fail = Callable[[str, FinishReason], None]
 
 logger = logging.getLogger(__name__)
 #: how often one request is made again
@@ -71,50 +71,63 @@ WAY = frozenset(
 
 
 def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tuple[str, str]:
-    """The public half of this egg's key ("" without one), and why this code cannot work for the crawl ("" if it can).
+    """Return the public half of this egg's key, and why this code cannot work for the crawl.
 
-    `uploads` are the project's feeds that are stored elsewhere when a job closes.
+    Each is empty if there is none. `uploads` are the project's feeds that are stored elsewhere when
+    a job closes.
     """
-    key, why = egg_key(), ""
+    key = egg_key()
+    why = ""
     if hides_addon(crawler.spidercls.custom_settings or {}):
         why = (
-            f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides the add-on that its"
-            ' workers need; add "scrapyd_dist.Addon": 500 to it there, and deploy again'
+            f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides"
+            ' the add-on that its workers need; add "scrapyd_dist.Addon": 500 to it there, and'
+            " deploy again"
         )
     elif uploads:
         why = (
-            f"its setting FEEDS has {uploads[0]}, which is uploaded when a job closes, and what a worker lost on its"
-            " way would be in it all the same; take it out of FEEDS, and deploy again"
+            f"its setting FEEDS has {uploads[0]}, which is uploaded when a job closes, and what a"
+            " worker lost on its way would be in it all the same; take it out of FEEDS, and deploy"
+            " again"
         )
     elif key is None:
         why = "its code carries no key; deploy it with sdist deploy --all, in its folder"
     elif job.needs_client and find_spec("redis") is None:
         why = (
-            "this crawl's store is a Redis server, and neither its code nor the node has the client; name the same"
-            " store in its project, and deploy again, or install the package redis on the node"
+            "this crawl's store is a Redis server, and neither its code nor the node has the"
+            " client; name the same store in its project, and deploy again, or install the package"
+            " redis on the node"
         )
-    return ("" if key is None else public_half(key)), why
+    if key is None:
+        return "", why
+    return public_half(key), why
 
 
 class OwnRequests:
-    """Makes a worker's own requests: the spider's start, and its login, again whenever the session has expired.
+    """Makes a worker's own requests: the spider's start, and its login.
 
-    A request whose session has expired waits for the new login and is made again, a few times at most; one expiry means
-    one login.
+    It logs in again whenever the session has expired. A request whose session has expired waits for
+    the new login and is made again, a few times at most; one expiry means one login.
     """
 
     def __init__(self, context: LeaseContext) -> None:
-        self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
-        spider, settings = self._crawler.spider, self._crawler.settings
+        self._context = context
+        self._tracker = context.tracker
+        self._crawler = context.crawler
+        #: None where the spider has no login
         self.log_in = spider_method(
-            spider, settings, "DISTRIBUTED_LOGIN"
-        )  #: None where the spider has no login
+            self._crawler.spider, self._crawler.settings, "DISTRIBUTED_LOGIN"
+        )
         self.waiting: list[tuple[WorkUnit, Request]] = []  #: for a login
-        self._task: asyncio.Task[None] | None = None
-        self._times = self.session = 0
+        self._task: asyncio.Task[None] | None = None  #: the login that is under way
+        self._times = 0  #: that own requests were made
+        self.session = 0  #: number of the session
 
     async def make(self, make: Callable[[], Any]) -> str:
-        """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
+        """Make the requests that `make` gives, and wait for all that follows.
+
+        Returns why one of them failed, if one did.
+        """
         self._times += 1
         # These pages are no links of a strategy, and what they lead to is none.
         salt = f"{self._context.job.name}:{self._times}:"
@@ -145,23 +158,25 @@ class OwnRequests:
             count_found(self._crawler, await client.add(finds.found, counts))
 
     async def enter(self) -> bool:
-        """Log in, where the spider has a login; False ends the worker, as it has failed."""
-        reason = "" if self.log_in is None else await self.make(self.log_in)
+        """Log in, where the spider has a login; say whether the worker can go on."""
+        if self.log_in is None:
+            return True
+        reason = await self.make(self.log_in)
         if reason:
             self._context.fail(f"The login has failed: {reason}.", FinishReason.LOGIN_FAILED)
         return not reason
 
-    def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
-        """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
-        if (
-            self.log_in is None
-            or not isinstance(begun, BatchUnit)
-            or request.meta.get(REPEATED, 0) >= MOST_REPEATS
-        ):
+    def again(self, unit: WorkUnit, mark: UnitMark, request: Request) -> bool:
+        """Repeat a request whose session has expired, once there is a new one.
+
+        Returns False when it will not be repeated.
+        """
+        if self.log_in is None or not isinstance(unit, BatchUnit):
             return False
-        self.waiting.append(
-            (begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source))
-        )
+        if request.meta.get(REPEATED, 0) >= MOST_REPEATS:
+            return False
+        repeated = self._tracker.watched(_afresh(request), unit, mark.position, mark.source)
+        self.waiting.append((unit, repeated))
         if self._task is None:
             # One that was made in an earlier session needs no new login.
             expired = request.meta.get(SESSION, self.session) == self.session
@@ -173,22 +188,25 @@ class OwnRequests:
             logger.info("the session has expired; logging in again")
             await self.enter()
             self.session += 1
-        waiting, self.waiting, self._task = self.waiting, [], None
-        for begun, request in waiting:
-            if begun.key in self._tracker.begun:
+        waiting = self.waiting
+        self.waiting = []
+        self._task = None
+        for unit, request in waiting:
+            if unit.key in self._tracker.begun:
                 self._crawler.engine.crawl(request)
 
 
 def _afresh(request: Request) -> Request:
-    """The request as it was at first, to be made once more."""
-    first = request.meta.get("redirect_urls")
+    """Return the request as it was at first, to be made once more."""
+    redirected = request.meta.get("redirect_urls")
     meta = {name: value for name, value in request.meta.items() if name not in WAY}
     meta[REPEATED] = request.meta.get(REPEATED, 0) + 1
-    return request.replace(url=first[0] if first else request.url, meta=meta, dont_filter=True)
+    url = redirected[0] if redirected else request.url
+    return request.replace(url=url, meta=meta, dont_filter=True)
 
 
 class LeasedWork:
-    """The parts of a worker that leases its batches, once its store is open, and what they tell each other."""
+    """Holds the parts of a worker that leases its batches, once its store is open."""
 
     def __init__(
         self,
@@ -204,7 +222,8 @@ class LeasedWork:
     ) -> None:
         if follows_strategy(crawler.settings) and (why := _unfit_for_strategy(crawl, job)):
             raise WorkRefused(why)
-        self._crawler, self._renewer = crawler, renewer
+        self._crawler = crawler
+        self._renewer = renewer
         self._slotting = SlotRouting.from_settings(
             crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
         )
@@ -231,36 +250,37 @@ class LeasedWork:
         self.feeder = RequestFeeder(context, self.acker, folder)
         self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
-            self._tasks.append(
-                asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch))
-            )
+            sweeping = keep_sweeping(folder, job.crawl, client.batch)
+            self._tasks.append(asyncio.ensure_future(sweeping))
         renewer.guard(crawler, self._why_not)
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
-        """The spider's own start where it comes first, and the login; False when one of them fails."""
-        if self.context.job.start == "first" and (
-            failed := await self._own_requests.make(lambda: start)
-        ):
-            why = f"One of the spider's own start requests has failed: {failed}."
-            self.context.fail(why, FinishReason.START_FAILED)
-            return False
+        """Make the spider's own start where it comes first, and log in; False when one fails."""
+        if self.context.job.start == "first":
+            reason = await self._own_requests.make(lambda: start)
+            if reason:
+                why = f"One of the spider's own start requests has failed: {reason}."
+                self.context.fail(why, FinishReason.START_FAILED)
+                return False
         return await self._own_requests.enter()
 
     def _why_not(self, request: Request) -> str:
-        """Asked before a request leaves: those of a batch that was lost do not."""
+        """Say why a request must not leave, as those of a batch that was lost; empty if it may."""
         mark = mark_of(request)
         if mark is None:
             return ""
-        begun = self.context.tracker.begun.get(mark.key)
-        if begun is None:
+        unit = self.context.tracker.begun.get(mark.key)
+        if unit is None:
             return "its batch is not this worker's any more"
-        begun.touched = True
+        unit.touched = True
         if self._own_requests.log_in is not None:
             request.meta[SESSION] = self._own_requests.session
         return ""
 
     def _finds(self, salt: str) -> FoundRequests:
-        crawler, key = self._crawler, self.context.client.key
+        """Make room for the requests that pages lead to."""
+        crawler = self._crawler
+        key = self.context.client.key
         stay = crawler.settings.get("DISTRIBUTED_UNSENDABLE")
         if self.context.strategy:
             return PageLinks(
@@ -270,32 +290,36 @@ class LeasedWork:
             crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt
         )
 
-    def _changed(self, begun: WorkUnit) -> None:
-        self.acker.changed(begun)
-        if begun.over or self.feeder.room > 0:
+    def _changed(self, unit: WorkUnit) -> None:
+        self.acker.changed(unit)
+        if unit.over or self.feeder.room > 0:
             self.context.notifier.tell()
 
     async def _keep_forgetting(self) -> None:
-        quiet = 0
+        quiet = 0  # checks in a row at which Scrapy had nothing to do
         while True:
             await asyncio.sleep(LOOK)
-            quiet = 0 if self._own_requests.waiting or under_way(self._crawler) else quiet + 1
-            if quiet > 1 and not is_closing(
-                self._crawler
-            ):  # what was held by a pause has not ended
+            if self._own_requests.waiting or under_way(self._crawler):
+                quiet = 0
+            else:
+                quiet += 1
+            # While the spider closes, what was held by a pause has not ended.
+            if quiet > 1 and not is_closing(self._crawler):
                 self._forget()
 
     def _forget(self) -> None:
-        """Scrapy has nothing left: requests that still count as open have ended without a word."""
-        for begun in [one for one in self.context.tracker.begun.values() if not one.making]:
-            if begun.requests:
+        """Close what still counts as open: Scrapy has nothing left, it has ended without a word."""
+        settled = [unit for unit in self.context.tracker.begun.values() if not unit.making]
+        for unit in settled:
+            if unit.requests:
                 logger.warning(
-                    "nothing was heard of %d requests of batch %d", begun.requests, begun.key[0]
+                    "nothing was heard of %d requests of batch %d", unit.requests, unit.key[0]
                 )
-            begun.forget()
-            self._changed(begun)
+            unit.forget()
+            self._changed(unit)
 
     def stop(self) -> None:
+        """Lease nothing more."""
         self.feeder.stop()
         self.context.notifier.tell()  # Scrapy 2.13 would let the spider's start go on
 
@@ -311,22 +335,22 @@ class LeasedWork:
 
 
 def _unfit_for_strategy(crawl: Crawl, job: Assignment) -> str:
-    """Why a worker cannot work for a strategy in this crawl; empty if it can."""
+    """Say why a worker cannot work for a strategy in this crawl; empty if it can."""
     if crawl.kind != "frontier":
         return (
-            "DISTRIBUTED_STRATEGY is set, and this crawl has no strategy: take it out of the project's settings;"
-            " `sdist strategy run` gives it to its workers."
+            "DISTRIBUTED_STRATEGY is set, and this crawl has no strategy: take it out of the"
+            " project's settings; `sdist strategy run` gives it to its workers."
         )
     if job.start == "first":
         return (
-            "The spider's own start has no place in a crawl with a strategy, which is told its seeds; set"
-            " DISTRIBUTED_START to skip."
+            "The spider's own start has no place in a crawl with a strategy, which is told its"
+            " seeds; set DISTRIBUTED_START to skip."
         )
     return ""
 
 
 def _target(crawler: Crawler) -> Target:
-    """What goes to the frontier, or to the strategy.
+    """Return what goes to the frontier, or to the strategy.
 
     Raises:
         ConfigError: the project names links for its strategy that there are not.
@@ -341,25 +365,32 @@ def _target(crawler: Crawler) -> Target:
 
 
 class LeaseSession:
-    """The work of a job that leases its batches, from its own start requests and the login to the last ack."""
+    """The session of a job that leases its batches.
+
+    It goes from the job's own start requests and the login to the last ack.
+    """
 
     def __init__(self, crawler: Crawler, job: Assignment, folder: Path, fail: Fail) -> None:
-        self._crawler, self._job, self._folder, self._fail = crawler, job, folder, fail
+        self._crawler = crawler
+        self._job = job
+        self._folder = folder
+        self._fail = fail
         self._report = LeaseReport(job)
         self._work: LeasedWork | None = None  #: while the store is open
         self.tracker: RequestTracker | None = None  #: likewise
         self._goals = GoalKeeper.of(crawler)
-        uploads, self.problem = uploading_feeds(crawler.settings), ""
+        uploads = uploading_feeds(crawler.settings)
+        self.problem = ""  #: why the job cannot work; empty when it can
         if job.introduce:
             self._report.public, self.problem = introduce(crawler, job, uploads)
         elif uploads:
             self.problem = (
-                f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
-                " that, and its items would be lost or twice there."
+                f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its"
+                " batches may end before that, and its items would be lost or twice there."
             )
 
     async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
-        """The leased requests instead of the spider's own start, which comes first where that was asked for.
+        """Yield the leased requests; the spider's own start comes first where that was asked for.
 
         Raises:
             WorkRefused: the store or the key cannot be opened, or the throttle cannot work here.
@@ -380,6 +411,7 @@ class LeaseSession:
             work.context.lose_store(str(error))
 
     async def _open(self) -> LeasedWork:
+        """Open the store, and make the worker's parts."""
         job = self._job
         try:
             key = job.crawl_key()
@@ -387,9 +419,7 @@ class LeaseSession:
             renewals = await asyncio.to_thread(reach, job)
             if self._goals is not None:
                 counts = StoreThread(await asyncio.to_thread(reach, job))
-                self._goals.open(
-                    counts, job.crawl, lambda _: self._fail("", FinishReason.GOAL), own=True
-                )
+                self._goals.open(counts, job.crawl, self._end_at_goal, own=True)
         except OutOfReach as why:
             text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             if not why.lasting:
@@ -431,6 +461,9 @@ class LeaseSession:
         renewer.start()
         return work
 
+    def _end_at_goal(self, _: str) -> None:
+        self._fail("", FinishReason.GOAL)
+
     def _heed(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
         PauseGate.of(self._crawler).rest(wanted == PAUSE)
@@ -440,30 +473,31 @@ class LeaseSession:
     @property
     def has_work(self) -> bool:
         """Whether something that it has begun has not come to its end."""
-        return self.tracker is not None and not all(
-            begun.over for begun in self.tracker.begun.values()
-        )
+        if self.tracker is None:
+            return False
+        return not all(unit.over for unit in self.tracker.begun.values())
 
     def progress(self) -> dict[str, Any]:
-        return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
+        """Return the report of a job that goes on."""
+        if self._work is None:
+            return self._report.progress(())
+        return self._report.progress(list(self._work.acker.held.values()))
 
     def stop(self) -> None:
+        """Lease and count nothing more."""
         if self._goals is not None:
             self._goals.stop()
         if self._work is not None:
             self._work.stop()
 
     async def close(self, reason: str, problem: str) -> dict[str, Any]:
-        """End all batches, and leave the store; the worker's last report."""
+        """End all batches, leave the store, and return the worker's last report."""
         limit = ""
         if self._goals is not None:
             await self._goals.close()
         so_far = self.progress()
-        if (
-            reason == FinishReason.TIMEOUT
-            and self.has_work
-            and not so_far["done"] + so_far["missed"]
-        ):
+        has_ended_none = not so_far["done"] + so_far["missed"]
+        if reason == FinishReason.TIMEOUT and self.has_work and has_ended_none:
             problem = problem or "timeout: not one of its requests has ended"
         if self._work is not None:
             await self._work.close(reason)

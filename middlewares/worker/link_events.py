@@ -1,7 +1,8 @@
-"""What a leasing worker tells a crawling strategy: whether the page of each link came, and the links that it led to.
+"""Makes a leasing worker's events for a crawling strategy: of each page, and of its links.
 
-The rule it keeps: each request of a batch that is done leads to one event, CRAWLED or ERROR, but for those that are put
-off, which are made again in another batch. Part of the worker half: imports Scrapy and the standard library only.
+The rule it keeps: each request of a batch that is done leads to one event, CRAWLED or ERROR, but
+for those that are put off, which are made again in another batch. Part of the worker half: imports
+Scrapy and the standard library only.
 """
 
 import asyncio
@@ -48,8 +49,10 @@ from .work_unit import BatchUnit, RequestLedger, mark_of
 logger = logging.getLogger(__name__)
 #: bytes of text in one event
 BODY_BYTES = 512 << 10
-#: bytes and links of one sitemap, by the protocol
-SITEMAP_BYTES, SITEMAP_LINKS = 50 << 20, 50_000
+#: maximum bytes of one sitemap, by the protocol
+SITEMAP_BYTES = 50 << 20
+#: maximum links of one sitemap, by the protocol
+SITEMAP_LINKS = 50_000
 #: links of a sitemap between two turns of the event loop
 TURN = 100
 #: how Twisted calls, and Scrapy before 2.14, what newer ones have exceptions of their own for
@@ -64,7 +67,7 @@ _ERRORS = {
 
 
 def error_name(error: BaseException) -> str:
-    """The name of an exception's class, the same on every version of Scrapy."""
+    """Return the name of an exception's class, the same on every version of Scrapy."""
     name = type(error).__name__
     return _ERRORS.get(name, name)
 
@@ -79,64 +82,72 @@ class LinkRequest(NamedTuple):
 
     @classmethod
     def of(cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]) -> "LinkRequest":
-        """As its meta has it; `fingerprint` is asked where that has none."""
-        told = link_meta(value)
+        """Return what a request's meta has; `fingerprint` is called where that has none."""
+        meta = link_meta(value)
+        known = meta.get("fingerprint")
         return cls(
-            fingerprint=bytes.fromhex(told["fingerprint"])
-            if told.get("fingerprint")
-            else fingerprint(value),
-            priority=priority_of(float(told.get("score", 1.0))),
-            expires=float(told.get("expires") or 0.0),
-            read=told.get(READ) or PAGE,
+            fingerprint=bytes.fromhex(known) if known else fingerprint(value),
+            priority=priority_of(float(meta.get("score", 1.0))),
+            expires=float(meta.get("expires") or 0.0),
+            read=meta.get(READ) or PAGE,
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class PageLinks(FoundRequests):
-    """The links that the requests of one batch led to: of each request, each link once."""
+    """Keeps the links that the requests of one batch led to: of each request, each link once."""
 
-    stay: str = "refuse"  #: what would be crawled here would lead on and on, and the strategy would not know of it
+    #: what would be crawled here would lead on and on, and the strategy would not know of it
+    stay: str = "refuse"
     salt: str | None = None  #: the strategy alone decides what is requested again
+    #: request of the batch -> its links by fingerprint
     _pages: dict[int | None, dict[bytes, FoundLink]] = field(default_factory=dict)
+    #: the links of the request that is in work
     _page: dict[bytes, FoundLink] = field(default_factory=dict)
 
     def take(self, request: Request, source: int | None = None) -> Disposition:
         """Keep a link that the request `source` led to."""
         request.meta.pop(LINK_META, None)  # a spider has passed on the meta of its page
-        fate, found = self._judged(request, source)
+        disposition, found = self._sort_on_page(request, source)
         if found is not None:
             self._page[found.fingerprint] = FoundLink(
                 fingerprint=found.fingerprint, request=found.value, slot=found.slot
             )
-        return fate
+        return disposition
 
     def take_address(self, url: str, source: int | None, read: str) -> None:
-        """Keep an address that a sitemap had; its callback is the one that the project has for such."""
-        _, found = self._judged(Request(url), source)
-        if found is not None:
-            value = {"url": found.value["url"]}
-            self._page[found.fingerprint] = FoundLink(
-                fingerprint=found.fingerprint,
-                slot=found.slot,
-                request=value if read == PAGE else with_link_meta(value, {READ: read}),
-            )
+        """Keep an address that a sitemap had.
+
+        Its callback is the one that the project has for such.
+        """
+        _, found = self._sort_on_page(Request(url), source)
+        if found is None:
+            return
+        value = {"url": found.value["url"]}
+        if read != PAGE:
+            value = with_link_meta(value, {READ: read})
+        self._page[found.fingerprint] = FoundLink(
+            fingerprint=found.fingerprint, slot=found.slot, request=value
+        )
 
     def of(self, source: int) -> Iterable[FoundLink]:
+        """Return the links that a request of the batch led to."""
         return self._pages.get(source, {}).values()
 
-    def _judged(
+    def _sort_on_page(
         self, request: Request, source: int | None
     ) -> tuple[Disposition, FrontierIntake | None]:
+        """Sort a link that the request `source` led to, and warn of a new reason against it."""
         self._page = self._pages.setdefault(source, {})
         known = len(self.reasons)
-        fate, found = self.sort(request)
+        disposition, found = self.sort(request)
         if len(self.reasons) > known:
             logger.warning(
                 "The link %s, and all like it, cannot go to the strategy: %s",
                 request.url,
                 [*self.reasons][-1],
             )
-        return fate, found
+        return disposition, found
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         return Disposition.DUPLICATE if fingerprint in self._page else None
@@ -145,8 +156,8 @@ class PageLinks(FoundRequests):
         to = super()._addressee(request)
         if to is not None:
             raise Undeliverable(
-                f"it is for the spider {to.spider}, and all work of a crawl with a strategy is that of its own spider;"
-                " give it to a frontier of its own"
+                f"it is for the spider {to.spider}, and all work of a crawl with a strategy is that"
+                " of its own spider; give it to a frontier of its own"
             )
         return None
 
@@ -160,25 +171,26 @@ class PageNote(NamedTuple):
 
 
 class LinkLedger(RequestLedger):
-    """The account of a batch, with what the strategy is told of each request."""
+    """The account of a batch, with what the events of each request say."""
 
     def __init__(self, urls: list[str], *, again: bool = False) -> None:
         super().__init__(urls, again=again)
-        self.notes: dict[int, PageNote] = {}
-        self.bodies: dict[int, str] = {}
+        self.notes: dict[int, PageNote] = {}  #: by request, as all of these
+        self.bodies: dict[int, str] = {}  #: texts that are for the strategy itself
         self._errors: dict[int, str] = {}
 
     def page(self, index: int | None, response: Response) -> None:
+        """Note a page that goes to a callback."""
         super().page(index, response)
         if index is not None:
-            digest = hashlib.sha1(
-                response.body, usedforsecurity=False
-            ).hexdigest()  # the fastest there is
+            # SHA-1 is the fastest that there is.
+            digest = hashlib.sha1(response.body, usedforsecurity=False).hexdigest()
             self.notes[index] = PageNote(response.url, response.status, digest)
 
     def missed(
         self, index: int | None, kind: str, reason: str, error: BaseException | None = None
     ) -> None:
+        """Note that a request gave no result, with the error for its event."""
         super().missed(index, kind, reason)
         if index is None or index in self._errors:
             return
@@ -188,16 +200,21 @@ class LinkLedger(RequestLedger):
             self.notes[index] = PageNote(response.url, response.status)
 
     def error(self, index: int) -> str | None:
-        """What the strategy is told of a request that gave no page; "" for one that did, None if it is put off."""
+        """Return the error of a request that gave no page, for its event.
+
+        It is "" for one that gave a page, and None if it is put off.
+        """
         outcome = self.page_outcome(index)
         if outcome is None:
             return ""
         kind, reason = outcome
-        return None if kind == PUT_OFF else self._errors.get(index, reason)
+        if kind == PUT_OFF:
+            return None
+        return self._errors.get(index, reason)
 
 
 class StrategyBatch(BatchUnit):
-    """A batch of links: in the order of their scores, each told of in the end."""
+    """A batch of links, made in the order of their scores, with events for each in the end."""
 
     ledger: LinkLedger
     finds: PageLinks
@@ -208,7 +225,7 @@ class StrategyBatch(BatchUnit):
         self._links = [LinkRequest.of(value, self._fingerprint) for value in self.values]
 
     def _fingerprint(self, value: RequestValue) -> bytes:
-        """Of a request that the strategy has not made: the project's own."""
+        """Return the project's own fingerprint, of a request that the strategy has not made."""
         fingerprinter = self.finds.crawler.request_fingerprinter
         assert fingerprinter is not None
         return fingerprinter.fingerprint(plain_request(value))
@@ -216,22 +233,24 @@ class StrategyBatch(BatchUnit):
     # requests
 
     def unwanted(self, index: int) -> str:
+        """Say why a request is not made any more; empty when it is."""
         expires = self._links[index].expires
         return EXPIRED if expires and expires <= time.time() else ""
 
     def made(self, request: Request, index: int) -> Request:
+        """Return a request of the batch as Scrapy gets it."""
         link = self._links[index]
         request.priority = link.priority
         if link.read != PAGE:
             request.callback = self._read_sitemap if link.read == SITEMAP else self._read_body
             request.errback = None
-            if (
-                urlsplit(request.url).path == "/robots.txt"
-            ):  # it cannot forbid itself (RFC 9309, 2.2.2)
+            # A robots.txt cannot forbid itself (RFC 9309, 2.2.2).
+            if urlsplit(request.url).path == "/robots.txt":
                 request.meta["dont_obey_robotstxt"] = True
         return request
 
     def followed(self, request: Request, source: int | None) -> Request:
+        """Return a request that has followed from the `source`, with a priority near that."""
         priority = PRIORITY if source is None else self._links[source].priority
         if request.priority < priority / 2:  # else it is a copy of its page's request
             request.priority += priority
@@ -242,12 +261,10 @@ class StrategyBatch(BatchUnit):
     def _read_body(self, response: Response, **_: Any) -> None:
         mark = mark_of(response)
         if mark is not None and mark.position is not None:
-            data = response.body[:BODY_BYTES]
-            text = (
-                response.text
-                if isinstance(response, TextResponse)
-                else data.decode("utf-8", "replace")
-            )
+            if isinstance(response, TextResponse):
+                text = response.text
+            else:
+                text = response.body[:BODY_BYTES].decode("utf-8", "replace")
             self.ledger.bodies[mark.position] = _cut(text)
 
     async def _read_sitemap(self, response: Response, **_: Any) -> None:
@@ -255,20 +272,7 @@ class StrategyBatch(BatchUnit):
         if mark is None:
             return
         try:
-            for number, (url, read) in enumerate(sitemap_links(response)):
-                if number % TURN == 0:
-                    await asyncio.sleep(0)
-                if number >= SITEMAP_LINKS:
-                    logger.warning(
-                        "the sitemap %s has more than %d links; the rest is left",
-                        response.url,
-                        number,
-                    )
-                    break
-                try:
-                    self.finds.take_address(url, mark.source, read)
-                except ValueError as error:  # it is no address
-                    logger.debug("the sitemap %s has %r: %s", response.url, url, error)
+            await self._keep_addresses(response, mark.source)
         except Exception as error:
             logger.warning(
                 "the sitemap %s cannot be read: %s: %s", response.url, type(error).__name__, error
@@ -277,31 +281,53 @@ class StrategyBatch(BatchUnit):
                 mark.position, "failed", f"it cannot be read as a sitemap: {error}", error
             )
 
-    # what is told
+    async def _keep_addresses(self, response: Response, source: int | None) -> None:
+        """Keep all addresses of a sitemap, up to the limit of the protocol."""
+        for number, (url, read) in enumerate(sitemap_links(response)):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
+            if number >= SITEMAP_LINKS:
+                logger.warning(
+                    "the sitemap %s has more than %d links; the rest is left", response.url, number
+                )
+                break
+            try:
+                self.finds.take_address(url, source, read)
+            except ValueError as error:  # it is no address
+                logger.debug("the sitemap %s has %r: %s", response.url, url, error)
+
+    # events
 
     def events(self) -> list[LinkEvent]:
-        return [
-            event for index, value in enumerate(self.values) for event in self._of(index, value)
-        ]
+        """Return the events of all requests."""
+        events: list[LinkEvent] = []
+        for index, value in enumerate(self.values):
+            events.extend(self._events_of_request(index, value))
+        return events
 
-    def _of(self, index: int, value: RequestValue) -> Iterator[LinkEvent]:
-        """The page first, and then its links, by the partitions of their sites."""
+    def _events_of_request(self, index: int, value: RequestValue) -> Iterator[LinkEvent]:
+        """Yield the event of the page, then those of its links, by partitions of their sites."""
         error = self.ledger.error(index)
         if error is None:
             return
         request = {name: item for name, item in value.items() if name != REPLACES}
-        fingerprint, note = self._links[index].fingerprint, self.ledger.notes.get(index)
-        url, status, digest = note or PageNote(self.ledger.address(index), 0)
+        fingerprint = self._links[index].fingerprint
+        note = self.ledger.notes.get(index) or PageNote(self.ledger.address(index), 0)
+        kind = EventKind.ERROR
+        body = None
+        if not error:
+            kind = EventKind.CRAWLED
+            body = self.ledger.bodies.get(index)
         yield LinkEvent(
-            kind=EventKind.ERROR if error else EventKind.CRAWLED,
+            kind=kind,
             fingerprint=fingerprint,
             request=request,
-            url=url,
+            url=note.url,
             partition=_partition(value["url"]),
-            status=status,
+            status=note.status,
             error=error,
-            digest=digest,
-            body=None if error else self.ledger.bodies.get(index),
+            digest=note.digest,
+            body=body,
         )
         parts: dict[int, list[FoundLink]] = {}
         for link in self.finds.of(index):
@@ -313,8 +339,8 @@ class StrategyBatch(BatchUnit):
                     fingerprint=fingerprint,
                     request=request,
                     partition=partition,
-                    url=url,
-                    status=status,
+                    url=note.url,
+                    status=note.status,
                     links=links[start : start + EVENT_LINKS],
                 )
 
@@ -324,30 +350,33 @@ class NoSitemap(ValueError):
 
 
 def sitemap_links(response: Response) -> Iterator[tuple[str, str]]:
-    """The addresses that a sitemap has, and what each is to be read as.
+    """Yield the addresses that a sitemap has, and what each is to be read as.
 
     Whatever it raises says that this is no sitemap, or none that can be read.
     """
-    body = (
-        gunzip(response.body, max_size=SITEMAP_BYTES)
-        if gzip_magic_number(response)
-        else response.body
-    )
-    if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
-        b"<"
-    ):  # the protocol allows plain text, an address a line
-        lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
-        if not any(line.startswith(("http://", "https://")) for line in lines):
-            raise NoSitemap("it has neither XML nor addresses")
-        yield from ((line, PAGE) for line in lines if line)
+    body = response.body
+    if gzip_magic_number(response):
+        body = gunzip(body, max_size=SITEMAP_BYTES)
+    if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        yield from _plain_links(body)
         return
     sitemap = Sitemap(body)
     if sitemap.type not in {"urlset", "sitemapindex"}:
         raise NoSitemap(f"it is a <{sitemap.type}>")
     read = SITEMAP if sitemap.type == "sitemapindex" else PAGE
-    yield from (
-        (urljoin(response.url, entry["loc"].strip()), read) for entry in sitemap if entry.get("loc")
-    )
+    for entry in sitemap:
+        if entry.get("loc"):
+            yield urljoin(response.url, entry["loc"].strip()), read
+
+
+def _plain_links(body: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the addresses of a sitemap in plain text, which the protocol allows: one a line."""
+    lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
+    if not any(line.startswith(("http://", "https://")) for line in lines):
+        raise NoSitemap("it has neither XML nor addresses")
+    for line in lines:
+        if line:
+            yield line, PAGE
 
 
 def _partition(url: str) -> int:
@@ -360,7 +389,7 @@ def _partition_at(origin: str) -> int:
 
 
 def _cut(text: str) -> str:
-    """At most as much of the text as an event may have."""
+    """Return as much of the text as an event may have."""
     if len(text) * 4 <= BODY_BYTES:
         return text
     return text.encode("utf-8", "replace")[:BODY_BYTES].decode("utf-8", "ignore")

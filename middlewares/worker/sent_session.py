@@ -1,6 +1,7 @@
-"""The work of a job that was sent one batch, or the arguments of a whole run: all that the job does belongs to it.
+"""Does the work of a job that was sent one batch, or the arguments of a whole run.
 
-Each request of the batch ends as done, gone, failed or dead, or the report says that it did not end.
+All that the job does belongs to it. Each request of the batch ends as done, gone, failed or dead,
+or the report says that it did not end.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -36,12 +38,16 @@ logger = logging.getLogger(__name__)
 
 
 def too_late(job: Assignment) -> str:
-    """Why a job that another one has replaced makes no request."""
-    return f"This {'worker' if job.leases else 'attempt'} came too late: another one has taken its place."
+    """Say why a job that another one has replaced makes no request."""
+    kind = "worker" if job.leases else "attempt"
+    return f"This {kind} came too late: another one has taken its place."
 
 
 class SentSession:
-    """The requests of the batch, which ends with the process; one that was typed by hand has no job and no folder."""
+    """The session of a job that was sent its batch, which ends with the process.
+
+    A batch that was typed by hand has no job and no folder.
+    """
 
     def __init__(
         self,
@@ -50,38 +56,56 @@ class SentSession:
         folder: Path | None,
         fail: Callable[[str, FinishReason], None],
     ) -> None:
-        self._crawler, self._job, self._fail = crawler, job or Assignment(crawl=""), fail
-        values, fault = (
-            ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
-        )
-        self._refused = (
-            f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
-        )
-        if job is not None and follows_strategy(crawler.settings):
-            self._refused = (
-                "A job that is sent a batch cannot tell a strategy of it: crawls with a strategy need workers that"
-                " lease. Name nodes that reach the store, and set DISTRIBUTED_MODE to pull."
-            )
-        part = (
-            None
-            if folder is None or self._job.feed
-            else PartFile(folder, self._job.name, typed=self._job.typed)
-        )
+        self._crawler = crawler
+        self._job = job or Assignment(crawl="")
+        self._fail = fail
+        values: list[RequestValue] = []
+        fault = ""
+        if not self._job.row:
+            values, fault = readable_values(crawler.settings.get, egg_key())
+        #: why no request is made; empty while requests may be made
+        self._refused = self._find_refusal(fault, is_typed=job is None)
         self.has_work = True  #: till it ends
         self._batch = BatchUnit(
-            self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True
+            self._job.batch,
+            self._job.attempt,
+            values,
+            self._open_part(folder),
+            row=self._job.row,
+            sent=True,
         )
-        self._notifier, self._feeds = Notifier(), list[str]()
+        self._notifier = Notifier()
+        self._feeds: list[str] = []  #: addresses of the project's feeds, without passwords
         self.tracker = RequestTracker(
             crawler, rules_lead_away=not self._job.row, changed=lambda _: self._notifier.tell()
         )
         self.tracker.enter(self._batch, unmarked=True)
-        self._leases: LeaseRenewer | None = None
+        self._leases: LeaseRenewer | None = None  #: while the attempt is held in the store
         self._goals = GoalKeeper.of(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
         #: a row of arguments is a whole run, which ends when its own code says so
         self._limit = IdleLimit(crawler) if self._job.crawl and not self._job.row else None
+
+    def _find_refusal(self, fault: str, *, is_typed: bool) -> str:
+        """Say why the batch cannot be crawled here; empty if it can. `fault` is its payload's."""
+        if fault:
+            refusal = f"This batch cannot be crawled: {fault}."
+        else:
+            refusal = throttle_problem(self._crawler)
+        if follows_strategy(self._crawler.settings) and not is_typed:
+            refusal = (
+                "A job that is sent a batch cannot tell a strategy of it: crawls with a strategy"
+                " need workers that lease. Name nodes that reach the store, and set"
+                " DISTRIBUTED_MODE to pull."
+            )
+        return refusal
+
+    def _open_part(self, folder: Path | None) -> PartFile | None:
+        """Open the file of the job's items; None where they go to the project's feed."""
+        if folder is None or self._job.feed:
+            return None
+        return PartFile(folder, self._job.name, typed=self._job.typed)
 
     @property
     def problem(self) -> str:
@@ -89,13 +113,13 @@ class SentSession:
         return self._refused or self._batch.problem
 
     async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
-        """The batch instead of the spider's own start, which is entered for a row of arguments only.
+        """Yield the batch; the spider's own start is entered for a row of arguments only.
 
         Raises:
-            WorkRefused: another attempt has taken this one's place, or the spider's own start failed.
+            WorkRefused: another attempt has taken this one's place, or the start has failed.
         """
         if self._job.lease:
-            await self._take_lease()
+            await self._hold_lease()
         if self._goals is not None:
             await self._keep_to_goals(self._goals)
         if not self._job.row:
@@ -106,16 +130,23 @@ class SentSession:
                 yield request
             return
         try:
-            async for one in start:
-                yield self.tracker.watched(one, self._batch) if isinstance(one, Request) else one
+            async for output in start:
+                if isinstance(output, Request):
+                    yield self.tracker.watched(output, self._batch)
+                else:
+                    yield output
         except Exception as error:  # Scrapy would only log it, and end as if all were done
             logger.exception("the spider's start failed")
             why = f"The spider's start failed: {type(error).__name__}: {str(error)[:200]}."
             raise WorkRefused(why) from error
 
-    async def _take_lease(self) -> None:
-        """Hold this attempt in the store, where it can be reached; without that, only HTTP tells which job has it."""
-        job, since = self._job, clock()
+    async def _hold_lease(self) -> None:
+        """Hold this attempt in the store, where it can be reached.
+
+        Without that, only HTTP tells which job has it.
+        """
+        job = self._job
+        since = clock()
         try:
             store = await self._reach()
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
@@ -129,12 +160,12 @@ class SentSession:
             crawl=job.crawl,
             holder=job.name,
             seconds=job.lease,
-            lost=lambda *_: self._lost(),
+            lost=lambda *_: self._lose_place(),
             patient=True,
             heed=self._heed,
         )
         if not current:
-            self._lost()
+            self._lose_place()
             raise WorkRefused(too_late(job))
         leases.hold(self._batch.key, since)
         leases.start()
@@ -143,12 +174,16 @@ class SentSession:
         self._heed(wanted)
 
     async def _reach(self) -> Store:
-        """The crawl's store. A job that may make no request without its word waits for it a while.
+        """Return the crawl's store.
+
+        A job that may make no request without its word waits for it a while.
 
         Raises:
             OutOfReach: it cannot be reached from here, or is away for too long.
         """
-        deadline = time.monotonic() + (PATIENCE if self._needs_store else 0.0)
+        deadline = time.monotonic()
+        if self._needs_store:
+            deadline += PATIENCE
         while True:
             try:
                 return await asyncio.to_thread(reach, self._job)
@@ -173,29 +208,36 @@ class SentSession:
             self._fail("", FinishReason.GOAL)
 
     async def _keep_to_goals(self, goals: GoalKeeper) -> None:
-        """By the counts in the store, where it is reached; else by what was left when this job was sent."""
+        """Keep to the crawl's goals by the counts in the store, where it can be reached.
+
+        Else by what was left when this job was sent.
+        """
 
         def reached(_: str) -> None:
             self._fail("", FinishReason.GOAL)
 
-        try:
-            store = None if self._no_lease else await self._reach()
-        except OutOfReach as error:  # it was there a moment ago
-            store = None
-            logger.info("This job keeps to what was left when it was sent: %s", error)
-        if store is None:
-            nothing = {"requests": 0.0} if self._needs_store else {}
-            goals.open_alone({**self._job.allowance, **nothing}, reached)
-        else:
+        store = None
+        if not self._no_lease:
+            try:
+                store = await self._reach()
+            except OutOfReach as error:  # it was there a moment ago
+                logger.info("This job keeps to what was left when it was sent: %s", error)
+        if store is not None:
             goals.open(StoreThread(store), self._job.crawl, reached, own=True)
+            return
+        allowance = dict(self._job.allowance)
+        if self._needs_store:
+            allowance["requests"] = 0.0
+        goals.open_alone(allowance, reached)
 
-    def _lost(self) -> None:
+    def _lose_place(self) -> None:
         self._refused = too_late(self._job)
         self._fail(self._refused, FinishReason.SUPERSEDED)
 
     def _feed_closed(self, slot: Any) -> None:
         ledger = self._batch.ledger
-        if slot.itemcount != ledger.items:  # it takes some items only, or is one of several pieces
+        # A feed with another count takes some items only, or is one of several pieces.
+        if slot.itemcount != ledger.items:
             ledger.located = False
         uri = urlsplit(str(slot.uri))
         if uri.netloc:  # whatever may read the node's logs may read the report
@@ -203,42 +245,34 @@ class SentSession:
         self._feeds.append(uri.geturl())
 
     def stop(self) -> None:
-        """Scrapy asks a spider that is closed for no more requests; those that it has may wait."""
+        """Count no more; Scrapy asks a spider that is closed for no more requests."""
         if self._goals is not None:
             self._goals.stop()
 
     # the report
 
     def progress(self) -> dict[str, Any]:
+        """Return the report of a job that goes on."""
         if self._batch.part is not None:
             self._batch.part.flush()
         return {**self._head("running"), **self._batch.ledger.progress()}
 
     async def close(self, reason: str, problem: str) -> dict[str, Any]:
-        """End the batch; its account."""
+        """End the batch, and return the job's last report."""
         if self._goals is not None:
             await self._goals.close()
-        batch, stats = self._batch, self._crawler.stats.get_stats()
+        batch = self._batch
+        stats = self._crawler.stats.get_stats()
         closed_by = reason if meaning(reason).closes_crawl and not batch.row else ""
-        is_told_to_end = reason == FinishReason.SHUTDOWN.value
-        if (
-            reason == FinishReason.GOAL.value
-            or closed_by
-            or (is_told_to_end and self._is_kept_in_part())
-        ):
-            batch.put_off_rest()
+        if self._ends_as_wanted(reason, closed_by):
             reason = FinishReason.FINISHED.value
-        elif batch.row and meaning(reason).asked_for:
-            # It did what its settings ask for; Scrapy's own word is in the stats.
-            reason = FinishReason.FINISHED.value
-            batch.ledger.done(0)
-        elif meaning(
-            reason
-        ).by_settings:  # the same of a batch: the next attempt would end there as well
-            batch.ledger.rest, reason = not_made(reason), FinishReason.FINISHED.value
         if self._leases is not None:
             self._leases.stop()
         part = batch.close_part()
+        failed_feeds = 0
+        for name, number in stats.items():
+            if name.startswith("feedexport/failed_count/"):
+                failed_feeds += number
         return {
             **self._head("ended"),
             **batch.ledger.close(),
@@ -248,14 +282,35 @@ class SentSession:
             "part": part,
             "changed": self.tracker.changed_attributes(),
             "feeds": self._feeds,
-            "feeds_failed": sum(
-                n for name, n in stats.items() if name.startswith("feedexport/failed_count/")
-            ),
+            "feeds_failed": failed_feeds,
             "stats": plain_stats(stats),
         }
 
+    def _ends_as_wanted(self, reason: str, closed_by: str) -> bool:
+        """Settle what has not ended in the batch; say whether the job has done all that it should.
+
+        Scrapy's own word for the end is in the stats.
+        """
+        batch = self._batch
+        if self._is_rest_put_off(reason, closed_by):
+            batch.put_off_rest()
+            return True
+        if batch.row and meaning(reason).asked_for:  # it did what its settings ask for
+            batch.ledger.done(0)
+            return True
+        if meaning(reason).by_settings:  # the next attempt would end there as well
+            batch.ledger.rest = not_made(reason)
+            return True
+        return False
+
+    def _is_rest_put_off(self, reason: str, closed_by: str) -> bool:
+        """Say whether what has not ended is made when the crawl goes on."""
+        if reason == FinishReason.GOAL.value or closed_by:
+            return True
+        return reason == FinishReason.SHUTDOWN.value and self._is_kept_in_part()
+
     def _is_kept_in_part(self) -> bool:
-        """Whether what this job has of its batch is kept, and the rest is for another job.
+        """Say whether what this job has of its batch is kept, and the rest is for another job.
 
         A feed is stored as it is, and a handler of `spider_idle` may have left its work for later.
         """
@@ -264,7 +319,8 @@ class SentSession:
         return batch.can_be_cut_short and not is_whole and not find_handlers(self._crawler)
 
     def _head(self, state: str) -> dict[str, Any]:
-        job, lease = self._job, {"lease": self._leases is not None, "no_lease": self._no_lease}
+        """Return what each report of the job begins with."""
+        job = self._job
         return report_head(
             state,
             job.crawl,
@@ -272,5 +328,6 @@ class SentSession:
             self._batch.started,
             batch=job.batch,
             attempt=job.attempt,
-            **lease,
+            lease=self._leases is not None,
+            no_lease=self._no_lease,
         )

@@ -1,7 +1,7 @@
-"""The units of a worker's work, and the account of a batch: which requests are done, gone, failed or dead.
+"""Keeps the units of a worker's work, with the account of which requests are done, gone or failed.
 
-A request is open from its start in Scrapy until its page, its failure or its disappearance was noted, and an item until
-it has left the pipelines.
+A request is open from its start in Scrapy until its page, its failure or its disappearance was
+noted, and an item until it has left the pipelines.
 """
 
 from __future__ import annotations
@@ -38,14 +38,33 @@ _LOGIN = re.compile(r"(?:^|[/_.-])(?:log|sign)[-_]?in(?:$|[/.])", re.IGNORECASE)
 REST_PUT_OFF = (PUT_OFF, PUT_OFF_REASON)
 #: 4xx that say "not now" instead of "not there"
 NOT_NOW = frozenset({408, 429})
+#: request meta: the `UnitMark` of a request that was leased, or followed from one
+BATCH = "distributed_batch"
+#: request meta: how often it was made again for want of a session
+REPEATED = "distributed_repeated"
+#: request meta: the number of the session in which it was made
+SESSION = "distributed_session"
+#: request meta that a callback may have passed on with all of its response's, and that is not for
+#: the next request
+OURS = (BATCH, REPEATED, SESSION)
+#: Scrapy signal, with `key`: nothing of this attempt is in the process any more
+attempt_over = object()
+#: the `serial` of the mark under which the project's handlers of `spider_idle` are called
+IDLE = -1
+#: and of one for what was begun by no page
+NO_PAGE = -2
+#: the mark of the page that is in work. Scrapy scrapes each page in a task of its own, and what
+#: that task requests or scrapes is of this page, wherever it is made: in a callback, a pipeline, a
+#: middleware.
+PAGE: ContextVar[UnitMark | None] = ContextVar("distributed_page", default=None)
 
 
 def is_login(response: Response) -> bool:
-    """Whether the site has redirected a request for another page to its login, by the path."""
+    """Say whether the site has redirected a request for another page to its login, by the path."""
     meta = {} if response.request is None else response.request.meta
     redirected = [str(url) for url in meta.get("redirect_urls") or ()]
-    asked = redirected[0] if redirected else response.url
-    return bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(asked))
+    first = redirected[0] if redirected else response.url
+    return bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(first))
 
 
 def _path(url: str) -> str:
@@ -53,79 +72,86 @@ def _path(url: str) -> str:
 
 
 class RequestLedger:
-    """What became of each request of a unit; `again`: some were made in an earlier batch, and failed there.
+    """Keeps what became of each request of a unit.
 
-    Requests that are none of the unit's own, as they only followed from those, have no index, and no place here.
+    `again`: some were made in an earlier batch, and failed there. Requests that are none of the
+    unit's own, as they only followed from those, have no index, and no place here.
     """
 
     def __init__(self, urls: list[str], *, again: bool = False) -> None:
-        self._urls, self._again = urls, again
-        self._items: dict[
-            int, array[int]
-        ] = {}  #: request -> first, end, first, end, … of its items
+        self._urls = urls
+        self._again = again
+        #: request -> first, end, first, end, … of its items
+        self._items: dict[int, array[int]] = {}
         self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
-        self._missed: dict[int, tuple[str, str]] = {}
-        self._redirected: dict[int, str] = {}
-        #: serial of a request that followed and failed -> the request that it followed from, and why
+        self._missed: dict[int, tuple[str, str]] = {}  #: request -> kind and reason
+        self._redirected: dict[int, str] = {}  #: request -> where it has gone
+        #: serial of a request that followed and failed -> the request that it followed from, and
+        #: why
         self._failed_followers: dict[int, tuple[int, str]] = {}
-        self.pages = self.items = 0
+        self.pages = 0
+        self.items = 0
         self.logins = 0  #: pages in whose place the site has sent its login
         self.failed = ""  #: why the first that gave no result did not, whatever it was
-        self.rest = (
-            "unended",
-            "nothing was heard of it",
-        )  #: kind and reason of requests that have not ended
+        #: kind and reason of requests that have not ended
+        self.rest = ("unended", "nothing was heard of it")
 
     def done(self, index: int | None) -> None:
-        """Its callback has run to the end."""
+        """Note that the callback of a request has run to the end."""
         if index is not None and index not in self._missed:
             self._done.add(index)
 
     def page(self, index: int | None, response: Response) -> None:
-        """Its page, or that of one that followed from it, goes to a callback."""
+        """Note that a request's page, or that of one that followed, goes to a callback."""
         self.pages += 1
         self.logins += is_login(response)
 
     def missed(
         self, index: int | None, kind: str, reason: str, error: BaseException | None = None
     ) -> None:
-        """It gave no result; `error` is what was raised, where that is the reason."""
+        """Note that a request gave no result; `error` was raised, where that is the reason."""
         self.failed = self.failed or reason
         if index is not None:
             self._done.discard(index)
             self._missed.setdefault(index, (kind, reason))
 
     def follower_failed(self, mark: UnitMark, reason: str) -> None:
-        """A request that followed from one of the batch gave no result: the items of that one may be incomplete."""
+        """Note that a request that followed gave no result.
+
+        The items of the request that it followed from may be incomplete.
+        """
         self.failed = self.failed or reason
         if mark.source is not None:
             self._failed_followers[mark.serial] = (mark.source, reason)
 
     def reopen(self, mark: UnitMark) -> None:
-        """It is made again: what was noted of it before does not count."""
+        """Forget what was noted of a request, as it is made again."""
         self._failed_followers.pop(mark.serial, None)
         if mark.position is not None:
             self._done.discard(mark.position)
             self._missed.pop(mark.position, None)
 
     def put_off(self, index: int | None) -> None:
-        """It, or what followed from it, was not made, and all of it is made again when the crawl goes on."""
+        """Note that a request, or what followed from it, was not made.
+
+        All of it is made again when the crawl goes on.
+        """
         if index is not None:
             self._done.discard(index)
             self._missed[index] = REST_PUT_OFF
 
     def has_ended_besides(self, indices: Container[int | None]) -> bool:
-        """Whether a request has ended that is none of these."""
+        """Say whether a request has ended that is none of these."""
         return any(index not in indices for index in (*self._done, *self._missed))
 
     def redirected(self, index: int | None, url: str) -> None:
-        """It goes on elsewhere."""
+        """Note that a request goes on at another address."""
         if index is not None:
             self._redirected[index] = url
 
     def item(self, index: int | None) -> None:
-        """One more item was written; it came of this request, or of one that followed from it."""
+        """Count an item that was written, of this request or of one that followed from it."""
         place = self.items
         self.items += 1
         if index is None:
@@ -139,29 +165,35 @@ class RequestLedger:
             places.extend((place, place + 1))
 
     def progress(self) -> dict[str, int]:
-        kinds = [kind for kind, _ in list(self._missed.values())]  # a thread reports
+        """Return the counts so far; a thread may call it."""
+        # Copies, since a thread may call this.
+        misses = list(self._missed.values())
         incomplete = {source for source, _ in list(self._failed_followers.values())} & self._done
+        missed = errors = len(incomplete)
+        for kind, _ in misses:
+            if kind != PUT_OFF:
+                missed += 1
+                errors += kind != "gone"
         return {
             "requests": len(self._urls),
             "done": len(self._done) - len(incomplete),
-            "missed": sum(kind != PUT_OFF for kind in kinds) + len(incomplete),
-            "errors": sum(kind not in ("gone", PUT_OFF) for kind in kinds) + len(incomplete),
+            "missed": missed,
+            "errors": errors,
             "pages": self.pages,
             "items": self.items,
         }
 
     def outcome(self, index: int) -> tuple[str, str] | None:
-        """Kind and reason of a request that gave no result, or not all of it; None if it is done."""
-        if index in self._done:
-            reasons = (
-                reason for source, reason in self._failed_followers.values() if source == index
-            )
-            reason = next(reasons, None)
-            return None if reason is None else ("failed", reason)
-        return self.page_outcome(index)
+        """Return kind and reason of a request without its whole result; None if it is done."""
+        if index not in self._done:
+            return self.page_outcome(index)
+        for source, reason in self._failed_followers.values():
+            if source == index:
+                return "failed", reason
+        return None
 
     def page_outcome(self, index: int) -> tuple[str, str] | None:
-        """The same of its own page alone, whatever became of those that followed from it."""
+        """Return the same of a request's own page alone, whatever became of those that followed."""
         if index in self._done:
             return None
         if index in self._redirected and index not in self._missed:
@@ -169,18 +201,14 @@ class RequestLedger:
         return self._missed.get(index, self.rest)
 
     def address(self, index: int) -> str:
-        """Where a request has gone, with redirects, as far as that is known."""
+        """Return where a request has gone, with redirects, as far as that is known."""
         return self._redirected.get(index, self._urls[index])
 
     def close(self) -> dict[str, Any]:
-        """The account at the end; `unended` are requests that nothing was heard of."""
-        kinds: dict[str, list[dict[str, str]]] = {
-            "gone": [],
-            "failed": [],
-            "dead": [],
-            "unended": [],
-            PUT_OFF: [],
-        }
+        """Return the account at the end; `unended` are requests that nothing was heard of."""
+        kinds: dict[str, list[dict[str, str]]] = {}
+        for kind in ("gone", "failed", "dead", "unended", PUT_OFF):
+            kinds[kind] = []
         missed: list[list[Any]] = []
         for index, url in enumerate(self._urls):
             outcome = self.outcome(index)
@@ -188,47 +216,47 @@ class RequestLedger:
                 continue
             kind, reason = outcome
             kinds[kind].append({"url": url, "reason": reason})
-            if kind != "gone":
-                missed.append([index, "failed" if kind == "unended" else kind, self._places(index)])
+            if kind == "gone":
+                continue
+            kind_to_retry = "failed" if kind == "unended" else kind
+            missed.append([index, kind_to_retry, self._places(index)])
         counts = {**self.progress(), "logins": self.logins}
         return {**counts, **kinds, "missed_requests": missed, "replaces": self._again}
 
     def _places(self, index: int) -> list[list[int]] | None:
-        """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""
+        """Return where the items of a request are, in runs; None if that is not known.
+
+        Of each run: the number of the first, from 0, and how many there are without a gap.
+        """
         places = self._items.get(index, ())
         if places and not self.located:
             return None
-        return [[first, end - first] for first, end in zip(places[::2], places[1::2], strict=True)]
+        runs = zip(places[::2], places[1::2], strict=True)
+        return [[first, end - first] for first, end in runs]
 
 
 def reason_of_pipeline(error: BaseException) -> str:
-    """Why a page has failed of whose item a pipeline has raised this, in one line."""
+    """Say in one line why a page has failed: a pipeline has raised this of an item."""
     return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
 
 
 def judge(failure: Failure) -> tuple[str, str]:
-    """Whether a failed request is gone (the site said so, or it was not wanted) or failed, and why in one line."""
+    """Return the kind of miss that a failure is, `gone` or `failed`, and the reason in one line.
+
+    A request is gone if the site said so, or if it was not wanted.
+    """
     error = failure.value
     if isinstance(error, PagesUsedUp):
         return "gone", str(error)
     if isinstance(error, HttpError):
         status = error.response.status
-        gone = 400 <= status < 500 and status not in NOT_NOW
-        return ("gone" if gone else "failed"), f"HTTP {status}"
-    text = str(error).strip().splitlines()
-    return "failed", f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
-
-
-#: request meta: the `UnitMark` of a request that was leased, or followed from one
-BATCH = "distributed_batch"
-#: request meta: how often it was made again for want of a session
-REPEATED = "distributed_repeated"
-#: request meta: the number of the session in which it was made
-SESSION = "distributed_session"
-#: request meta that a callback may have passed on with all of its response's, and that is not for the next request
-OURS = (BATCH, REPEATED, SESSION)
-#: Scrapy signal, with `key`: nothing of this attempt is in the process any more
-attempt_over = object()
+        is_gone = 400 <= status < 500 and status not in NOT_NOW
+        kind = "gone" if is_gone else "failed"
+        return kind, f"HTTP {status}"
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return "failed", type(error).__name__
+    return "failed", f"{type(error).__name__}: {lines[0][:200]}"
 
 
 class WorkRefused(Exception):
@@ -236,7 +264,7 @@ class WorkRefused(Exception):
 
 
 class UnitMark(NamedTuple):
-    """Which request this is."""
+    """Says which request this is."""
 
     batch: int  #: 0 for pages of the worker's own
     attempt: int
@@ -246,16 +274,8 @@ class UnitMark(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
+        """The attempt that it is of."""
         return self.batch, self.attempt
-
-
-#: the `serial` of the mark under which the project's handlers of `spider_idle` are called
-IDLE = -1
-#: and of one for what was begun by no page
-NO_PAGE = -2
-#: The mark of the page that is in work. Scrapy scrapes each page in a task of its own, and what that task requests or
-#: scrapes is of this page, wherever it is made: in a callback, a pipeline, a middleware.
-PAGE: ContextVar[UnitMark | None] = ContextVar("distributed_page", default=None)
 
 
 def count(crawler: Crawler, name: str, number: int = 1) -> None:
@@ -264,7 +284,7 @@ def count(crawler: Crawler, name: str, number: int = 1) -> None:
 
 
 def mark_of(page: Any) -> UnitMark | None:
-    """The mark of a request, of a response, or of a failure that Scrapy told an errback of."""
+    """Return the mark of a request, of a response, or of a failure that an errback gets."""
     meta = getattr(getattr(page, "request", page), "meta", None)
     return meta.get(BATCH) if meta else None
 
@@ -272,60 +292,69 @@ def mark_of(page: Any) -> UnitMark | None:
 class WorkUnit:
     """Requests that belong together, with all that follows from them.
 
-    Those of a batch, or of pages that the worker asks for on its own account: the spider's start requests, or a login.
+    They are those of a batch, or of pages that the worker makes on its own account: the spider's
+    start requests, or a login.
     """
 
     def __init__(
         self, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger
     ) -> None:
-        self.key, self.ledger = (batch, attempt), ledger
+        self.key = (batch, attempt)
+        self.ledger = ledger
         self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
         self.touched = False  #: a request of it may have left this process
         self._open: dict[int, int | None] = {}  #: serial of each open request -> its source
-        self._items = 0
+        self._items = 0  #: in the pipelines
         self._serials = numbers()
 
     def begin(self, index: int | None = None, source: int | None = None) -> UnitMark:
-        """One more request is open; one that is none of the batch's own has followed from the `source`."""
+        """Open one more request, and return its mark.
+
+        One that is none of the batch's own has followed from the `source`.
+        """
         mark = UnitMark(*self.key, index, next(self._serials), source if index is None else index)
         self._open[mark.serial] = mark.source
         return mark
 
     def begin_again(self, mark: UnitMark) -> None:
-        """It has ended, and something more comes of it."""
+        """Open a request again that has ended, as something more comes of it."""
         self._open[mark.serial] = mark.source
 
     def is_open(self, mark: UnitMark) -> bool:
-        """Whether neither its page nor its failure was handled yet."""
+        """Say whether neither the page nor the failure of a request was handled yet."""
         return mark.serial in self._open
 
     def followed(self, request: Request, source: int | None) -> Request:
-        """A request that has followed from the `source`, as it is made."""
+        """Return a request that has followed from the `source`, as it is made."""
         return request
 
     def end(self, mark: UnitMark) -> None:
-        """Its page or its failure was handled, or it is gone."""
+        """Close a request whose page or failure was handled, or that is gone."""
         self.touched = True
         self._open.pop(mark.serial, None)
 
     def put_off(self, mark: UnitMark) -> None:
-        """It has not left."""
+        """Close a request that has not left, and that is made again when the crawl goes on."""
         self._open.pop(mark.serial, None)
         self.ledger.put_off(mark.source)
 
     def forget(self) -> None:
+        """Close all requests and items."""
         self._open.clear()
         self._items = 0
 
     def item_in(self) -> None:
+        """Note that an item goes into the pipelines."""
         self._items += 1
 
     def item_out(self) -> None:
+        """Note that an item has left the pipelines."""
         self._items = max(0, self._items - 1)
 
     @property
     def requests(self) -> int:
+        """How many requests are open."""
         return len(self._open)
 
     @property
@@ -335,15 +364,16 @@ class WorkUnit:
 
     @property
     def over(self) -> bool:
+        """Whether nothing of it is open, and nothing more comes."""
         return not (self.making or self.busy)
 
 
 class BatchUnit(WorkUnit):
-    """A batch that this worker was sent, or has a lease on: its requests, as far as they can be read.
+    """A batch that this worker was sent or has a lease on, as far as it can be read.
 
-    Its items go to the `part`, or (None) to the project's own feed. `size` counts its requests as the store has them;
-    `row` are, in words, the arguments of the spider that is run instead of requests. `sent`: it came with the job, from
-    the crawl's own scheduler.
+    Its items go to the `part`, or (None) to the project's own feed. `size` counts its requests as
+    the store has them; `row` are, in words, the arguments of the spider that is run instead of
+    requests. `sent`: it came with the job, from the crawl's own scheduler.
     """
 
     _ledger_class: ClassVar[type[RequestLedger]] = RequestLedger
@@ -362,11 +392,15 @@ class BatchUnit(WorkUnit):
         sent: bool = False,
     ) -> None:
         again = any(REPLACES in value for value in values)
-        ledger = self._ledger_class(
-            [row] if row else [value["url"] for value in values], again=again
-        )
-        super().__init__(batch, attempt, finds, ledger)
-        self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
+        urls = [row]
+        if not row:
+            urls = [value["url"] for value in values]
+        super().__init__(batch, attempt, finds, self._ledger_class(urls, again=again))
+        self.values = values
+        self.part = part
+        self.slot = slot
+        self.row = row
+        self.sent = sent
         self._size = len(values) if size is None else size
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
@@ -379,33 +413,38 @@ class BatchUnit(WorkUnit):
 
     @property
     def over(self) -> bool:
+        """Whether all of its requests were made and have ended."""
         return not self.todo and super().over
 
     def put_off_rest(self) -> None:
-        """Put off what has not ended, and what has led to a request that has not: it is made again in a new batch."""
+        """Put off what has not ended, and what has led to a request that has not.
+
+        It is made again in a new batch.
+        """
         for source in self._open.values():
             self.ledger.put_off(source)
         self.ledger.rest = REST_PUT_OFF
 
     @property
     def can_be_cut_short(self) -> bool:
-        """Whether each open request has a source, and something is left of the batch when the rest is put off.
+        """Whether something is left of the batch when the rest is put off.
 
-        Else a request that ends its worker would be put off again and again.
+        Each open request must have a source, too. Else a request that ends its worker would be put
+        off again and again.
         """
         sources = set(self._open.values())
         return None not in sources and self.ledger.has_ended_besides(sources)
 
     def unwanted(self, index: int) -> str:
-        """Why a request of it is not made any more; empty when it is."""
+        """Say why a request is not made any more; empty when it is."""
         return ""
 
     def made(self, request: Request, index: int) -> Request:
-        """A request of it as Scrapy gets it."""
+        """Return a request of the batch as Scrapy gets it."""
         return request
 
     def events(self) -> Sequence[LinkEvent]:
-        """What a strategy is told of it; none without one."""
+        """Return the events of the batch for a strategy; none without one."""
         return ()
 
     def item(self, item: Any, mark: UnitMark) -> None:
@@ -425,15 +464,17 @@ class BatchUnit(WorkUnit):
             self.ledger.item(mark.source)
 
     def close_part(self) -> dict[str, Any] | None:
-        """Make the part whole; what the report says about it, None where there is none."""
+        """Make the part whole; return what the report says about it, None where there is none."""
+        if self.part is None:
+            return None
         try:
-            return None if self.part is None else self.part.close()
+            return self.part.close()
         except OSError as error:
-            self.problem = (
-                self.problem or f"Its items could not be kept in this node's logs: {error}."
-            )
+            why = f"Its items could not be kept in this node's logs: {error}."
+            self.problem = self.problem or why
             return None
 
     def discard_part(self) -> None:
+        """Leave no file of the batch's items."""
         if self.part is not None:
             self.part.discard()

@@ -1,7 +1,7 @@
-"""The worker: the requests of its batches instead of the spider's own start, and a report of what became of each.
+"""Makes the requests of batches instead of the spider's own start, and reports what became of each.
 
-It never starts the index crawl and never distributes again. Its work is a session: a batch that it was sent, or batches
-that it leases.
+A worker never starts the index crawl and never distributes again. Its work is a session: a batch
+that it was sent, or batches that it leases.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ class Worker:
     """The spider middleware of a worker; it has no job when its batch was typed by hand."""
 
     def __init__(self, crawler: Crawler, job: Assignment | None) -> None:
-        self._crawler, self._job, self._settings = crawler, job, SettingReader(crawler.settings)
-        self._problem, self._reason = "", ""  #: why it cannot work, or ends before its work is done
+        self._crawler = crawler
+        self._job = job
+        self._settings = SettingReader(crawler.settings)
+        self._problem = ""  #: why it cannot work
+        self._reason = ""  #: why it ends before its work is done
         self._folder: FilesFolder | None = None  #: None where items go to the project's feed
         self._report_file: ReportFile | None = None
         self._session: SentSession | LeaseSession | None = None
-        self._looks: Any = None
-        self._turns: Any = None
+        self._checks: Any = None  #: timer of `_check_folder`
+        self._turns: Any = None  #: timer of `_turn`
         self._turned = time.time()  #: when the event loop has turned last
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Worker:
+        """Make the middleware as Scrapy does, and connect it to the signals."""
         worker = cls(crawler, Assignment.from_settings(crawler.settings))
         connect = crawler.signals.connect
         connect(worker._opened, signals.spider_opened)
@@ -59,11 +63,11 @@ class Worker:
         return worker
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The session's requests instead of the spider's own start."""
+        """Yield the session's requests instead of the spider's own start."""
         if self._problem:
             logger.error(self._problem)
         else:
-            self._look_around()  # on a full disk, not one request is made
+            self._check_folder()  # on a full disk, not one request is made
         if self._problem or self._reason or self._session is None:
             return
         try:
@@ -79,19 +83,23 @@ class Worker:
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
 
     def process_spider_input(self, response: Response, spider: Spider | None = None) -> None:
+        """Note which page is in work."""
         if self._session is not None and self._session.tracker is not None:
             self._session.tracker.page_begins(response)
 
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
+        """Yield a page's output, with the mark of its batch."""
         tracker = None if self._session is None else self._session.tracker
-        async for output in result if tracker is None else tracker.outputs(response, result):
+        outputs = result if tracker is None else tracker.outputs(response, result)
+        async for output in outputs:
             yield output
 
     def process_spider_exception(
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> Iterable[Any] | None:
+        """Note what a callback has raised; an iterable says that it was taken care of."""
         tracker = None if self._session is None else self._session.tracker
         return None if tracker is None else tracker.raised(response, exception)
 
@@ -99,9 +107,8 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
-        finish_when_done(
-            self._crawler, self._is_done, is_part=self._job is not None and not self._job.row
-        )
+        is_part = self._job is not None and not self._job.row
+        finish_when_done(self._crawler, self._is_done, is_part=is_part)
 
     def _opened(self) -> None:
         job = self._job
@@ -114,10 +121,11 @@ class Worker:
             self._problem = "This node writes no log files, so there is no way home for items."
             return
         if job.start_by and time.time() > job.start_by:
-            self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
+            self._problem = too_late(job)
+            self._reason = FinishReason.SUPERSEDED.value
         if not job.feed:
             self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
-            self._looks = call_every(LOOK, self._look_around)
+            self._checks = call_every(LOOK, self._check_folder)
         session = LeaseSession if job.leases else SentSession
         self._session = session(self._crawler, job, folder, self._fail)
         self._problem = self._problem or self._session.problem
@@ -131,11 +139,11 @@ class Worker:
         self._turned = time.time()
 
     def _has_work(self) -> bool:
-        """Whether it works, or should; a worker that leases may be waiting for a batch."""
+        """Say whether it works, or should; a worker that leases may be waiting for a batch."""
         return self._session is None or self._session.has_work
 
     def _is_done(self) -> bool:
-        """Whether it has nothing to do, and nothing has gone wrong."""
+        """Say whether it has nothing to do, and nothing has gone wrong."""
         has_failed = bool(self._reason or self._problem)
         return (
             isinstance(self._session, LeaseSession)
@@ -143,7 +151,7 @@ class Worker:
             and not has_failed
         )
 
-    def _look_around(self) -> None:
+    def _check_folder(self) -> None:
         if self._folder is not None and (trouble := self._folder.trouble()):
             reason, problem = trouble
             self._fail(problem, reason)
@@ -161,16 +169,16 @@ class Worker:
     def _closed(self, reason: str) -> None:
         if self._session is not None:
             self._problem = self._problem or self._session.problem
-        self._reason = self._reason or (FinishReason.REFUSED.value if self._problem else reason)
+        if not self._reason:
+            self._reason = FinishReason.REFUSED.value if self._problem else reason
 
     async def _stopped(self) -> None:
-        for timer in (self._looks, self._turns):
+        for timer in (self._checks, self._turns):
             if timer is not None and timer.running:
                 timer.stop()
         if self._session is None:
             return
-        report = await self._session.close(
-            self._reason or FinishReason.SHUTDOWN.value, self._problem
-        )
+        reason = self._reason or FinishReason.SHUTDOWN.value
+        report = await self._session.close(reason, self._problem)
         if self._report_file is not None:
             self._report_file.finish(report)

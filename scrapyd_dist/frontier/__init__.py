@@ -1,1 +1,1 @@
-"""The crawl frontier: slots and batches as values, cutting requests into batches, adding them, tracking producers."""
+"""Holds the crawl frontier: its values, its slots, how requests are read, packed and added."""

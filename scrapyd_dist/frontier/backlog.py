@@ -1,7 +1,8 @@
-"""Values of the crawl frontier: new batches, leases, counts per slot, and the backlog.
+"""Defines the values of the crawl frontier: new batches, leases, counts per slot, and the backlog.
 
-A frontier is stored as a `Crawl` with batches, like any crawl. A slot is only a name on a batch; the first write
-creates it. `slots` chooses the slot of a request. Part of the worker half: imports the standard library only.
+A frontier is stored as a `Crawl` with batches, like any crawl. A slot is only a name on a batch;
+the first write creates it. `slots` chooses the slot of a request. Part of the worker half: imports
+the standard library only.
 """
 
 import re
@@ -14,16 +15,19 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import SETTINGS
 
-#: valid slot names; `@spider` and `@project:spider` hold requests for another spider
+#: most characters of a slot's name
 LONGEST_SLOT = 80
+#: valid slot names; `@spider` and `@project:spider` hold requests for another spider
 SLOT_NAME = re.compile(rf"[A-Za-z0-9_.@:-]{{0,{LONGEST_SLOT}}}")
 #: greatest absolute priority: doubles, by which a store may sort, are exact up to here
 MAX_PRIORITY = (1 << 53) - 1
 #: prefix of the slots of other spiders
 OTHER_SPIDER = "@"
-#: how workers share slots: "" leases the oldest batch first; `spread` takes the slots in turn; `by-domain` takes them
-#: in turn, and a slot belongs to one worker while it holds batches of it
-UNFAIR, SPREAD, BY_DOMAIN = FAIR = SETTINGS["DISTRIBUTED_FAIR"].choices
+#: how workers share slots
+FAIR = SETTINGS["DISTRIBUTED_FAIR"].choices
+#: "" leases the oldest batch first; `spread` takes the slots in turn; `by-domain` takes them in
+#: turn, and a slot belongs to one worker while it holds batches of it
+UNFAIR, SPREAD, BY_DOMAIN = FAIR
 
 
 class SeenBefore(Exception):
@@ -49,6 +53,7 @@ class NewBatch:
     parent: int = 0  #: the batch that it is a part of, or 0; set by the store
 
     def numbered(self, number: int) -> Batch:
+        """Return the batch as the store keeps it under this number."""
         return Batch(
             number=number,
             size=self.size,
@@ -61,7 +66,7 @@ class NewBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRequest:
-    """What every worker of a crawl is told; 0 is no limit."""
+    """What every worker of a crawl has to keep to; 0 is no limit."""
 
     lease: float = 60.0  #: seconds after which a lease that is not renewed expires
     ahead: int = 1  #: further rounds of requests that are kept ready while one is being made
@@ -102,7 +107,7 @@ class LeaseRequest:
         return self.fair == BY_DOMAIN and not self.slots
 
     def attempt_at(self, batch: int, number: int) -> Attempt:
-        """The attempt that the worker's lease of a batch opens."""
+        """Return the attempt that the worker's lease of a batch opens."""
         return Attempt(
             batch=batch,
             number=number,
@@ -122,9 +127,8 @@ class Leased:
     batch: Batch
     attempt: int
     payload: Mapping[str, str]
-    fault: str = (
-        ""  #: why the payload was rejected and is empty, one paragraph; empty for a valid payload
-    )
+    #: why the payload was rejected and is empty, one paragraph; empty for a valid payload
+    fault: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +157,15 @@ class Backlog:
     standing: bool = False
 
     def _batches(self, states: Collection[BatchState]) -> int:
-        return sum(slot.batches.get(state.value, 0) for slot in self.slots for state in states)
+        count = 0
+        for slot in self.slots:
+            for state in states:
+                count += slot.batches.get(state.value, 0)
+        return count
 
     @cached_property
     def waiting(self) -> int:
+        """Batches that are not leased."""
         return self._batches(WAITING)
 
     @property
@@ -177,7 +186,11 @@ class Backlog:
     @property
     def out_requests(self) -> int:
         """Requests in the batches that are out."""
-        return sum(slot.requests.get(state.value, 0) for slot in self.slots for state in OUT)
+        count = 0
+        for slot in self.slots:
+            for state in OUT:
+                count += slot.requests.get(state.value, 0)
+        return count
 
     @property
     def leased(self) -> int:
@@ -205,7 +218,7 @@ class Backlog:
 
 
 def producer_name(work: str, process: str) -> str:
-    """The name of a process that does this work among the producers of a frontier.
+    """Return the name of a process that does this work among the producers of a frontier.
 
     A work's name may have the separator, too: names of hosts and processes have none.
     """
@@ -216,6 +229,7 @@ def check_slot_name(slot: str) -> str:
     """Return the name, or raise `ConfigError` if it is not a valid slot name."""
     if not SLOT_NAME.fullmatch(slot):
         raise ConfigError(
-            f"{slot!r} cannot name a slot: it may only have letters, digits and the characters _ . @ : - , 80 at most."
+            f"{slot!r} cannot name a slot: it may only have letters, digits and the characters"
+            " _ . @ : - , 80 at most."
         )
     return slot

@@ -1,7 +1,8 @@
-"""Adds requests to a frontier: creates it, packs batches, leaves out duplicates, registers its producers. Blocking.
+"""Adds requests to a frontier: creates it, packs batches, leaves out duplicates. Blocking.
 
-Invariant: requests that the frontier has seen are counted as duplicates, and all others are added in one step; every
-producer that may still add is registered in the store. Part of the worker half: imports the standard library only.
+It also keeps the list of the frontier's producers. Invariant: requests that the frontier has seen
+are counted as duplicates, and all others are added in one step; every producer that may still add
+is registered in the store. Part of the worker half: imports the standard library only.
 """
 
 import os
@@ -21,13 +22,17 @@ from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore, produce
 from scrapyd_dist.payload import RequestValue, fit
 
 T = TypeVar("T")
-#: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests
-ROWS, ARGUMENTS = "rows", "arguments"
-#: the frontier option that says which crawling strategy decides what is requested; absent where producers do
+#: the frontier option that names the kind of its rows; absent for requests
+ROWS = "rows"
+#: its value for rows of arguments
+ARGUMENTS = "arguments"
+#: the frontier option that says which crawling strategy decides what is requested; absent where
+#: producers do
 STRATEGY = "strategy"
 #: default requests per leased batch
 BATCH_SIZE = 100
-#: default requests per batch if slots are shared fairly: small, so that a worker holds few requests of a slow site
+#: default requests per batch if slots are shared fairly: small, so that a worker holds few requests
+#: of a slow site
 FAIR_SIZE = 10
 #: seconds until a producer that sends no heartbeat counts as lost
 REGISTERED = 60.0
@@ -44,23 +49,37 @@ class FrontierIntake:
 
 
 class ProducerStore(Protocol):
-    """What the list of a frontier's producers needs of the store; each verb as `store.Store` has it."""
+    """What the list of producers needs of the store, with the verbs of `store.Store`."""
 
-    def backlog(self, crawl: str) -> Backlog: ...
-    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
-    def sign_off(self, crawl: str, producer: str) -> None: ...
+    def backlog(self, crawl: str) -> Backlog:
+        """Return the backlog of a frontier, with its producers."""
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        """Register a producer, which counts as lost after so many seconds without another call."""
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        """Take a producer off the list."""
 
 
 class FrontierStore(ProducerStore, Protocol):
-    """What the producers of a frontier need of the store; each verb as `store.Store` has it."""
+    """What the producers of a frontier need of the store, with the verbs of `store.Store`."""
 
-    def add_crawl(self, crawl: Crawl) -> None: ...
-    def crawl(self, crawl: str) -> Crawl: ...
-    def own_crawl(self, crawl: str) -> Crawl: ...
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
+    def add_crawl(self, crawl: Crawl) -> None:
+        """Store a new crawl; raise NameTaken if there is one of that name."""
+
+    def crawl(self, crawl: str) -> Crawl:
+        """Return a crawl; raise NothingMatched if there is none of that name."""
+
+    def own_crawl(self, crawl: str) -> Crawl:
+        """Return a crawl as `crawl` does, as one that this process is going to write to."""
+
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
+        """Store requests without a result."""
+
     def add_batches(
         self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]
-    ) -> list[Batch]: ...
+    ) -> list[Batch]:
+        """Store batches and counts in one step; raise SeenBefore for requests that are there."""
 
 
 def open_frontier(
@@ -75,16 +94,14 @@ def open_frontier(
 ) -> Crawl:
     """Return the store's row of the frontier, creating it if it does not exist.
 
-    A new frontier gets the `project` that nodes know, never finishes by itself if it is `standing`, and has spider
-    `arguments` as rows, or requests. With the option of a `strategy`, it is that strategy's.
+    A new frontier gets the `project` that nodes know, never finishes by itself if it is `standing`,
+    and has spider `arguments` as rows, or requests. With the option of a `strategy`, it is that
+    strategy's.
 
     Raises:
         ConfigError: the name is invalid or belongs to a crawl, or the frontier is of another kind.
     """
     check_crawl_name(name, "frontier")
-    options: dict[str, Any] = {ROWS: ARGUMENTS} if arguments else {}
-    if strategy is not None:
-        options = {STRATEGY: dict(strategy)}
     new = Crawl(
         id=name,
         project=project,
@@ -93,46 +110,73 @@ def open_frontier(
         created=now,
         kind="frontier",
         standing=standing,
-        options=options,
+        options=_options(arguments, strategy),
     )
     with suppress(NameTaken):  # it exists, or has been created in the meantime
         store.add_crawl(new)
     row = store.own_crawl(name)
-    if row.kind != "frontier":
-        raise ConfigError(
-            f"{row.id} is the name of a crawl, and a frontier needs one of its own. `sdist frontier list` has those"
-            " that there are."
-        )
-    if has_arguments(row) is not arguments:
-        are, and_not = ("requests", ARGUMENTS) if arguments else (ARGUMENTS, "requests")
-        raise ConfigError(
-            f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one."
-        )
-    if has_strategy(row) and strategy is None:
-        raise ConfigError(
-            f"The frontier {row.id} is a crawling strategy's, which alone decides what is requested. Give it seeds:"
-            " sdist strategy run … --seeds FILE; or name another frontier."
-        )
-    if strategy is not None and not has_strategy(row):
-        raise ConfigError(
-            f"There is a frontier {row.id} already, and it is no crawling strategy's. Give the strategy a name of its"
-            " own: --name NAME"
-        )
+    _check_kind(row, arguments=arguments)
+    _check_strategy(row, strategy)
     return row
 
 
+def _options(arguments: bool, strategy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of a new frontier."""
+    if strategy is not None:
+        return {STRATEGY: dict(strategy)}
+    if arguments:
+        return {ROWS: ARGUMENTS}
+    return {}
+
+
+def _check_kind(row: Crawl, *, arguments: bool) -> None:
+    """Raise `ConfigError` if this is no frontier, or one with other rows."""
+    if row.kind != "frontier":
+        raise ConfigError(
+            f"{row.id} is the name of a crawl, and a frontier needs one of its own. `sdist frontier"
+            " list` has those that there are."
+        )
+    if has_arguments(row) and not arguments:
+        raise ConfigError(
+            f"The rows of the frontier {row.id} are arguments; it takes no requests. Name another"
+            " one."
+        )
+    if arguments and not has_arguments(row):
+        raise ConfigError(
+            f"The rows of the frontier {row.id} are requests; it takes no arguments. Name another"
+            " one."
+        )
+
+
+def _check_strategy(row: Crawl, strategy: Mapping[str, Any] | None) -> None:
+    """Raise `ConfigError` if a strategy decides in this frontier, and is not to, or the reverse."""
+    if has_strategy(row) and strategy is None:
+        raise ConfigError(
+            f"The frontier {row.id} is a crawling strategy's, which alone decides what is"
+            " requested. Give it seeds: sdist strategy run … --seeds FILE; or name another"
+            " frontier."
+        )
+    if strategy is not None and not has_strategy(row):
+        raise ConfigError(
+            f"There is a frontier {row.id} already, and it is no crawling strategy's. Give the"
+            " strategy a name of its own: --name NAME"
+        )
+
+
 def has_arguments(frontier: Crawl) -> bool:
-    """Whether the rows of this frontier are spider arguments."""
+    """Say whether the rows of this frontier are spider arguments."""
     return frontier.options.get(ROWS) == ARGUMENTS
 
 
 def has_strategy(frontier: Crawl) -> bool:
-    """Whether a crawling strategy decides what is requested."""
+    """Say whether a crawling strategy decides what is requested."""
     return STRATEGY in frontier.options
 
 
 def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> list[NewBatch]:
-    """Pack requests into batches of one slot and priority, at most `size` requests each, fewer if they encode large.
+    """Pack requests into batches of one slot and priority.
+
+    A batch has at most `size` requests, fewer if they encode large.
 
     Raises:
         TooLarge: a single request does not fit into a batch.
@@ -141,22 +185,20 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
     batches: list[NewBatch] = []
     place = attrgetter("slot", "priority")
     for (slot, priority), group in groupby(sorted(found, key=place), key=place):
-        together = list(group)
-        prints = (one.fingerprint for one in together)
-        for start in range(0, len(together), size):
-            for values, payload in fit(
-                [one.value for one in together[start : start + size]], key=key
-            ):
-                batches.append(
-                    NewBatch(
-                        payload=payload,
-                        size=len(values),
-                        slot=slot,
-                        priority=priority,
-                        sealed_at=time.time(),
-                        fingerprints=tuple(islice(prints, len(values))),
-                    )
+        requests = list(group)
+        prints = (request.fingerprint for request in requests)
+        for start in range(0, len(requests), size):
+            values = [request.value for request in requests[start : start + size]]
+            for packed, payload in fit(values, key=key):
+                batch = NewBatch(
+                    payload=payload,
+                    size=len(packed),
+                    slot=slot,
+                    priority=priority,
+                    sealed_at=time.time(),
+                    fingerprints=tuple(islice(prints, len(packed))),
                 )
+                batches.append(batch)
     return batches
 
 
@@ -168,26 +210,27 @@ def add_unseen(
     key: bytes | None,
     counts: Mapping[str, int] | None = None,
 ) -> tuple[T, dict[str, int]]:
-    """Add the requests that the frontier does not have yet, and count all of them, with those filtered out earlier.
+    """Add the requests that the frontier does not have yet, and count all of them.
 
-    `add` stores batches and counts in one step, or raises `SeenBefore`: it calls the store's `add_batches` or `ack`. Of
-    requests with the same fingerprint, the first is added, in batches of at most `size`. Returns the result of `add`,
-    and the counts that it stored, including `sealed` and `duplicate`.
+    `add` stores batches and counts in one step, or raises `SeenBefore`: it calls the store's
+    `add_batches` or `ack`. `counts` are those of requests that were filtered out earlier. Of
+    requests with the same fingerprint, the first is added, in batches of at most `size`. Returns
+    the result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
     """
-    every = list(found)
+    requests = list(found)
     first: dict[bytes, FrontierIntake] = {}
-    for one in every:
-        first.setdefault(one.fingerprint, one)
+    for request in requests:
+        first.setdefault(request.fingerprint, request)
     left = list(first.values())
     while True:
-        told = dict(counts or {})
-        told["sealed"] = told.get("sealed", 0) + len(left)
-        told["duplicate"] = told.get("duplicate", 0) + len(every) - len(left)
-        told = {name: number for name, number in told.items() if number}
+        sums = dict(counts or {})
+        sums["sealed"] = sums.get("sealed", 0) + len(left)
+        sums["duplicate"] = sums.get("duplicate", 0) + len(requests) - len(left)
+        sums = {name: number for name, number in sums.items() if number}
         try:
-            return add(pack(left, size=size, key=key), told), told
+            return add(pack(left, size=size, key=key), sums), sums
         except SeenBefore as seen:
-            left = [one for one in left if one.fingerprint not in seen.prints]
+            left = [request for request in left if request.fingerprint not in seen.prints]
 
 
 @dataclass(kw_only=True)
@@ -201,14 +244,17 @@ class Registration:
     process: str = field(default_factory=lambda: this_process())
     seconds: float = REGISTERED  #: it counts as lost without a heartbeat for so long
     clock: Callable[[], float] = time.monotonic
+    #: when the last heartbeat was sent, by the clock; None while it is not registered
     _at: float | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
+        """The name of the process in the list."""
         return producer_name(self.work, self.process)
 
     @property
     def begun(self) -> bool:
+        """Whether the process is registered."""
         return self._at is not None
 
     @property
@@ -230,11 +276,12 @@ class Registration:
         self._at = None
 
     def take_over(self) -> list[str]:
-        """Sign off lost producers of the same work, and those whose process on this machine is dead.
+        """Sign off producers of the same work that are lost, or whose process here is dead.
 
-        Gives the names of other processes of the same work that live.
+        Returns the names of other processes of the same work that live.
         """
-        backlog, left = self.store.backlog(self.frontier), []
+        backlog = self.store.backlog(self.frontier)
+        living = []
         for name in (*backlog.lost, *backlog.producers):
             work, _, process = name.rpartition(producer_name("", ""))
             if work != self.work or name == self.name:
@@ -242,8 +289,8 @@ class Registration:
             if name in backlog.lost or is_dead(process, self.process):
                 self.store.sign_off(self.frontier, name)
             else:
-                left.append(name)
-        return left
+                living.append(name)
+        return living
 
 
 @dataclass(kw_only=True)
@@ -277,10 +324,9 @@ class FrontierProducer(Registration):
         counts: Mapping[str, int] | None = None,
         misses: Sequence[Miss] = (),
     ) -> dict[str, int]:
-        """Add the requests that the frontier does not have yet; returns the stored counts by name."""
+        """Add the requests that the frontier does not have yet; return the stored counts."""
         if not self.begun:
             self._register()
-
         add = partial(self.store.add_batches, self.frontier)
         _, kept = add_unseen(add, found, size=self.size, key=self.key, counts=counts)
         if misses:
@@ -288,7 +334,7 @@ class FrontierProducer(Registration):
         return kept
 
     def sign_off(self) -> None:
-        """Tell the store that this producer adds nothing more."""
+        """Say in the store that this producer adds nothing more."""
         if self.begun:
             super().sign_off()
 
@@ -304,12 +350,12 @@ class FrontierProducer(Registration):
 
 
 def this_process() -> str:
-    """This process as `<host>.<pid>`."""
+    """Return the name of this process as `<host>.<pid>`."""
     return f"{gethostname()}.{os.getpid()}"
 
 
 def is_dead(process: str, mine: str) -> bool:
-    """Whether `<host>.<pid>` names a process of the machine of `mine` that has ended."""
+    """Say whether `<host>.<pid>` names a process of the machine of `mine` that has ended."""
     place, _, number = process.rpartition(".")
     if place != mine.rpartition(".")[0] or not number.isdecimal():
         return False

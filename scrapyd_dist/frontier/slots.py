@@ -1,7 +1,7 @@
-"""Chooses the frontier slot of a request: a numbered slot, by fingerprint or domain, or one slot per site.
+"""Chooses the frontier slot of a request: by fingerprint, by domain, or one slot for each site.
 
-Invariant: the same request gets the same slot on every machine, without network access. Part of the worker half:
-imports the standard library, and for slots by site tldextract, a dependency of Scrapy.
+Invariant: the same request gets the same slot on every machine, without network access. Part of the
+worker half: imports the standard library, and for slots by site tldextract, a dependency of Scrapy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from scrapyd_dist.settings import MOST_SLOTS, SETTINGS
 if TYPE_CHECKING:
     from tldextract import TLDExtract
 
-#: ways to choose a slot: a numbered slot by the request's fingerprint, a numbered slot by its site (`domain`), or a
-#: slot for each site
-FINGERPRINT, DOMAIN, SITE = WAYS = SETTINGS["DISTRIBUTED_SLOT_BY"].choices
+#: ways to choose a slot
+WAYS = SETTINGS["DISTRIBUTED_SLOT_BY"].choices
+#: a numbered slot by the request's fingerprint, a numbered slot by its site, or a slot for each
+#: site
+FINGERPRINT, DOMAIN, SITE = WAYS
 #: size of the cache of host -> site
 HOSTS = 10_000
 #: the site of a URL without a host, such as `data:…`
@@ -35,13 +37,13 @@ class SlotRule:
 
     prefix: str = ""
     number: int = 1  #: number of slots; ignored if each site has its own
-    by: str = FINGERPRINT
+    by: str = FINGERPRINT  #: one of WAYS
 
     def __post_init__(self) -> None:
         if self.prefix.startswith(OTHER_SPIDER):
             raise ConfigError(
-                f"{self.prefix!r} cannot be a slot prefix: slots that begin with {OTHER_SPIDER} are those of other"
-                " spiders."
+                f"{self.prefix!r} cannot be a slot prefix: slots that begin with {OTHER_SPIDER} are"
+                " those of other spiders."
             )
         check_slot_name(f"{self.prefix}{self.number}")
         if not 1 <= self.number <= MOST_SLOTS:
@@ -64,9 +66,11 @@ class SlotRule:
         return cls(prefix=prefix, number=int(number) if slash else 1, by=by)
 
     def names(self) -> list[str]:
+        """Return all slots of the rule, if they are numbered."""
         return [f"{self.prefix}{number}" for number in range(self.number)]
 
     def of(self, url: str, fingerprint: bytes) -> str:
+        """Return the slot of a request."""
         if self.by == SITE:
             return slot_of_site(self.prefix, site_of(url))
         if self.number == 1:
@@ -80,8 +84,8 @@ class SlotRule:
 def slot_of_site(prefix: str, site: str) -> str:
     """Return the slot of a site.
 
-    A site that is not a valid slot name, or looks like the slot of another spider, is shortened to its readable
-    characters and a digest.
+    A site that is not a valid slot name, or looks like the slot of another spider, is shortened to
+    its readable characters and a digest.
     """
     name = f"{prefix}{site or NO_SITE}"
     if SLOT_NAME.fullmatch(name) and not name.startswith(OTHER_SPIDER):
@@ -93,8 +97,13 @@ def slot_of_site(prefix: str, site: str) -> str:
 
 
 def slot_of_spider(spider: str, project: str = "") -> str:
-    """Return the slot for requests of another spider, of this project or another; `ConfigError` if it has no name."""
-    return check_slot_name(OTHER_SPIDER + (f"{project}:{spider}" if project else spider))
+    """Return the slot for requests of another spider, of this project or another.
+
+    Raises `ConfigError` if no slot can have that name.
+    """
+    if project:
+        return check_slot_name(f"{OTHER_SPIDER}{project}:{spider}")
+    return check_slot_name(f"{OTHER_SPIDER}{spider}")
 
 
 def spider_of_slot(slot: str) -> tuple[str, str]:
@@ -106,7 +115,7 @@ def spider_of_slot(slot: str) -> tuple[str, str]:
 
 
 def site_of(url: str) -> str:
-    """Return the registered domain of a URL, such as `example.co.uk`, or its host if it has none."""
+    """Return the registered domain of a URL, such as `example.co.uk`, or else its host."""
     try:
         return _site(urlsplit(url).hostname or "")
     except ValueError:
@@ -116,19 +125,20 @@ def site_of(url: str) -> str:
 @lru_cache(HOSTS)
 def _site(host: str) -> str:
     parts = _extract()(host)
-    return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else host
+    if parts.domain and parts.suffix:
+        return f"{parts.domain}.{parts.suffix}"
+    return host
 
 
 @cache
 def _extract() -> TLDExtract:
     from tldextract import TLDExtract
 
-    return TLDExtract(
-        suffix_list_urls=(), cache_dir=None
-    )  # the bundled list: no network, no cache files
+    # The bundled list: no network, no cache files.
+    return TLDExtract(suffix_list_urls=(), cache_dir=None)
 
 
 def is_public_suffix(host: str) -> bool:
-    """Whether a host is a public suffix such as `co.uk`, below which domains are registered."""
+    """Say whether a host is a public suffix such as `co.uk`, below which domains are registered."""
     parts = _extract()(host)
     return bool(parts.suffix) and not parts.domain

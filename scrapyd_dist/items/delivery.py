@@ -1,31 +1,37 @@
-"""The end of a crawl: accepted parts and feeds become output files, manifest and list of misses. Blocking."""
+"""Makes output files, manifest and list of misses from a crawl's parts and feeds. Blocking."""
 
 import ftplib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.config import PARTS
-from scrapyd_dist.items.json_lines import FoundItem, Items, left_out, number
+from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, left_out, number
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
+FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
+OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
+MISSES = "misses.jsonl"
+MANIFEST = "manifest.json"
 
 
 def read_back(
     uris: Iterable[str], template: str, folder: Path
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Fetch the accepted feeds, whose URIs have no passwords, with the account of the project's feed URL (`template`).
+    """Fetch the accepted feeds with the account of the project's feed URL (`template`).
 
-    Gives pairs of URI and local path in order, copies below `folder`; and a warning for each feed that is not read.
+    The URIs have no passwords. Gives pairs of URI and local path in order, copies below `folder`;
+    and a warning for each feed that is not read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    copies, warnings = [], []
+    copies = []
+    warnings = []
     for index, uri in enumerate(uris, 1):
         try:
             parts = urlsplit(uri)
@@ -36,7 +42,8 @@ def read_back(
                 path.open("rb").close()  # fails if it cannot be read
                 copies.append((uri, path))
             elif parts.scheme == "ftp":
-                copies.append((uri, _ftp(parts, urlsplit(template), folder / f"{index}.jl")))
+                copy = _fetch_by_ftp(parts, urlsplit(template), folder / f"{index}.jl")
+                copies.append((uri, copy))
             else:
                 warnings.append(
                     f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back"
@@ -47,21 +54,29 @@ def read_back(
 
 
 def belongs(uri: str, feed_url: str) -> bool:
-    """Whether a URI lies below the feed URL; any other URI is neither opened nor given the password."""
+    """Say whether a URI lies below the feed URL.
+
+    Any other URI is neither opened nor given the password.
+    """
     try:
-        parts, template = urlsplit(uri), urlsplit(feed_url)
-        places = [(one.scheme or "file", one.hostname, one.port) for one in (parts, template)]
+        parts = urlsplit(uri)
+        template = urlsplit(feed_url)
+        is_same_server = _server(parts) == _server(template)
     except ValueError:  # invalid host or port
         return False
-    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # file names vary by batch
+    # What follows the first placeholder varies by batch.
+    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")
     return (
-        places[0] == places[1]
-        and parts.path.startswith(folder + slash)
-        and ".." not in unquote(parts.path)
+        is_same_server and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
     )
 
 
-def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
+def _server(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    """Return scheme, host and port; ValueError for a port that is none."""
+    return parts.scheme or "file", parts.hostname, parts.port
+
+
+def _fetch_by_ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
     with ftplib.FTP(timeout=FTP_TIMEOUT) as server:
         server.connect(parts.hostname or "", parts.port or 21)
         server.login(unquote(account.username or ""), unquote(account.password or ""))
@@ -70,18 +85,12 @@ def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
     return copy
 
 
-FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
-OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
-MISSES = "misses.jsonl"
-MANIFEST = "manifest.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
     """The files that a finished crawl has left."""
 
-    items: int
-    outputs: tuple[str, ...]
+    items: int  #: items in the outputs, or reported if there are none
+    outputs: tuple[str, ...]  #: paths
     misses: str | None  #: path of the list of URLs without a result, if there are any
     warnings: tuple[str, ...] = ()
     lost: int = 0  #: items that came home and are not there any more as they came
@@ -101,47 +110,46 @@ def deliver(
 ) -> Delivery:
     """Write everything that a finished crawl leaves behind, from its folder in the state folder.
 
-    `own` are the files of part 0, the producer's `own_items`; of `attempts` only the accepted ones count; `feed_url` is
-    the feed URL that batches wrote to, None if they wrote parts; `values` gives the items for CSV. `write_feeds` writes
-    other feeds than files, and returns how many items are not in them, with warnings; they come first, since what it
-    raises is tried again.
+    Args:
+        folder: the crawl's folder.
+        own: the files of part 0.
+        own_items: the items of the producer, which are in `own`.
+        attempts: those of the crawl; only the accepted ones count.
+        misses: the requests without a result.
+        outputs: the files that the items are merged into.
+        values: gives the items for CSV.
+        write_feeds: writes other feeds than files, and returns how many items are not in them, with
+            warnings; they come first, since what it raises is tried again.
+        feed_url: the feed URL that batches wrote to, None if they wrote parts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     merges = bool(outputs or write_feeds)
     accepted = accepted_of(attempts)
     out = left_out(accepted)
-    warnings: list[str] = []
-    copies: list[tuple[str, Path]] = []
     feeds: dict[str, int] = {}
+    copies: list[tuple[str, Path]] = []
+    warnings: list[str] = []
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
-        in_feeds = {uri: out[batch] for uri, batch in feeds.items() if batch in out}
-        document = {"schema": 1, "feeds": list(feeds), "replaced": in_feeds}
-        (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
-        copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if merges else ([], [])
-    if not merges:
-        items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
-        lost = 0
-    else:
+        _write_manifest(folder / MANIFEST, feeds, out)
+        if merges:
+            copies, warnings = read_back(feeds, feed_url, folder / FEEDS)
+    lost = 0
+    if merges:
         kept = KeptParts.found_in(folder / PARTS, accepted)
-        skip = {folder / PARTS / a.part: out[a.batch] for a in kept.whole if a.batch in out}
-        skip |= {path: out[feeds[uri]] for uri, path in copies if feeds[uri] in out}
-        paths = [
-            *own,
-            *(folder / PARTS / a.part for a in kept.whole),
-            *(path for _, path in copies),
-        ]
-        found = Items(paths, unverified=own, skip=skip)
-        lost, said = kept.losses(out)
-        warnings += said
+        found = _items_at_home(own, kept, copies, feeds, out)
+        lost, problems = kept.losses(out)
+        warnings += problems
         if write_feeds is not None:
             unwritten, problems = write_feeds(found)
             lost += unwritten
             warnings += problems
         items = merge(found, outputs, fields_of(accepted), values)
-        missing, said = _compared(found.found, own_items, len(own), kept)
+        missing, problems = _compared(found.found, own_items, len(own), kept)
         lost += missing
-        warnings += said
+        warnings += problems
+    else:
+        items = _reported_items(accepted, out)
     return Delivery(
         items=items,
         outputs=tuple(str(output.path) for output in outputs),
@@ -151,69 +159,122 @@ def deliver(
     )
 
 
+def _write_manifest(path: Path, feeds: Mapping[str, int], out: Mapping[int, Runs]) -> None:
+    """Write which feeds count, and which items in them do not."""
+    replaced = {uri: out[batch] for uri, batch in feeds.items() if batch in out}
+    document = {"schema": 1, "feeds": list(feeds), "replaced": replaced}
+    path.write_text(json.dumps(document, indent=1), "utf-8")
+
+
+def _items_at_home(
+    own: Sequence[Path],
+    kept: KeptParts,
+    copies: Iterable[tuple[str, Path]],
+    feeds: Mapping[str, int],
+    out: Mapping[int, Runs],
+) -> Items:
+    """Return the items of all files: the producer's, then those of parts, then those of feeds.
+
+    `copies` has URI and local path of each feed, `feeds` the batch of each URI.
+    """
+    paths = [*own]
+    skip = {}
+    for attempt in kept.whole:
+        path = kept.folder / attempt.part
+        paths.append(path)
+        if attempt.batch in out:
+            skip[path] = out[attempt.batch]
+    for uri, path in copies:
+        paths.append(path)
+        if feeds[uri] in out:
+            skip[path] = out[feeds[uri]]
+    return Items(paths, unverified=own, skip=skip)
+
+
+def _reported_items(accepted: Iterable[Attempt], out: Mapping[int, Runs]) -> int:
+    """Return the number of items by the reports, without those that count no more."""
+    items: int = 0
+    for attempt in accepted:
+        items += attempt.report.get("items", 0) - number(out.get(attempt.batch, ()))
+    return items
+
+
 def _compared(
     found: Sequence[FoundItem], own_items: int, own: int, kept: KeptParts
 ) -> tuple[int, list[str]]:
-    """How many items fewer there are than were counted, and the sentences that say so.
+    """Return how many items fewer there are than were counted, and the sentences that say so.
 
-    `found`: what is in all files; the first `own` ones have the producer's `own_items`, and those of `kept` follow.
+    `found`: what is in all files; the first `own` ones have the producer's `own_items`, and those
+    of `kept` follow.
     """
-    said = []
-    mine = found[:own]
-    away = max(own_items - sum(one.whole for one in mine), sum(one.bad for one in mine), 0)
+    sentences = []
+    whole = 0
+    bad = 0
+    for file in found[:own]:
+        whole += file.whole
+        bad += file.bad
+    away = max(own_items - whole, bad, 0)
     if away:
-        said.append(
-            f"{away:,} items are lost: those of the crawl's own pages are not in {kept.folder} any more, or are not"
-            " whole. Only another crawl brings them."
+        sentences.append(
+            f"{away:,} items are lost: those of the crawl's own pages are not in {kept.folder} any"
+            " more, or are not whole. Only another crawl brings them."
         )
-    parts = zip(kept.whole, found[own:], strict=False)
-    short, words = differing_counts(
-        (int(attempt.report.get("items") or 0), one.whole) for attempt, one in parts
-    )
-    return away + short, [*said, *words]
+    counts = []
+    for attempt, file in zip(kept.whole, found[own:], strict=False):
+        reported = int(attempt.report.get("items") or 0)
+        counts.append((reported, file.whole))
+    short, words = differing_counts(counts)
+    return away + short, [*sentences, *words]
 
 
 def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return the accepted attempts, ordered by batch."""
-    return sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)
+    accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
+    return sorted(accepted, key=lambda attempt: attempt.batch)
 
 
 def fields_of(accepted: Iterable[Attempt]) -> list[str]:
     """Return the fields that the items of these attempts declare, in order."""
-    return list(
-        dict.fromkeys(
-            str(name) for attempt in accepted for name in attempt.report.get("fields") or ()
-        )
-    )
+    fields: dict[str, None] = {}
+    for attempt in accepted:
+        fields.update(dict.fromkeys(map(str, attempt.report.get("fields") or ())))
+    return list(fields)
 
 
 def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> dict[str, int]:
     """Return the URIs of the feeds that attempts without a part have written, each with its batch.
 
-    A node with an items_dir also writes each job's items there; such a feed is left out if one at the feed URL exists.
+    A node with an items_dir also writes each job's items there; such a feed is left out if one at
+    the feed URL exists.
     """
-    found: dict[str, int] = {}
+    batches: dict[str, int] = {}
     for attempt in accepted:
-        uris = [] if attempt.part else [str(uri) for uri in attempt.report.get("feeds", ())]
-        found |= dict.fromkeys(
-            [uri for uri in uris if belongs(uri, feed_url)] or uris, attempt.batch
-        )
-    return found
+        if attempt.part:
+            continue
+        uris = [str(uri) for uri in attempt.report.get("feeds", ())]
+        at_feed_url = [uri for uri in uris if belongs(uri, feed_url)]
+        batches |= dict.fromkeys(at_feed_url or uris, attempt.batch)
+    return batches
 
 
 def own_parts(folder: Path) -> list[Path]:
-    """Return the files of part 0 in a folder of parts, including those of earlier processes, ordered by shard."""
-    # A crawl's name, and with it the names of its other parts, may also begin with this prefix.
-    shards = {path: path.stem.removeprefix(OWN) for path in folder.glob(f"{OWN}*.jl")}
-    return sorted(
-        (path for path, shard in shards.items() if shard.isdecimal()),
-        key=lambda path: int(shards[path]),
-    )
+    """Return the files of part 0 in a folder of parts, ordered by shard.
+
+    Those of earlier processes are among them.
+    """
+    shards = {}
+    for path in folder.glob(f"{OWN}*.jl"):
+        shard = path.stem.removeprefix(OWN)
+        # A crawl's name, and with it the names of its other parts, may also begin with this prefix.
+        if shard.isdecimal():
+            shards[path] = int(shard)
+    return sorted(shards, key=shards.__getitem__)
 
 
 def _write_misses(path: Path, misses: Sequence[Miss]) -> str | None:
     if not misses:
         path.unlink(missing_ok=True)
         return None
-    path.write_text("".join(json.dumps(asdict(miss)) + "\n" for miss in misses), "utf-8")
+    lines = [json.dumps(asdict(miss)) + "\n" for miss in misses]
+    path.write_text("".join(lines), "utf-8")
     return str(path)

@@ -1,13 +1,14 @@
 """Downloads item files from nodes. Blocking.
 
-Invariant: bytes that are already here are not fetched again. An incomplete file is called `….part` and holds the first
-bytes of the node's file, where the next pull continues. It is renamed once it is complete and, if the worker reported
-length and hash, matches them.
+Invariant: bytes that are already here are not fetched again. An incomplete file is called `….part`
+and holds the first bytes of the node's file, where the next pull continues. It is renamed once it
+is complete and, if the worker reported length and hash, matches them.
 """
 
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from mmap import ACCESS_READ, mmap
@@ -23,8 +24,10 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 from scrapyd_dist.whole_files import open_growing, replacing
 
-#: attempts without progress before giving up, and seconds between them
-TRIES, PAUSE = 3, 0.5
+#: attempts without progress before giving up
+TRIES = 3
+#: seconds between two attempts
+PAUSE = 0.5
 #: bytes per read of a local file
 _BLOCK = 1 << 20
 
@@ -65,11 +68,12 @@ class DownloadedFile:
 
     @property
     def bytes(self) -> int:
+        """The size of the file here; 0 if there is none."""
         return self.file.stat().st_size if self.file is not None else 0
 
 
-def _growing(target: Path) -> Path:
-    """The file that holds what has come so far."""
+def _growing_path(target: Path) -> Path:
+    """Return the path of the file that holds what has come so far."""
     return target.with_name(f"{target.name}.part")
 
 
@@ -82,34 +86,45 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
         return DownloadedFile(
             state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target)
         )
-    growing = _growing(wanted.target)
-    before = growing.stat().st_size if growing.exists() else 0
+    growing = _growing_path(wanted.target)
+    before = _size(growing)
     try:
         fetched = _fetch(sender, wanted, growing, silence)
     except NodeError as error:
-        file = growing if growing.exists() else None
-        came = max(0, growing.stat().st_size - before) if file else 0
-        return DownloadedFile(
-            state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error
-        )
-    if fetched is None:
-        begun = growing.stat().st_size > 0
-        if not begun:
-            growing.unlink()
-        return DownloadedFile(state=DownloadState.NONE, file=growing if begun else None)
-    if wanted.part is not None and sha256_of(growing) != wanted.part.sha256:
-        growing.unlink()
-        if before:  # the earlier bytes were of another file
-            return pull(sender, wanted, silence=silence)
         return DownloadedFile(
             state=DownloadState.LOST,
-            fetched=fetched,
-            reason="it is not what its worker wrote: the hashes differ",
+            file=growing if growing.exists() else None,
+            fetched=max(0, _size(growing) - before),
+            reason=str(error),
+            error=error,
         )
-    return _fetched(wanted, growing, fetched)
+    if fetched is None:
+        return _not_there(growing)
+    if wanted.part is None or sha256_of(growing) == wanted.part.sha256:
+        return _finished(wanted, growing, fetched)
+    growing.unlink()
+    if before:  # the earlier bytes were of another file
+        return pull(sender, wanted, silence=silence)
+    return DownloadedFile(
+        state=DownloadState.LOST,
+        fetched=fetched,
+        reason="it is not what its worker wrote: the hashes differ",
+    )
 
 
-def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _not_there(growing: Path) -> DownloadedFile:
+    """Return the result of a pull from a node without the file; what came earlier is kept."""
+    if growing.stat().st_size > 0:
+        return DownloadedFile(state=DownloadState.NONE, file=growing)
+    growing.unlink()
+    return DownloadedFile(state=DownloadState.NONE)
+
+
+def _finished(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
     """Finish a pull after everything on the node was fetched."""
     if not wanted.over:
         return DownloadedFile(
@@ -127,17 +142,17 @@ def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
 
 
 def _is_here(wanted: WantedFile) -> bool:
-    """Whether an earlier pull has fetched the complete file."""
-    if not wanted.target.is_file() or wanted.target.is_symlink():
+    """Say whether an earlier pull has fetched the complete file."""
+    target = wanted.target
+    if not target.is_file() or target.is_symlink():
         return False
-    part = wanted.part
-    return part is None or (
-        wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256
-    )
+    if wanted.part is None:
+        return True
+    return target.stat().st_size == wanted.part.bytes and sha256_of(target) == wanted.part.sha256
 
 
 def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int | None:
-    """Fetch the missing bytes; returns how many came, or None if the node has no such file.
+    """Fetch the missing bytes; return how many came, or None if the node has no such file.
 
     Raises `NodeError` when `TRIES` calls made no progress.
     """
@@ -149,13 +164,14 @@ def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) ->
 
         if wanted.part is not None and file.tell() > wanted.part.bytes:
             _begin_anew(file)
-        came, tries, more = 0, 0, True
-        while more and (wanted.part is None or file.tell() < wanted.part.bytes):
-            begin, more = file.tell(), False
-            limit = None if wanted.part is None else wanted.part.bytes - begin
+        came = 0
+        tries = 0  # calls in a row without progress
+        more = True
+        while more and _lacks_bytes(wanted, file.tell()):
+            begin = file.tell()
+            more = False
             try:
-                call = api.fetch(wanted.path, start=begin, limit=limit, sink=keep)
-                chunk = sender.send(wanted.node, call, timeout=silence)
+                chunk = _fetch_rest(sender, wanted, begin, keep, silence)
             except NodeError:
                 tries = 1 if file.tell() > begin else tries + 1
                 if tries >= TRIES:
@@ -165,12 +181,35 @@ def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) ->
             else:
                 if chunk is None:
                     return None
-                if chunk.total is not None and chunk.total < begin:
+                if _is_shorter(chunk, begin):
                     _begin_anew(file)  # the file was replaced by a shorter one
                     more = True
             came += max(0, file.tell() - begin)
         os.fsync(file.fileno())
     return came
+
+
+def _lacks_bytes(wanted: WantedFile, size: int) -> bool:
+    """Say whether there may be more than this number of bytes."""
+    return wanted.part is None or size < wanted.part.bytes
+
+
+def _fetch_rest(
+    sender: Sender,
+    wanted: WantedFile,
+    begin: int,
+    keep: Callable[[bytes], None],
+    silence: float,
+) -> api.Chunk | None:
+    """Fetch the bytes from `begin` on in one call, each piece of them for `keep`."""
+    limit = None if wanted.part is None else wanted.part.bytes - begin
+    call = api.fetch(wanted.path, start=begin, limit=limit, sink=keep)
+    return sender.send(wanted.node, call, timeout=silence)
+
+
+def _is_shorter(chunk: api.Chunk, begin: int) -> bool:
+    """Say whether the node's file ends before the place that was asked for."""
+    return chunk.total is not None and chunk.total < begin
 
 
 def _begin_anew(file: IO[bytes]) -> None:
@@ -181,7 +220,8 @@ def _begin_anew(file: IO[bytes]) -> None:
 def mend(file: IO[bytes]) -> int:
     """Make a file that is open for reading and writing end with a complete line.
 
-    Returns the bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
+    Returns the bytes of an incomplete last line that were cut off; 0 if at most a line feed was
+    missing.
     """
     if not os.fstat(file.fileno()).st_size:
         return 0
@@ -201,19 +241,24 @@ def mend(file: IO[bytes]) -> int:
 def count_lines(path: Path) -> int:
     """Return the number of complete lines in a file."""
     with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
+        lines = 0
+        while block := file.read(_BLOCK):
+            lines += block.count(b"\n")
+        return lines
 
 
 def copy_home(source: Path, target: Path) -> DownloadedFile:
-    """Copy a local file, such as a part that the producer has fetched or written, with the result of a pull.
+    """Copy a local file, and return the result as that of a pull.
 
-    A target of the same size that is not older than the source is an up-to-date copy.
+    It may be a part that the producer has fetched or written. A target of the same size that is not
+    older than the source is an up-to-date copy.
     """
     if not source.is_file():
         return DownloadedFile(state=DownloadState.LOST, reason=f"{source} is not there any more")
     if target.is_file():
-        old, new = source.stat(), target.stat()
-        if old.st_size == new.st_size and old.st_mtime <= new.st_mtime:
+        original = source.stat()
+        copied = target.stat()
+        if original.st_size == copied.st_size and original.st_mtime <= copied.st_mtime:
             return DownloadedFile(
                 state=DownloadState.PRESENT, file=target, items=count_lines(target)
             )
@@ -222,7 +267,7 @@ def copy_home(source: Path, target: Path) -> DownloadedFile:
             shutil.copyfileobj(file, copy)
         copy.flush()
         torn = mend(copy)
-    _growing(target).unlink(missing_ok=True)  # what an earlier pull had of it
+    _growing_path(target).unlink(missing_ok=True)  # what an earlier pull had of it
     return DownloadedFile(
         state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn
     )

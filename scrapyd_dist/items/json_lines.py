@@ -1,7 +1,8 @@
-"""Reads items from JSON lines, one at a time, without those of retried requests, optionally without duplicates.
+"""Reads items from JSON lines, one at a time, without those of retried requests and duplicates.
 
-Invariants: a line that is not a complete item is counted and never passed on; an item is left out only if its request
-had failed and the attempt that retried it is accepted. Memory use does not depend on the number of items.
+Invariants: a line that is not a complete item is counted and never passed on; an item is left out
+only if its request had failed and the attempt that retried it is accepted, or as a duplicate if
+that was asked for. Memory use does not depend on the number of items.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.typed_lines import TYPED, plain_line
@@ -21,18 +22,30 @@ from scrapyd_dist.typed_lines import TYPED, plain_line
 Runs = list[tuple[int, int]]
 #: report key: (batch, index in it) of each request that this attempt has retried
 AGAIN = "replaces"
+#: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
+_DIGEST = 16
+_encoded = json.JSONEncoder(sort_keys=True).encode
 
 
 def places(report: Mapping[str, Any]) -> dict[int, Runs | None]:
-    """Return the index of each failed request in its batch -> the runs of its items, None if unknown."""
-    return {
-        place: None if runs is None else [(first, count) for first, count in runs]
-        for place, _, runs in report.get("missed_requests") or ()
-    }
+    """Return the index of each failed request in its batch -> the runs of its items.
+
+    None stands for unknown runs.
+    """
+    found: dict[int, Runs | None] = {}
+    for place, _, runs in report.get("missed_requests") or ():
+        if runs is None:
+            found[place] = None
+        else:
+            found[place] = [(first, count) for first, count in runs]
+    return found
 
 
 def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
-    """Return batch -> runs of items to leave out of its accepted attempt, from all accepted attempts of a crawl."""
+    """Return batch -> runs of items to leave out of its accepted attempt.
+
+    `accepted` are all accepted attempts of a crawl.
+    """
     attempts = {attempt.batch: attempt for attempt in accepted}
     again: dict[int, set[int]] = {}
     for attempt in attempts.values():
@@ -41,9 +54,11 @@ def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
     found = {}
     for batch in again.keys() & attempts.keys():
         known = places(attempts[batch].report)
-        runs = sorted(run for place in again[batch] for run in known.get(place) or ())
+        runs: Runs = []
+        for place in again[batch]:
+            runs += known.get(place) or ()
         if runs:
-            found[batch] = runs
+            found[batch] = sorted(runs)
     return found
 
 
@@ -69,11 +84,6 @@ def without(
         yield line
 
 
-#: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
-_DIGEST = 16
-_encoded = json.JSONEncoder(sort_keys=True).encode
-
-
 @dataclass(kw_only=True)
 class FoundItem:
     """Counts of one file."""
@@ -97,8 +107,8 @@ class Items:
 
     Args:
         paths: files of JSON lines.
-        key: fields that identify an item; later items with the same values are dropped. Items that lack one of the
-            fields are always kept. Empty: no item is dropped.
+        key: fields that identify an item; later items with the same values are dropped. Items that
+            lack one of the fields are always kept. Empty: no item is dropped.
         check: whether to parse every line. Not needed for parts whose hash was verified.
         unverified: the only files of which every line is parsed, if `check` is off.
         skip: runs of items to leave out, by file.
@@ -113,7 +123,10 @@ class Items:
         unverified: Collection[Path] = (),
         skip: Mapping[Path, Runs] = MappingProxyType({}),
     ) -> None:
-        self._paths, self._key, self._check, self._skip = paths, tuple(key), check, skip
+        self._paths = paths
+        self._key = tuple(key)
+        self._check = check
+        self._skip = skip
         self._unverified = frozenset(unverified)
         #: counts of each file in the latest iteration
         self.found: list[FoundItem] = []
@@ -128,52 +141,70 @@ class Items:
         return (line for line, _ in self._pass())
 
     def typed_lines(self) -> Iterator[bytes]:
-        """Yield the same with the class and the typed values of items that have them: see `typed_lines`."""
+        """Yield each item as its line, with its class and typed values if it has them.
+
+        The module `typed_lines` says how they are written.
+        """
         return (line for line, _ in self._pass(typed=True))
 
     def values(self) -> Iterator[dict[str, Any]]:
+        """Yield each item as a dict."""
         for line, value in self._pass():
             yield json.loads(line) if value is None else value
 
     def _pass(self, *, typed: bool = False) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        """Yield the line of each item, and its value if the line had to be parsed."""
         self.found = []
         with closing(_keys_on_disk()) as seen:
             for path in self._paths:
                 found = FoundItem(path=path)
                 self.found.append(found)
-                for line, value in self._of_file(found, typed=typed):
-                    if value is not None and self._known(value, seen):
+                for line, value in self._items_in(found, typed=typed):
+                    if value is not None and self._is_known(value, seen):
                         found.duplicates += 1
                         continue
                     found.items += 1
                     yield line, value
 
-    def _of_file(
+    def _items_in(
         self, found: FoundItem, *, typed: bool
     ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-        look = self._check or bool(self._key) or found.path in self._unverified
+        """Yield as `_pass` what is in one file, with duplicates; count the rest in `found`."""
+        parses_all = self._parses_all(found.path)
         with found.path.open("rb") as file:
-            lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)
-            if runs := self._skip.get(found.path):
-                lines = without(lines, runs)
-                found.replaced = number(runs)
-            for at, raw in lines:
+            for number_of_line, raw in self._counted_lines(file, found):
                 line = raw.rstrip(b"\r\n")
                 if TYPED in line and not typed:
                     line = plain_line(line)
                 if not line.strip():
                     continue
                 ends = raw.endswith(b"\n")
-                value = item_in(line) if look or not ends else None
-                if value is not None or (ends and not look):
+                if ends and not parses_all:
+                    yield line, None
+                    continue
+                value = item_in(line)
+                if value is not None:
                     yield line, value
-                elif not ends:
-                    found.torn = len(raw)
-                else:
+                elif ends:
                     found.bad += 1
-                    found.first_bad = found.first_bad or at
+                    found.first_bad = found.first_bad or number_of_line
+                else:
+                    found.torn = len(raw)
 
-    def _known(self, value: dict[str, Any], seen: sqlite3.Connection) -> bool:
+    def _parses_all(self, path: Path) -> bool:
+        return self._check or bool(self._key) or path in self._unverified
+
+    def _counted_lines(self, file: IO[bytes], found: FoundItem) -> Iterator[tuple[int, bytes]]:
+        """Return the numbered lines of a file, without those to leave out."""
+        lines = enumerate(file, 1)
+        runs = self._skip.get(found.path)
+        if not runs:
+            return lines
+        found.replaced = number(runs)
+        return without(lines, runs)
+
+    def _is_known(self, value: dict[str, Any], seen: sqlite3.Connection) -> bool:
+        """Say whether an earlier item has the same key."""
         if not self._key or not all(name in value for name in self._key):
             return False
         key = _encoded([value[name] for name in self._key]).encode()
@@ -187,11 +218,16 @@ def item_in(line: bytes) -> dict[str, Any] | None:
         value = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value
 
 
 def _keys_on_disk() -> sqlite3.Connection:
-    """A set of keys in an unnamed SQLite database on disk, which SQLite deletes when it is closed."""
+    """Open a set of keys in an unnamed SQLite database on disk.
+
+    SQLite deletes it when it is closed.
+    """
     database = sqlite3.connect("", isolation_level=None)
     database.execute("PRAGMA journal_mode = OFF")
     database.execute("PRAGMA cache_size = -32768")  # KiB

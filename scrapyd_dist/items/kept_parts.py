@@ -1,6 +1,7 @@
-"""Which accepted parts are at home as their workers wrote them.
+"""Finds out which accepted parts are at home as their workers wrote them.
 
-The rule it keeps: a part that is damaged, or is not there any more, is never merged or delivered in silence.
+The rule it keeps: a part that is damaged, or is not there any more, is never merged or delivered in
+silence.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 
 
 def part_of(report: Mapping[str, Any]) -> PartInfo | None:
-    """The part as its worker has described it; None if the store has not kept that."""
+    """Return the part as its worker has described it; None if the store has not kept that."""
     part = report.get("part")
     if not isinstance(part, Mapping):
         return None
@@ -30,15 +31,13 @@ def part_of(report: Mapping[str, Any]) -> PartInfo | None:
 
 
 def is_whole(path: Path, report: Mapping[str, Any]) -> bool:
-    """Whether a part is there, with the length and the hash that its worker reported."""
+    """Say whether a part is there, with the length and the hash that its worker reported."""
     try:
         size = path.stat().st_size
         part = part_of(report)
-        return (
-            path.is_file()
-            if part is None
-            else size == part.bytes and sha256_of(path) == part.sha256
-        )
+        if part is None:
+            return path.is_file()
+        return size == part.bytes and sha256_of(path) == part.sha256
     except OSError:  # it is not there, or its disk cannot read it any more
         return False
 
@@ -54,8 +53,10 @@ class KeptParts:
 
     @classmethod
     def found_in(cls, folder: Path, accepted: Iterable[Attempt]) -> "KeptParts":
-        """Look at all parts in this folder; reads each of them."""
-        whole, damaged, gone = list[Attempt](), list[Attempt](), list[Attempt]()
+        """Check all parts in this folder, each of which is read."""
+        whole: list[Attempt] = []
+        damaged: list[Attempt] = []
+        gone: list[Attempt] = []
         for attempt in accepted:
             path = folder / attempt.part
             if not attempt.part:  # its items went to a feed
@@ -70,51 +71,60 @@ class KeptParts:
 
     @property
     def bad(self) -> tuple[Attempt, ...]:
-        """Those that have to be fetched again."""
+        """The attempts whose parts have to be fetched again."""
         return (*self.damaged, *self.gone)
 
     def losses(self, left_out: Mapping[int, Runs]) -> tuple[int, list[str]]:
-        """How many items are lost with bad parts, and the sentences that say so.
+        """Return how many items are lost with bad parts, and the sentences that say so.
 
         `left_out`: runs of items that count no more, by batch.
         """
-
-        def lost(some: Iterable[Attempt]) -> int:
-            return sum(
-                int(one.report.get("items") or 0) - number(left_out.get(one.batch, ()))
-                for one in some
-            )
-
-        said = []
+        sentences = []
+        lost_with_gone = _reported_items(self.gone, left_out)
+        lost_with_damaged = _reported_items(self.damaged, left_out)
         if self.gone:
-            said.append(
-                f"{counted(lost(self.gone), 'item is', 'items are')} lost:"
-                f" {counted(len(self.gone), 'part that came home is', 'parts that came home are')} not in"
+            parts = counted(len(self.gone), "part that came home is", "parts that came home are")
+            sentences.append(
+                f"{counted(lost_with_gone, 'item is', 'items are')} lost: {parts} not in"
                 f" {self.folder} any more{_remedy(self.gone)}"
             )
         if self.damaged:
-            said.append(
-                f"{counted(lost(self.damaged), 'item is', 'items are')} lost:"
-                f" {counted(len(self.damaged), 'part has', 'parts have')} changed in {self.folder} since the worker"
-                f" wrote it, and nothing of it is used{_remedy(self.damaged)}"
+            parts = counted(len(self.damaged), "part has", "parts have")
+            sentences.append(
+                f"{counted(lost_with_damaged, 'item is', 'items are')} lost: {parts} changed in"
+                f" {self.folder} since the worker wrote it, and nothing of it is"
+                f" used{_remedy(self.damaged)}"
             )
-        return lost(self.bad), said
+        return lost_with_gone + lost_with_damaged, sentences
+
+
+def _reported_items(attempts: Iterable[Attempt], left_out: Mapping[int, Runs]) -> int:
+    """Return the number of items by the reports, without those that count no more."""
+    items = 0
+    for attempt in attempts:
+        reported = int(attempt.report.get("items") or 0)
+        items += reported - number(left_out.get(attempt.batch, ()))
+    return items
 
 
 def _remedy(bad: tuple[Attempt, ...]) -> str:
-    return f". `sdist items pull {crawl_in(bad[0].job)}` fetches those that their nodes still have."
+    crawl = crawl_in(bad[0].job)
+    return f". `sdist items pull {crawl}` fetches those that their nodes still have."
 
 
 def differing_counts(counts: Iterable[tuple[int, int]]) -> tuple[int, list[str]]:
-    """How many items are missing in files that have fewer than they should, and the sentence that says so.
+    """Return how many items are missing in files, and the sentence that says so.
 
     `counts`: of each file, the items that were reported, and those that are in it.
     """
-    short = [(reported, there) for reported, there in counts if there < reported]
+    lost = 0
+    short = 0
+    for reported, found in counts:
+        if found < reported:
+            lost += reported - found
+            short += 1
     if not short:
         return 0, []
-    lost = sum(reported - there for reported, there in short)
-    what = counted(len(short), "file has", "files have")
-    return lost, [
-        f"{counted(lost, 'item is', 'items are')} lost: {what} fewer of them than reported."
-    ]
+    files = counted(short, "file has", "files have")
+    items = counted(lost, "item is", "items are")
+    return lost, [f"{items} lost: {files} fewer of them than reported."]

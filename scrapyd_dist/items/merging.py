@@ -1,4 +1,7 @@
-"""Parts come home and become one item file. A part counts only when its length and hash are what its worker said."""
+"""Brings parts home and merges them into item files.
+
+A part counts only when its length and hash are what its worker said.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,12 @@ from scrapyd_dist.whole_files import copy_into, replacing
 ItemValues = Callable[[Items], Iterator[Mapping[str, Any]]]
 #: seconds between two tries at a part
 RETRY_PAUSE = 1.0
-#: a part counts as lost that needs longer than these seconds, and one for each so many bytes
-LONGEST, SLOWEST = 120.0, 1024
-#: bytes of free disk below which it is the disk of this machine that is full, and not a part that is too large
+#: seconds that a part may take, beyond what it may take by its size; longer, and it counts as lost
+LONGEST = 120.0
+#: bytes per second: a part may take as long as at this pace
+SLOWEST = 1024
+#: bytes of free disk below which it is the disk of this machine that is full, and not a part that
+#: is too large
 FULL = 64 * 1024 * 1024
 #: file name ending -> format of the merged file
 FORMATS = {
@@ -52,7 +58,7 @@ _NAMES = {
 
 
 def is_elsewhere(place: str) -> bool:
-    """Whether an output is no file of this machine: an address, or standard output."""
+    """Say whether an output is no file of this machine: an address, or standard output."""
     return place.startswith("stdout:") or ("://" in place and not place.startswith("file:"))
 
 
@@ -79,17 +85,20 @@ async def fetch_part(
     folder: Path,
     patience: float,
 ) -> str:
-    """Bring one part home, going on where a broken connection left off, for `patience` seconds at most.
+    """Bring one part home, going on where a broken connection left off.
 
-    `home` is the crawl's folder on the nodes, `job` the attempt's job id, `part` what its worker says of it. Gives the
-    name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit
-    here, or takes for ever; and OSError when nothing can be written here.
+    That is tried for `patience` seconds at most. `home` is the crawl's folder on the nodes, `job`
+    the attempt's job id, `part` what its worker says of it. Gives the name of the file below
+    `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit here,
+    or takes for ever; and OSError when nothing can be written here.
     """
-    if part.bytes > (free := _free(folder)):
+    free = _free_bytes(folder)
+    if part.bytes > free:
         if free < FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise PartTooBig(
-            f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in {folder}"
+            f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in"
+            f" {folder}"
         )
     fetching = _fetch_part(sender, node, home, job, part, folder, patience)
     try:
@@ -98,8 +107,8 @@ async def fetch_part(
         raise PartLost(f"the part of {job} comes too slowly from {node.name}") from None
 
 
-def _free(folder: Path) -> int:
-    """Bytes that are free in the folder, which is made if it is not there (any more)."""
+def _free_bytes(folder: Path) -> int:
+    """Return the free bytes in the folder, which is made if it is not there (any more)."""
     folder.mkdir(parents=True, exist_ok=True)
     return shutil.disk_usage(folder).free
 
@@ -117,10 +126,9 @@ async def _fetch_part(
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
+            left = part.bytes - begin
             try:
-                call = api.fetch(
-                    part_path(home, job), start=begin, limit=part.bytes - begin, sink=file.write
-                )
+                call = api.fetch(part_path(home, job), start=begin, limit=left, sink=file.write)
                 chunk = await sender.send(node, call)
             except NodeError as error:
                 if time.monotonic() > deadline:
@@ -140,7 +148,7 @@ async def _fetch_part(
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, as a worker's report has it."""
+    """Return the SHA-256 of a file, as a worker's report has it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -164,42 +172,66 @@ class ItemOutput:
         overwrite: bool = True,
         format: str | None = None,
     ) -> ItemOutput:
-        """The output of this name; `ConfigError` when its format is not known, or no file can be made there."""
-        found = _NAMES.get(format or "") or FORMATS.get(Path(path).suffix.lower())
-        if found is None or (format and format not in _NAMES):
+        """Return the output of this name.
+
+        Raises `ConfigError` when its format is not known, or no file can be made there.
+        """
+        known = _format_of(path, format)
+        if known is None:
             raise ConfigError(
-                f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
+                "Items can be merged into .jl, .jsonl, .json and .csv files, and"
+                f" {str(path)!r} is none of them."
             )
-        output = cls(path=Path(path), format=found, overwrite=overwrite)
-        try:
-            is_folder, is_there = output.path.is_dir(), output.path.exists()
-        except OSError as error:  # its name is too long, or a folder above cannot be looked into
-            raise ConfigError(f"{output.path} cannot be written: {error.strerror}.") from error
-        if is_folder:
-            raise ConfigError(
-                f"{output.path} is a folder; name the file in it that the items go to."
-            )
-        if is_there and not output.path.is_file():  # as /dev/stdout, which a rename would replace
-            raise ConfigError(
-                f"{output.path} is not a regular file, so no finished file can take its place."
-            )
-        if found == "json" and not overwrite and is_there:
-            raise ConfigError(
-                f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
-            )
+        output = cls(path=Path(path), format=known, overwrite=overwrite)
+        output._check_place()
         return output
+
+    def _check_place(self) -> None:
+        """Raise `ConfigError` when what is at the path cannot be replaced or added to."""
+        try:
+            is_folder = self.path.is_dir()
+            is_there = self.path.exists()
+        except OSError as error:  # its name is too long, or a folder above cannot be read
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}.") from error
+        if is_folder:
+            raise ConfigError(f"{self.path} is a folder; name the file in it that the items go to.")
+        if is_there and not self.path.is_file():  # as /dev/stdout, which a rename would replace
+            raise ConfigError(
+                f"{self.path} is not a regular file, so no finished file can take its place."
+            )
+        if self.format == "json" and not self.overwrite and is_there:
+            raise ConfigError(
+                f"{self.path} exists, and nothing can be added to a JSON list: name another file,"
+                " or use -O."
+            )
+
+
+def _format_of(path: str | Path, named: str | None) -> str | None:
+    """Return our name of the named format, or else of the format of a file; None if unknown."""
+    if named:
+        return _NAMES.get(named)
+    return FORMATS.get(Path(path).suffix.lower())
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ConfigError if no file can be made in this folder, or the folder itself cannot be made."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    """Raise ConfigError if no file can be made in this folder, or the folder cannot be made."""
+    nearest = _nearest_that_exists(folder)
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
         raise ConfigError(
-            f"No file can be made in {there}: {error.strerror}. Name a file in another folder for the items."
+            f"No file can be made in {nearest}: {error.strerror}. Name a file in another folder for"
+            " the items."
         ) from error
+
+
+def _nearest_that_exists(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    parents = iter(folder.absolute().parents)
+    while not folder.exists():
+        folder = next(parents)
+    return folder
 
 
 def merge(
@@ -208,10 +240,11 @@ def merge(
     fields: Sequence[str] = (),
     values: ItemValues = Items.values,
 ) -> int:
-    """Write every output from the items, in their order, each by a file that is renamed when it is whole.
+    """Write every output from the items, in their order, and return the number of items.
 
-    `fields` are the first columns of a CSV file, whether an item has them or not; `values` gives the items for it.
-    Gives the number of items; raises `OutputNotWritten`.
+    Each is written as another file that is renamed when it is whole. `fields` are the first columns
+    of a CSV file, whether an item has them or not; `values` gives the items for it. Raises
+    `OutputNotWritten`.
     """
     for output in outputs:
         try:
@@ -219,12 +252,15 @@ def merge(
         except OSError as error:
             if str(error.filename) in items.paths:
                 raise  # a part cannot be read
-            place = f" ({error.filename})" if error.filename not in {None, str(output.path)} else ""
+            place = ""
+            if error.filename not in {None, str(output.path)}:
+                place = f" ({error.filename})"
             raise OutputNotWritten(
-                f"The items cannot be written to {output.path}: {error.strerror or error}{place}. They are all home:"
-                " mend that, or write them to another file by `sdist items merge CRAWL -O FILE`."
+                f"The items cannot be written to {output.path}: {error.strerror or error}{place}."
+                " They are all home: mend that, or write them to another file by"
+                " `sdist items merge CRAWL -O FILE`."
             ) from error
-    return sum(one.items for one in items.found)
+    return sum(file.items for file in items.found)
 
 
 def _write_one(items: Items, output: ItemOutput, fields: Sequence[str], values: ItemValues) -> None:
@@ -255,7 +291,7 @@ def _ends_with_line(file: IO[bytes]) -> bool:
 
 
 def _header(output: ItemOutput) -> list[str]:
-    """The columns of a CSV file that is added to."""
+    """Return the columns of a CSV file that is added to."""
     if output.overwrite or not output.path.exists():
         return []
     with output.path.open(newline="", encoding="utf-8") as file:
@@ -263,6 +299,7 @@ def _header(output: ItemOutput) -> list[str]:
 
 
 def _columns(items: Items, first: Sequence[str]) -> dict[str, None]:
+    """Return the columns of a CSV file in order: the first ones, then the others of all items."""
     columns = dict.fromkeys(first)
     for item in items.values():  # once more through the items: no number of them is kept in memory
         columns.update(dict.fromkeys(item))
@@ -271,9 +308,11 @@ def _columns(items: Items, first: Sequence[str]) -> dict[str, None]:
 
 def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"[")
-    for count, line in enumerate(items.lines(), 1):
-        file.write(b",\n" if count > 1 else b"\n")
+    separator = b"\n"
+    for line in items.lines():
+        file.write(separator)
         file.write(line)
+        separator = b",\n"
     file.write(b"\n]\n")
 
 
@@ -281,18 +320,23 @@ def _write_csv(
     items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues
 ) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(
-        text, _columns(items, [*header, *fields]), restval="", extrasaction="ignore"
-    )
+    columns = _columns(items, [*header, *fields])
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
     if not header:
         writer.writeheader()
     for item in values(items):
-        writer.writerow({name: _cell(value) for name, value in item.items()})
+        cells = {name: _cell(value) for name, value in item.items()}
+        writer.writerow(cells)
     text.detach()  # the file is closed by its owner
 
 
 def _cell(value: Any) -> Any:
-    """A value as Scrapy's CSV exporter writes it: texts of a list joined; csv makes a text of any other value."""
+    """Return a value as Scrapy's CSV exporter writes it: the texts of a list joined, bytes as text.
+
+    The csv module makes a text of any other value.
+    """
     if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value

@@ -1,4 +1,4 @@
-"""Counts the items that several parts of a crawl have alike: pages that several batches have found."""
+"""Counts the items that parts of a crawl have alike, of pages that several batches have found."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ _DIGEST = 8
 
 
 def count_repeats(parts: Mapping[Path, Runs]) -> int:
-    """The items, as lines of JSON, that an earlier one of these parts has as well; a missing part has none.
+    """Return how many items, as lines of JSON, an earlier one of these parts has as well.
 
-    `parts`: with the runs of items that count no more.
+    `parts`: with the runs of items that count no more; a missing part has no items.
     """
-    seen, repeats = set[bytes](), 0
+    seen: set[bytes] = set()
+    repeats = 0
     for part, skipped in parts.items():
         own = _hashes(part, skipped)
         repeats += len(own & seen)
@@ -28,6 +29,8 @@ def _hashes(part: Path, skipped: Runs) -> set[bytes]:
         return set()
     with part.open("rb") as file:
         lines = without(enumerate(file, 1), skipped)
-        return {
-            hashlib.blake2b(line, digest_size=_DIGEST).digest() for _, line in lines if line.strip()
-        }
+        found = set()
+        for _, line in lines:
+            if line.strip():
+                found.add(hashlib.blake2b(line, digest_size=_DIGEST).digest())
+        return found

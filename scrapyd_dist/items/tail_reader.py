@@ -1,4 +1,7 @@
-"""Follows the newest lines of growing item files, holding at most one block and one line of each in memory."""
+"""Follows the newest lines of growing item files.
+
+At most one block and one line of each is in memory.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +24,17 @@ class LocalFile:
     path: Path
 
     def size(self) -> int:
-        """The current size in bytes; 0 if the file does not exist."""
+        """Return the current size in bytes; 0 if the file does not exist."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, start: int, limit: int) -> bytes:
-        """At most `limit` bytes from `start`; empty at the end of the file or if it does not exist."""
+        """Return at most `limit` bytes from `start`.
+
+        They are empty at the end of the file, or if it does not exist.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(start)
@@ -47,18 +53,21 @@ class RemotePart:
     timeout: float  #: seconds per call
 
     def size(self) -> int:
-        chunk = self._chunk(0, 1)
-        return 0 if chunk is None else chunk.total or 0
+        """Return the current size in bytes; 0 if the node has no such part."""
+        chunk = self._fetch(0, 1)
+        if chunk is None:
+            return 0
+        return chunk.total or 0
 
     def read(self, start: int, limit: int) -> bytes:
-        chunk = self._chunk(start, limit)
+        """Return at most `limit` bytes from `start`; empty if the node has no such part."""
+        chunk = self._fetch(start, limit)
         return b"" if chunk is None else chunk.body
 
-    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+    def _fetch(self, start: int, limit: int) -> api.Chunk | None:
         for path in (f"{self.path}.part", self.path):
-            chunk = self.sender.send(
-                self.node, api.fetch(path, start=start, limit=limit), timeout=self.timeout
-            )
+            call = api.fetch(path, start=start, limit=limit)
+            chunk = self.sender.send(self.node, call, timeout=self.timeout)
             if chunk is not None:
                 return chunk
         return None
@@ -74,8 +83,9 @@ class TailSource:
         self._passing = False  #: whether the rest of a line that is too long is being skipped
 
     def seek_last(self, count: int) -> int:
-        """Move to the last `count` complete lines; returns how many there are, at most `count`."""
-        self._rest, self._passing = bytearray(), False
+        """Move to the last `count` complete lines; return how many there are, at most `count`."""
+        self._rest = bytearray()
+        self._passing = False
         end = self.reader.size()
         found = -1  # the last line feed ends a line and begins none
         while end > 0:
@@ -106,7 +116,8 @@ class TailSource:
                 self._passing = False
         self._rest += rest
         if len(self._rest) > LINE_MAX:
-            self._rest, self._passing = bytearray(), True
+            self._rest = bytearray()
+            self._passing = True
         return [plain_line(line) for line in lines if line.strip()]
 
 

@@ -1,4 +1,4 @@
-"""What the store knows of one crawl, read once, and how names and addresses in it are read."""
+"""Reads what the store knows of one crawl, once, and reads the names and addresses in it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ class Facts:
     lives: bool = False  #: whether a process works on the crawl
     batches: Sequence[Batch] = ()
     attempts: Sequence[Attempt] = ()
+    #: (seconds since the epoch, values), oldest first
     samples: Sequence[tuple[float, Mapping[str, Any]]] = ()
     misses: Sequence[Miss] = ()
     nodes_now: Sequence[NodeNow] = ()  #: empty if the nodes were not asked
@@ -41,19 +42,20 @@ class Facts:
     @property
     def state(self) -> str:
         """The crawl's state, or `died` if its process is gone before the end."""
-        return self.crawl.state.value if self.crawl.state.ended or self.lives else "died"
+        if self.crawl.state.ended or self.lives:
+            return self.crawl.state.value
+        return "died"
 
     @cached_property
     def until(self) -> float:
         """The last moment that is known of, in seconds since the epoch."""
         if self.lives:
             return max(self.now, self.crawl.created)
-        known = [
-            self.crawl.created,
-            self.crawl.ended or self.crawl.beat or 0.0,
-            *(at for at, _ in self.samples[-1:]),
-        ]
-        return max([*known, *(attempt.ended_at or 0.0 for attempt in self.attempts)])
+        known = [self.crawl.created, self.crawl.ended or self.crawl.beat or 0.0]
+        if self.samples:
+            known.append(self.samples[-1][0])
+        known += [attempt.ended_at or 0.0 for attempt in self.attempts]
+        return max(known)
 
     @property
     def span(self) -> float:
@@ -62,12 +64,12 @@ class Facts:
 
 
 def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
-    """Read a crawl from the store; NothingMatched if there is none of that id."""
+    """Read a crawl from the store; raise NothingMatched if there is none of that id."""
     row = store.crawl(crawl)
-    same = [one for one in store.crawls() if (one.spider, one.project) == (row.spider, row.project)]
-    before = [
-        one for one in same if one.id == crawl or (one.created <= row.created and has_items(one))
-    ]
+    misses = []
+    for miss in store.misses(crawl):
+        url = hidden(miss.url)
+        misses.append(replace(miss, url=url, reason=hidden(miss.reason)))
     return Facts(
         crawl=row,
         now=now,
@@ -75,26 +77,37 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
         batches=tuple(store.batches(crawl)),
         attempts=tuple(store.attempts(crawl)),
         samples=tuple(store.samples(crawl)),
-        misses=tuple(
-            replace(miss, url=hidden(miss.url), reason=hidden(miss.reason))
-            for miss in store.misses(crawl)
-        ),
-        runs=tuple(sorted(before, key=lambda one: (one.created, one.id == crawl))[-RUNS:]),
+        misses=tuple(misses),
+        runs=_last_runs(store, row),
     )
 
 
+def _last_runs(store: Store, last: Crawl) -> tuple[Crawl, ...]:
+    """Return this crawl and comparable ones of its spider before it, oldest first."""
+    runs = []
+    for crawl in store.crawls():
+        if (crawl.spider, crawl.project) != (last.spider, last.project):
+            continue
+        if crawl.id == last.id or (crawl.created <= last.created and has_items(crawl)):
+            runs.append(crawl)
+    runs.sort(key=lambda crawl: (crawl.created, crawl.id == last.id))
+    return tuple(runs[-RUNS:])
+
+
 def has_items(crawl: Crawl) -> bool:
-    """Whether the number of items can be compared with other runs: the crawl came to its end."""
+    """Say whether a crawl came to its end, so that its items can be compared with other runs."""
     return crawl.state.value == "finished" and bool(crawl.summary)
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A sort key: web2 before web10."""
-    return tuple(
-        (len(piece), piece) if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)
-    )
+    """Return a sort key that puts web2 before web10."""
+    key = []
+    for piece in re.split(r"(\d+)", name):
+        digits = len(piece) if piece.isdigit() else 0
+        key.append((digits, piece))
+    return tuple(key)
 
 
 def hidden(text: str) -> str:
-    """A text without the user names and passwords of the addresses in it."""
+    """Return a text without the user names and passwords of the addresses in it."""
     return _USER.sub(r"\1***@", text)

@@ -1,4 +1,4 @@
-"""The report as one HTML document: the numbers, how to go on, the charts, the requests without a result."""
+"""Renders the report as one HTML document: numbers, the way on, charts, lost requests."""
 
 import re
 from collections.abc import Mapping
@@ -25,11 +25,15 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 #: a pause of a crawl up to this many seconds is left out
 STILL = 5.0
 
-#: characters that a document may not have, or that turn the text around them; and half characters, which UTF-8 has not
+#: what a document may not have: control characters, those that turn the text around them, half
+#: characters (UTF-8 has none), and code points that are no characters
 _FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+    "\u202a-\u202e\u2066-\u2069"
+    "\ud800-\udfff"
+    "\ufdd0-\ufdef\ufffe\uffff]"
 )
-#: state of a crawl that has ended -> its colour, and the commands that look at it
+#: state of a crawl that has ended -> its colour, and the commands that show more of it
 _ENDED = {
     "died": ("bad", ()),
     "stopped": ("bad", ()),
@@ -43,6 +47,34 @@ _FINISHED = {0: "good", 3: "partial", None: "good"}
 
 def page(facts: Facts) -> str:
     """Return the whole report; every text that it shows goes through `_cleaned` and is escaped."""
+    package = files(__package__)
+    template = _environment().from_string(package.joinpath("page.html.j2").read_text("utf-8"))
+    crawl = facts.crawl
+    summary = crawl.summary
+    document = {**told(crawl), "state": facts.state}
+    tone, commands = _tone_and_commands(facts, document)
+    return template.render(
+        style=package.joinpath("page.css").read_text("utf-8"),
+        policy=POLICY,
+        version=__version__,
+        facts=facts,
+        crawl=crawl,
+        state=ended_in_words(document),
+        series=series(facts),
+        charts=charts,
+        tone=tone,
+        took=_took(facts),
+        numbers=_numbers(facts) if summary else [],
+        commands=commands,
+        warnings=_notes(summary),
+        failed=_failed_rows(facts),
+        misses=_missed_rows(facts),
+        dead=_dead_rows(facts),
+        shown=SHOWN,
+    )
+
+
+def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
         finalize=_cleaned,
@@ -51,54 +83,67 @@ def page(facts: Facts) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format, counted=counted)
-    package = files(__package__)
-    template = environment.from_string(package.joinpath("page.html.j2").read_text("utf-8"))
-    crawl, summary = facts.crawl, facts.crawl.summary
-    now = {**told(crawl), "state": facts.state}
-    on = way_on(now) if crawl.kind == "crawl" else ""
-    tone, commands = _ENDED.get(facts.state, ("going", ("watch {}", "logs -f {}")))
-    failed = [one for one in facts.attempts if one.state is AttemptState.FAILED]
-    dead = [batch for batch in facts.batches if batch.state is BatchState.DEAD]
-    return template.render(
-        style=package.joinpath("page.css").read_text("utf-8"),
-        policy=POLICY,
-        version=__version__,
-        facts=facts,
-        crawl=crawl,
-        state=ended_in_words(now),
-        series=series(facts),
-        charts=charts,
-        tone=_FINISHED.get(crawl.exit_code, tone) if facts.state == "finished" else tone,
-        took=_took(facts),
-        numbers=_numbers(facts) if summary else [],
-        commands=[*([on] if on else []), *(command.format(crawl.id) for command in commands)],
-        warnings=_notes(summary),
-        failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
-        misses=[
-            (
-                MISSES[kind],
-                [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind],
-            )
-            for kind in ("failed", "index", "gone")
-        ],
-        dead=[
-            (f"batch {batch.number}", batch.size, batch.attempts, batch.reason) for batch in dead
-        ],
-        shown=SHOWN,
-    )
+    return environment
+
+
+def _tone_and_commands(facts: Facts, document: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the colour of the crawl's state, and the commands to go on with."""
+    crawl = facts.crawl
+    tone, templates = _ENDED.get(facts.state, ("going", ("watch {}", "logs -f {}")))
+    if facts.state == "finished":
+        tone = _FINISHED.get(crawl.exit_code, tone)
+    commands = [template.format(crawl.id) for template in templates]
+    if crawl.kind == "crawl":
+        way = way_on(document)
+        if way:
+            commands.insert(0, way)
+    return tone, commands
+
+
+def _failed_rows(facts: Facts) -> list[tuple[str, int, str, str]]:
+    """Return batch, number, node and reason of each failed attempt."""
+    rows = []
+    for attempt in facts.attempts:
+        if attempt.state is AttemptState.FAILED:
+            name = f"batch {attempt.batch}"
+            rows.append((name, attempt.number, attempt.node, attempt.reason))
+    return rows
+
+
+def _missed_rows(facts: Facts) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the title of each table of misses, with address and reason of each of its rows."""
+    tables = []
+    for kind in ("failed", "index", "gone"):
+        misses = [miss for miss in facts.misses if miss.kind == kind]
+        rows = [(miss.url or "\u2013", miss.reason) for miss in misses]
+        tables.append((MISSES[kind], rows))
+    return tables
+
+
+def _dead_rows(facts: Facts) -> list[tuple[str, int, int, str]]:
+    """Return batch, size, attempts and reason of each batch that is given up."""
+    rows = []
+    for batch in facts.batches:
+        if batch.state is BatchState.DEAD:
+            name = f"batch {batch.number}"
+            rows.append((name, batch.size, batch.attempts, batch.reason))
+    return rows
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
-    """What to know of the crawl: remarks on its code, what differs from `scrapy crawl`, warnings."""
-    code, warnings = (list(map(str, summary.get(name) or ())) for name in ("code", "warnings"))
+    """Return what to know of the crawl.
+
+    These are remarks on its code, what differs from `scrapy crawl`, and warnings.
+    """
+    code = map(str, summary.get("code") or ())
+    warnings = map(str, summary.get("warnings") or ())
     return [*code, *texts(summary.get("differences") or ()), *warnings]
 
 
 def _cleaned(value: Any) -> Any:
-    """What is put into the page: no passwords of addresses, no characters that a document may not have."""
-    if not isinstance(value, str) or hasattr(
-        value, "__html__"
-    ):  # markup of the template has been through here
+    """Return what is put into the page: no passwords of addresses, no forbidden characters."""
+    # What has `__html__` is markup of the template, which has been through here.
+    if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return _FORBIDDEN.sub("\ufffd", hidden(value))
 
@@ -116,8 +161,9 @@ def _when(seconds: float) -> str:
 
 
 def _took(facts: Facts) -> str:
-    """How long it took; if it paused in between, also how long a process worked on it."""
-    whole, ran = facts.span, finite(facts.crawl.summary.get("duration_s"))
+    """Say how long it took; if it paused in between, also how long a process worked on it."""
+    whole = facts.span
+    ran = finite(facts.crawl.summary.get("duration_s"))
     if facts.lives:
         return f"{charts.span(whole)} so far, as of {_when(facts.until)}"
     if not ran or whole - ran <= max(STILL, ran / 20):
@@ -126,28 +172,33 @@ def _took(facts: Facts) -> str:
 
 
 def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
-    """The cards: name, number and note."""
+    """Return the cards: name, number and note."""
     summary = facts.crawl.summary
     count = partial(number, summary)
-    lost = sum(count(name) for name in ("failed_urls", "dead_urls", "refused"))
+    lost = count("failed_urls") + count("dead_urls") + count("refused")
     nodes = summary.get("nodes") or ()
-    up = f"{sum(of(node, 'state') == 'up' for node in nodes)} up"
-    total, failed = count("index", "total"), count("index_failed")
+    states = [of(node, "state") for node in nodes]
+    up = f"{states.count('up')} up"
+    if not facts.lives:
+        up += " at the end"
+    found = f"of {count('requests', 'total'):,} found"
+    per_minute = round(count("pages") / facts.span * 60)
+    batches = f"of {count('batches', 'total'):,}, in {_attempts(summary)}"
     return [
         ("items", count("items"), ""),
-        ("requests done", succeeded(summary), f"of {count('requests', 'total'):,} found"),
-        ("pages", count("pages"), f"{round(count('pages') / facts.span * 60):,} per minute"),
+        ("requests done", succeeded(summary), found),
+        ("pages", count("pages"), f"{per_minute:,} per minute"),
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
-        (
-            "batches done",
-            count("batches", "done"),
-            f"of {count('batches', 'total'):,}, in {_attempts(summary)}",
-        ),
-        ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
-        (
-            "index pages",
-            count("index", "pages"),
-            f"{failed:,} failed" if failed else f"of {total:,}" if total else "",
-        ),
+        ("batches done", count("batches", "done"), batches),
+        ("nodes", len(nodes), up),
+        ("index pages", count("index", "pages"), _index_note(summary)),
     ]
+
+
+def _index_note(summary: Mapping[str, Any]) -> str:
+    failed = number(summary, "index_failed")
+    if failed:
+        return f"{failed:,} failed"
+    total = number(summary, "index", "total")
+    return f"of {total:,}" if total else ""

@@ -1,14 +1,14 @@
-"""The series behind the report, as `sdist report --json` gives them and the page draws them. No IO.
+"""The series behind the report: `sdist report --json` gives them, and the page draws them. No IO.
 
 Times are seconds since the crawl began, rates are pages per minute.
 """
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from statistics import median
 from typing import Any
 
@@ -19,8 +19,10 @@ from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
 POINTS = 240
-#: maximum columns and rows of the heat map
-COLUMNS, ROWS = 60, 60
+#: maximum columns of the heat map
+COLUMNS = 60
+#: maximum rows of the heat map
+ROWS = 60
 #: seconds without a sample, beyond the usual distance of two, that count as a gap
 SILENCE = 10.0
 #: parts of the time so far whose pace goes into the forecast
@@ -36,7 +38,12 @@ OUTCOMES = {
 #: groups of status codes; 403 and 429 are those of a ban
 GROUPS = ("2xx", "3xx", "403 and 429", "other 4xx", "5xx", "no answer")
 
-_COUNTS = ("downloader/request_count", "downloader/exception_count", "retry/count")
+#: first digit of a status code -> its group; else it is an error of the server
+_GROUP_OF_DIGIT = {"1": "2xx", "2": "2xx", "3": "3xx", "4": "other 4xx"}
+#: status codes that mean a ban
+_BANS = frozenset({"403", "429"})
+#: seconds by which jobs of one lane may overlap, since the clocks are not exact
+_OVERLAP = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +52,7 @@ class Forecast:
 
     requests: int  #: expected in all
     sure: str  #: known, estimate or at-least
-    soonest: float
+    soonest: float  #: seconds since the crawl began
     latest: float
 
 
@@ -53,7 +60,7 @@ class Forecast:
 class BurnUp:
     """Target requests over time: found, sent to nodes, ended."""
 
-    at: tuple[float, ...]
+    at: tuple[float, ...]  #: the time of each point; the other lines have a number for each
     found: tuple[float, ...]
     sent: tuple[float, ...]
     done: tuple[float, ...]
@@ -65,7 +72,7 @@ class BurnUp:
 class Heat:
     """Pages per minute of each node in each column of time; None in a gap."""
 
-    step: float
+    step: float  #: seconds of a column
     nodes: tuple[str, ...]
     cells: tuple[tuple[float | None, ...], ...]
     pages: tuple[float, ...]  #: of each node in all
@@ -73,17 +80,19 @@ class Heat:
 
     @cached_property
     def most(self) -> float:
-        return max((cell for row in self.cells for cell in row if cell is not None), default=0.0)
+        """The greatest pages per minute of any node in any column."""
+        cells = [cell for cell in chain.from_iterable(self.cells) if cell is not None]
+        return max(cells, default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
     """One job on a lane of its node."""
 
-    lane: int
+    lane: int  #: its place in `Gantt.lanes`
     begin: float
     end: float
-    outcome: str
+    outcome: str  #: a value of OUTCOMES
     name: str  #: `batch 7, attempt 1`
 
 
@@ -114,13 +123,14 @@ class Statuses:
     """Status codes of one node's jobs."""
 
     node: str
-    groups: Mapping[str, int]
+    groups: Mapping[str, int]  #: each of GROUPS -> answers
     codes: Mapping[str, int]
     requests: int
     retried: int
 
     @property
     def retry_rate(self) -> float:
+        """The share of all requests that were retries, from 0 to 1."""
         return self.retried / self.requests if self.requests else 0.0
 
 
@@ -140,9 +150,8 @@ class Versions:
 
     versions: tuple[str, ...]
     nodes: Mapping[str, Mapping[str, int]]
-    workers: Mapping[str, int] = field(
-        default_factory=dict
-    )  #: version of scrapyd-dist in the job -> jobs
+    #: version of scrapyd-dist in the job -> jobs
+    workers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,36 +169,60 @@ class Series:
     versions: Versions | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """What the last sample with it says of the walk of a shard's index."""
+
+    found: float  #: requests
+    begun: float  #: seconds since the epoch; 0 if it has not begun
+    active: float  #: when it was last active
+
+
 def series(facts: Facts) -> Series:
-    walks: dict[
-        str, list[float]
-    ] = {}  # pages, requests found, start and last activity, as the last sample says
-    for _, values in facts.samples:
-        for name, row in (values.get("shards") or {}).items():
-            if isinstance(row, list) and len(row) == 4:
-                walks[f"shard {name}"] = [finite(value) for value in row]
-    times = {
-        name: round(max(0.0, end - begin), 2) for name, (_, _, begin, end) in walks.items() if begin
-    }
-    jobs = [
-        (f"batch {one.batch} on {one.node}", span_of(one, facts.until))
-        for one in facts.attempts
-        if one.state is AttemptState.ACCEPTED
-    ]
+    """Return all series of a crawl."""
+    walks = _walks(facts)
     return Series(
         burn_up=burn_up(facts),
         heat=heat(facts),
         jobs=gantt(facts),
-        shard_sizes=spread((name, found) for name, (_, found, _, _) in walks.items()),
-        shard_times=spread(times.items()),
-        job_times=spread((name, round(end - begin, 2)) for name, (begin, end) in jobs),
+        shard_sizes=spread((name, walk.found) for name, walk in walks.items()),
+        shard_times=spread(_walk_times(walks)),
+        job_times=spread(_job_times(facts)),
         statuses=statuses(facts),
         runs=runs(facts),
         versions=versions(facts),
     )
 
 
+def _walks(facts: Facts) -> dict[str, _Walk]:
+    walks = {}
+    for _, values in facts.samples:
+        for name, row in (values.get("shards") or {}).items():
+            if isinstance(row, list) and len(row) == 4:
+                _, found, begun, active = map(finite, row)
+                walks[f"shard {name}"] = _Walk(found=found, begun=begun, active=active)
+    return walks
+
+
+def _walk_times(walks: Mapping[str, _Walk]) -> Iterator[tuple[str, float]]:
+    """Yield the seconds that each walk has taken, of those that have begun."""
+    for name, walk in walks.items():
+        if walk.begun:
+            yield name, round(max(0.0, walk.active - walk.begun), 2)
+
+
+def _job_times(facts: Facts) -> Iterator[tuple[str, float]]:
+    """Yield the seconds that each accepted job has taken."""
+    for attempt in facts.attempts:
+        if attempt.state is AttemptState.ACCEPTED:
+            begin, end = span_of(attempt, facts.until)
+            yield f"batch {attempt.batch} on {attempt.node}", round(end - begin, 2)
+
+
 def document(facts: Facts) -> dict[str, Any]:
+    """Return what `sdist report --json` prints: summary, series, nodes and misses of a crawl."""
+    nodes = [asdict(node) for node in facts.nodes_now]
+    misses = [asdict(miss) for miss in facts.misses]
     return {
         "crawl": facts.crawl.id,
         "begun": facts.crawl.created,
@@ -197,8 +230,8 @@ def document(facts: Facts) -> dict[str, Any]:
         "state": facts.state,
         "summary": _without_passwords(told(facts.crawl)),
         **asdict(series(facts)),
-        "nodes_now": [asdict(node) for node in facts.nodes_now],
-        "misses": [asdict(miss) for miss in facts.misses],
+        "nodes_now": nodes,
+        "misses": misses,
     }
 
 
@@ -206,52 +239,77 @@ def _without_passwords(value: Any) -> Any:
     if isinstance(value, str):
         return hidden(value)
     if isinstance(value, dict):
-        return {name: _without_passwords(one) for name, one in value.items()}
+        return {name: _without_passwords(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_passwords(one) for one in value]
+        return [_without_passwords(inner) for inner in value]
     return value
 
 
 def burn_up(facts: Facts) -> BurnUp | None:
-    """Return None for fewer than two samples."""
+    """Return target requests over time; None for fewer than two samples."""
     if len(facts.samples) < 2:
         return None
-    at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
-    lines = {
-        name: _rising(values.get(name) for _, values in facts.samples)
-        for name in ("found", "sent", "done")
-    }
-    last = len(at) - 1
-    kept = (
-        sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)})
-        if last >= POINTS
-        else range(last + 1)
-    )
+    at = _sample_times(facts)
+    done = _sampled("done", facts)
+    kept = _kept_points(len(at))
     return BurnUp(
-        at=tuple(round(at[i], 2) for i in kept),
+        at=tuple(round(when, 2) for when in _picked(at, kept)),
+        found=_picked(_sampled("found", facts), kept),
+        sent=_picked(_sampled("sent", facts), kept),
+        done=_picked(done, kept),
         gaps=tuple(_gaps(at)),
-        forecast=_forecast(facts, at, lines["done"]),
-        **{name: tuple(line[i] for i in kept) for name, line in lines.items()},
+        forecast=_forecast(facts, at, done),
     )
+
+
+def _sample_times(facts: Facts) -> list[float]:
+    """Return when each sample was made, in seconds since the crawl began."""
+    return [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
+
+
+def _sampled(name: str, facts: Facts) -> list[float]:
+    """Return a count of the crawl up to each sample."""
+    return _rising(values.get(name) for _, values in facts.samples)
 
 
 def _rising(values: Iterable[Any]) -> list[float]:
-    """A count over time that never falls: work that failed and is done again is no step back."""
+    """Return a count over time that never falls.
+
+    Work that failed and is done again is no step back.
+    """
     return list(accumulate(map(finite, values), max))
 
 
+def _kept_points(count: int) -> Sequence[int]:
+    """Return which of so many points are drawn: at most POINTS, with the first and the last."""
+    last = count - 1
+    if last < POINTS:
+        return range(count)
+    return sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)})
+
+
+def _picked(values: Sequence[float], places: Iterable[int]) -> tuple[float, ...]:
+    return tuple(values[i] for i in places)
+
+
 def _gaps(at: Sequence[float]) -> list[tuple[float, float]]:
-    """Times without a sample that are much longer than those between other samples."""
-    usual = median(b - a for a, b in pairwise(at))
-    return [
-        (round(a, 2), round(b, 2))
-        for a, b in pairwise(at)
-        if b - a > SILENCE + 3 * max(usual, b / NUMBER)
-    ]
+    """Return the times without a sample that are much longer than those between other samples."""
+    usual = median(after - before for before, after in pairwise(at))
+    gaps = []
+    for before, after in pairwise(at):
+        # Samples get rarer as the crawl gets older.
+        if after - before > SILENCE + 3 * max(usual, after / NUMBER):
+            gaps.append((round(before, 2), round(after, 2)))
+    return gaps
 
 
 def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forecast | None:
-    rates = [rate for part in WINDOWS if (rate := _rate(at, done, part)) > 0]
+    """Return when a crawl that goes on may end; None if nothing is left or was done yet."""
+    rates = []
+    for part in WINDOWS:
+        pace = _pace(at, done, part)
+        if pace > 0:
+            rates.append(pace)
     if not facts.lives or not rates:
         return None
     last = facts.samples[-1][1]
@@ -267,60 +325,95 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
     left = expected["requests"] - done[-1]
     if left <= 0:
         return None
-    soonest, latest = (round(at[-1] + left / rate, 1) for rate in (max(rates), min(rates)))
     return Forecast(
-        requests=expected["requests"], sure=expected["sure"], soonest=soonest, latest=latest
+        requests=expected["requests"],
+        sure=expected["sure"],
+        soonest=round(at[-1] + left / max(rates), 1),
+        latest=round(at[-1] + left / min(rates), 1),
     )
 
 
-def _rate(at: Sequence[float], done: Sequence[float], part: float) -> float:
-    """Requests per second over the last part of the time since the first one ended."""
-    first = next((i for i, value in enumerate(done) if value), len(done))
+def _pace(at: Sequence[float], done: Sequence[float], part: float) -> float:
+    """Return the requests per second over the last part of the time since the first one ended."""
+    first = 0
+    while first < len(done) and not done[first]:
+        first += 1
     if first >= len(done) - 1:
         return 0.0
     begin = at[-1] - (at[-1] - at[first]) * part
     i = max(first, min(bisect_right(at, begin) - 1, len(at) - 2))
-    return (done[-1] - done[i]) / (at[-1] - at[i]) if at[-1] > at[i] else 0.0
+    if at[-1] <= at[i]:
+        return 0.0
+    return (done[-1] - done[i]) / (at[-1] - at[i])
 
 
 def heat(facts: Facts) -> Heat | None:
-    """Return None if no sample tells of a node's pages. Of too many nodes, those with the fewest pages are kept."""
-    names = sorted(
-        {name for _, values in facts.samples for name in values.get("nodes") or ()}, key=natural
-    )
-    at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
+    """Return pages per minute by node; None if no sample tells of a node's pages.
+
+    Of too many nodes, those with the fewest pages are kept.
+    """
+    names = _sampled_nodes(facts)
+    at = _sample_times(facts)
     if len(at) < 2 or not names or at[-1] <= 0:
         return None
-    step = at[-1] / max(1, min(COLUMNS, int(at[-1] // 2) or 1))
-    lines = {
-        name: _rising((of(row, "nodes", name) or [0])[0] for _, row in facts.samples)
-        for name in names
-    }
-    shown = sorted(sorted(names, key=lambda name: lines[name][-1])[:ROWS], key=natural)
+    columns = min(COLUMNS, max(1, int(at[-1] // 2)))
+    step = at[-1] / columns
+    pages = {name: _pages_of(name, facts) for name in names}
+    by_pages = sorted(names, key=lambda name: pages[name][-1])
+    shown = sorted(by_pages[:ROWS], key=natural)
+    cells = []
+    sums = []
+    for name in shown:
+        cells.append(_per_minute(at, pages[name], step))
+        sums.append(pages[name][-1])
     return Heat(
         step=step,
         nodes=tuple(shown),
-        cells=tuple(_per_minute(at, lines[name], step) for name in shown),
-        pages=tuple(lines[name][-1] for name in shown),
+        cells=tuple(cells),
+        pages=tuple(sums),
         hidden=len(names) - len(shown),
     )
+
+
+def _sampled_nodes(facts: Facts) -> list[str]:
+    """Return the nodes that any sample names."""
+    names: set[str] = set()
+    for _, values in facts.samples:
+        names.update(values.get("nodes") or ())
+    return sorted(names, key=natural)
+
+
+def _pages_of(node: str, facts: Facts) -> list[float]:
+    """Return a node's pages up to each sample."""
+    pages = []
+    for _, values in facts.samples:
+        row = of(values, "nodes", node) or [0]
+        pages.append(row[0])
+    return _rising(pages)
 
 
 def _per_minute(
     at: Sequence[float], pages: Sequence[float], step: float
 ) -> tuple[float | None, ...]:
+    """Return the pages per minute in each column of `step` seconds; None in a gap."""
     gaps = _gaps(at)
     edges = [column * step for column in range(round(at[-1] / step) + 1)]
-    return tuple(
-        None
-        if any(a <= begin and end <= b for a, b in gaps)
-        else round((_value(at, pages, end) - _value(at, pages, begin)) / step * 60, 1)
-        for begin, end in pairwise(edges)
-    )
+    cells: list[float | None] = []
+    for begin, end in pairwise(edges):
+        if _is_in_gap(begin, end, gaps):
+            cells.append(None)
+        else:
+            grown = _value_at(end, at, pages) - _value_at(begin, at, pages)
+            cells.append(round(grown / step * 60, 1))
+    return tuple(cells)
 
 
-def _value(at: Sequence[float], values: Sequence[float], when: float) -> float:
-    """The count at a moment, interpolated between two samples."""
+def _is_in_gap(begin: float, end: float, gaps: Iterable[tuple[float, float]]) -> bool:
+    return any(gap_begin <= begin and end <= gap_end for gap_begin, gap_end in gaps)
+
+
+def _value_at(when: float, at: Sequence[float], values: Sequence[float]) -> float:
+    """Return the count at a moment, interpolated between two samples."""
     i = bisect_right(at, when)
     if i == 0:
         return values[0] * (when / at[0] if at[0] else 1.0)
@@ -333,12 +426,13 @@ def _value(at: Sequence[float], values: Sequence[float], when: float) -> float:
 def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
     """Return from when to when a job ran, by the clock of this machine.
 
-    A worker reports its times by its node's clock: their distance is right, and what this machine knows
-    of the attempt says where they belong.
+    A worker reports its times by its node's clock: their distance is right, and what this machine
+    knows of the attempt says where they belong.
     """
-    begin, end = attempt.sent_at, max(attempt.ended_at or until, attempt.sent_at)
-    started, updated = finite(of(attempt.report, "started")), finite(of(attempt.report, "updated"))
-    ran = updated - started
+    begin = attempt.sent_at
+    end = max(attempt.ended_at or until, attempt.sent_at)
+    started = finite(of(attempt.report, "started"))
+    ran = finite(of(attempt.report, "updated")) - started
     if not started or not 0 <= ran <= end - begin:
         return begin, end
     first = min(max(started, begin), end - ran)
@@ -346,35 +440,58 @@ def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
 
 
 def gantt(facts: Facts) -> Gantt | None:
-    """Return None if no job was sent. Each job is on the first free lane of its node."""
+    """Return all jobs, each on the first free lane of its node; None if no job was sent."""
+    lanes: list[str] = []
+    free_at: list[float] = []  # of each lane
+    bars: list[Bar] = []
+    first = 0  # the first lane of the node
+    for node, begin, end, attempt in _sent_jobs(facts):
+        if lanes and lanes[-1] != node:
+            first = len(lanes)
+        lane = _free_lane(free_at, first, begin)
+        if lane == len(lanes):
+            lanes.append(node)
+            free_at.append(end)
+        free_at[lane] = end
+        bar = Bar(
+            lane=lane,
+            begin=round(begin, 2),
+            end=round(end, 2),
+            outcome=OUTCOMES[attempt.state],
+            name=f"batch {attempt.batch}, attempt {attempt.number}",
+        )
+        bars.append(bar)
+    if not bars:
+        return None
+    return Gantt(lanes=tuple(lanes), bars=tuple(bars))
+
+
+def _sent_jobs(facts: Facts) -> list[tuple[str, float, float, Attempt]]:
+    """Return node, begin, end and attempt of each job, by node and time."""
     jobs = []
     for attempt in facts.attempts:
         if attempt.state in OUTCOMES:
-            begin, end = (
-                max(0.0, when - facts.crawl.created) for when in span_of(attempt, facts.until)
-            )
-            jobs.append((natural(attempt.node), attempt.node, begin, end, attempt))
-    lanes, bars, free, first = list[str](), list[Bar](), list[float](), 0
-    for _, node, begin, end, attempt in sorted(jobs, key=lambda row: row[:4]):
-        if lanes and lanes[-1] != node:
-            first = len(lanes)
-        lane = next((i for i in range(first, len(lanes)) if free[i] <= begin + 0.05), len(lanes))
-        if lane == len(lanes):
-            lanes.append(node)
-            free.append(end)
-        free[lane] = end
-        name, outcome = f"batch {attempt.batch}, attempt {attempt.number}", OUTCOMES[attempt.state]
-        bars.append(
-            Bar(lane=lane, begin=round(begin, 2), end=round(end, 2), outcome=outcome, name=name)
-        )
-    return Gantt(lanes=tuple(lanes), bars=tuple(bars)) if bars else None
+            begin, end = span_of(attempt, facts.until)
+            since_begin = max(0.0, begin - facts.crawl.created)
+            since_end = max(0.0, end - facts.crawl.created)
+            jobs.append((attempt.node, since_begin, since_end, attempt))
+    return sorted(jobs, key=lambda job: (natural(job[0]), *job[:3]))
+
+
+def _free_lane(free_at: Sequence[float], first: int, begin: float) -> int:
+    """Return the first lane from `first` on that is free at `begin`, or the number of lanes."""
+    for lane in range(first, len(free_at)):
+        if free_at[lane] <= begin + _OVERLAP:
+            return lane
+    return len(free_at)
 
 
 def spread(pairs: Iterable[tuple[str, float]]) -> Spread | None:
-    """Return None without values."""
-    rows = sorted(((name, finite(value)) for name, value in pairs), key=lambda row: -row[1])
+    """Return names and values, the greatest first; None without values."""
+    rows = [(name, finite(value)) for name, value in pairs]
     if not rows:
         return None
+    rows.sort(key=lambda row: -row[1])
     names, values = zip(*rows, strict=True)
     return Spread(names=names, values=values, median=median(values))
 
@@ -389,50 +506,58 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
     for node in sorted(sums, key=natural):
         stats = sums[node]
         codes = status_codes(stats)
-        requests, silent, retried = (stats[name] for name in _COUNTS)
+        requests = stats["downloader/request_count"]
+        silent = stats["downloader/exception_count"]
+        retried = stats["retry/count"]
         if codes or requests or silent or retried:
-            groups = _groups(codes, silent)
+            groups = _grouped(codes, silent)
             rows.append(
                 Statuses(node=node, groups=groups, codes=codes, requests=requests, retried=retried)
             )
     return tuple(rows)
 
 
-def _groups(codes: Mapping[str, int], silent: int) -> dict[str, int]:
-    groups = {**dict.fromkeys(GROUPS, 0), "no answer": silent}
+def _grouped(codes: Mapping[str, int], silent: int) -> dict[str, int]:
+    """Return each of GROUPS -> answers; `silent` requests had none."""
+    groups = dict.fromkeys(GROUPS, 0)
+    groups["no answer"] = silent
     for code, count in codes.items():
-        usual = {"1": "2xx", "2": "2xx", "3": "3xx", "4": "other 4xx"}.get(code[0], "5xx")
-        groups["403 and 429" if code in {"403", "429"} else usual] += count
+        group = "403 and 429" if code in _BANS else _GROUP_OF_DIGIT.get(code[0], "5xx")
+        groups[group] += count
     return groups
 
 
 def runs(facts: Facts) -> Runs | None:
-    """Return None for the first run."""
-    items = [number(run.summary, "items") for run in facts.runs]
-    before = [
-        n
-        for n, run in zip(items, facts.runs, strict=True)
-        if run.id != facts.crawl.id and has_items(run)
-    ]
+    """Return the items of the last runs; None for the first run."""
+    items = []
+    before = []
+    for run in facts.runs:
+        count = number(run.summary, "items")
+        items.append(count)
+        if run.id != facts.crawl.id and has_items(run):
+            before.append(count)
     if not before:
         return None
-    middle = median(before) if len(before) > 1 else None
-    mad = median(abs(count - middle) for count in before) if middle is not None else 0.0
-    return Runs(
-        names=tuple(run.id for run in facts.runs), items=tuple(items), median=middle, mad=mad
-    )
+    middle = None
+    mad = 0.0
+    if len(before) > 1:
+        middle = median(before)
+        mad = median(abs(count - middle) for count in before)
+    names = tuple(run.id for run in facts.runs)
+    return Runs(names=names, items=tuple(items), median=middle, mad=mad)
 
 
 def versions(facts: Facts) -> Versions | None:
-    """Return None if no job reported its version."""
+    """Return the versions that ran on each node; None if no job reported its version."""
     nodes = defaultdict[str, Counter[str]](Counter)
     workers = Counter[str]()
     for attempt in facts.attempts:
         if code := of(attempt.report, "code"):
             nodes[attempt.node][str(of(code, "egg") or facts.crawl.version or "unknown")] += 1
             workers[str(of(code, "version") or "unknown")] += 1
-    found = sorted({version for counts in nodes.values() for version in counts})
+    if not nodes:
+        return None
+    found: set[str] = set()
+    found.update(*nodes.values())
     ordered = {node: dict(nodes[node]) for node in sorted(nodes, key=natural)}
-    return (
-        Versions(versions=tuple(found), nodes=ordered, workers=dict(workers)) if ordered else None
-    )
+    return Versions(versions=tuple(sorted(found)), nodes=ordered, workers=dict(workers))

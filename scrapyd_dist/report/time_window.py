@@ -1,4 +1,4 @@
-"""What was done since a moment: by jobs that have ended since then, and by crawls as they grew. No IO."""
+"""Counts what was done since a moment: by jobs that ended, and by crawls as they grew. No IO."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,46 +10,62 @@ from scrapyd_dist.progress import number
 
 #: the windows of rolling figures, in seconds
 WINDOWS = {"15m": 900.0, "1h": 3600.0, "24h": 86400.0}
+#: (seconds since the epoch, values) of each sample of a crawl, oldest first
 Samples = Sequence[tuple[float, Mapping[str, Any]]]
 
 
 def ended_since(records: Iterable[JobRecord], since: float) -> list[JobRecord]:
-    return [one for one in records if one.ended is not None and one.ended >= since]
+    """Return the records of the jobs that have ended at this moment or later."""
+    return [record for record in records if record.ended is not None and record.ended >= since]
 
 
 def stats_of_record(record: JobRecord) -> dict[str, int]:
-    """Return what is remembered of a job under the names that Scrapy has for it; empty if it left neither."""
+    """Return what is remembered of a job under the names that Scrapy has for it.
+
+    It is empty if the job left nothing that can be counted.
+    """
     counts = {
         "response_received_count": record.pages,
         "item_scraped_count": record.items,
         "log_count/ERROR": record.errors,
-        **{
-            f"downloader/response_status_count/{code}": count
-            for code, count in record.codes.items()
-        },
     }
+    for code, count in record.codes.items():
+        counts[f"downloader/response_status_count/{code}"] = count
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def stats_of_attempt(attempt: Attempt) -> dict[str, Any]:
-    """Return the stats in the report of an attempt; a worker that leases reports less of each of its batches."""
+    """Return the stats in the report of an attempt.
+
+    A worker that leases reports less of each of its batches: then they are its pages and items.
+    """
     report = attempt.report
-    sums = {
-        "response_received_count": report.get("pages"),
-        "item_scraped_count": report.get("items"),
-    }
-    return {name: count for name, count in sums.items() if count is not None} | dict(
-        report.get("stats") or {}
-    )
+    stats = {}
+    if report.get("pages") is not None:
+        stats["response_received_count"] = report["pages"]
+    if report.get("items") is not None:
+        stats["item_scraped_count"] = report["items"]
+    stats.update(report.get("stats") or {})
+    return stats
 
 
 def growth(crawl: Crawl, samples: Samples, since: float) -> Counter[str]:
-    """Return the pages and items of a crawl since this moment, from the last sample before it on."""
-    before = [values for at, values in samples if at <= since]
-    base = before[-1] if before else {} if crawl.created >= since or not samples else samples[0][1]
-    return Counter(
-        {
-            name: max(0, number(crawl.summary, name) - number(base, name))
-            for name in ("pages", "items")
-        }
-    )
+    """Return the pages and items of a crawl since this moment.
+
+    They are counted from the last sample before it on.
+    """
+    base = _state_at(since, crawl, samples)
+    grown = Counter[str]()
+    for name in ("pages", "items"):
+        grown[name] = max(0, number(crawl.summary, name) - number(base, name))
+    return grown
+
+
+def _state_at(since: float, crawl: Crawl, samples: Samples) -> Mapping[str, Any]:
+    """Return the last sample up to a moment; if there is none, the first one of an older crawl."""
+    for at, values in reversed(samples):
+        if at <= since:
+            return values
+    if crawl.created >= since or not samples:
+        return {}
+    return samples[0][1]

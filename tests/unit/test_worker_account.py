@@ -291,7 +291,7 @@ def test_a_good_batch_ends_with_a_report_that_is_accepted(tmp_path: Path) -> Non
     worker = opened(tmp_path)
     for request in start(worker):
         (item,) = through(worker, request, {"url": request.url})
-        session_of(worker).tracker._item(item, Response(request.url, request=request))
+        session_of(worker).tracker._on_item(item, Response(request.url, request=request))
     report = ended(worker, tmp_path)
     assert refusal(report, 3, feed=False) == ""
     assert (report.items, report.part.items, report.done) == (3, 3, 3)
@@ -307,7 +307,7 @@ def test_a_batch_that_came_too_late_makes_no_request(tmp_path: Path) -> None:
 
 def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
     worker = opened(tmp_path)
-    session_of(worker).tracker._item(
+    session_of(worker).tracker._on_item(
         {"a": {(1, 2): 3}}, Response("http://web/more", request=Request("http://web/more"))
     )
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
@@ -337,7 +337,7 @@ def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "scrapyd_dist.middlewares.worker.worker.close_spider",
         lambda _, reason: closed.append(reason),
     )
-    worker._look_around()
+    worker._check_folder()
     assert closed == ["disk-full"]
     ended(worker, tmp_path, "disk-full")
 
