@@ -1,4 +1,4 @@
-"""Where crawls, batches and fingerprints are kept: the ports (base), and each engine's way to serve them."""
+"""Keeps crawls, batches and fingerprints: the ports (base), and each engine's way to serve them."""
 
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.engines import open_store

@@ -1,4 +1,4 @@
-"""What verbs hand to every engine, and what these do alike: fingerprints, which slots, which batches first. No IO."""
+"""The steps that verbs hand to every engine, and what all engines do alike with batches. No IO."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,46 +22,68 @@ class BatchStep:
     """What is changed of a crawl's batches, all of it or nothing, and what has to hold for it."""
 
     crawl: str
-    batch: int = 0  #: the one that changes, if any
-    attempt: int = 0  #: its current attempt, if that changes as well, or the one that is opened
+    #: the one that changes, if any
+    batch: int = 0
+    #: its current attempt, if that changes as well, or the one that is opened
+    attempt: int = 0
+    #: the attempt's new state, which its old one has to allow; None: it stays
     to: AttemptState | None = None
+    #: further fields of the attempt
     changes: Mapping[str, Any] = field(default_factory=dict)
+    #: the batch's new state, likewise
     batch_to: BatchState | None = None
+    #: further fields of the batch
     batch_changes: Mapping[str, Any] = field(default_factory=dict)
-    holder: str | None = None  #: only for the holder of the lease, if one is named
-    out: bool = False  #: only an attempt that is not acked
-    opened: Attempt | None = None  #: a new attempt of the batch
-    misses: Sequence[Miss] = ()  #: to be added
-    retried: Sequence[
-        Miss
-    ] = ()  #: misses of the batch, which is done, to be removed; each of them has to be there
-    new: Sequence[NewBatch] = ()  #: to be added
-    unseen: bool = False  #: only if none of their fingerprints are there, which are added then
-    prints: Iterable[bytes] = ()  #: fingerprints to be added, if they are not there
-    dropped: bool = False  #: the batch, which is not out, is removed
-    forget: bool = False  #: with its fingerprints
-    counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
-    events: Sequence[LinkEvent] = ()  #: to be kept for the crawl's strategy
+    #: only for the holder of the lease, if one is named
+    holder: str | None = None
+    #: only an attempt that is not acked
+    out: bool = False
+    #: a new attempt of the batch
+    opened: Attempt | None = None
+    #: misses to be added
+    misses: Sequence[Miss] = ()
+    #: misses of the batch, which is done, to be removed; each of them has to be there
+    retried: Sequence[Miss] = ()
+    #: batches to be added
+    new: Sequence[NewBatch] = ()
+    #: only if none of their fingerprints are there, which are added then
+    unseen: bool = False
+    #: fingerprints to be added, if they are not there
+    prints: Iterable[bytes] = ()
+    #: the batch, which is not out, is removed
+    dropped: bool = False
+    #: with its fingerprints
+    forget: bool = False
+    #: to be added to the account
+    counts: Mapping[str, int] = field(default_factory=dict)
+    #: to be kept for the crawl's strategy
+    events: Sequence[LinkEvent] = ()
 
 
 def joined(prints: Iterable[bytes]) -> bytes:
-    """Fingerprints as they are kept with a batch: one after the other, each behind its length."""
-    return b"".join(bytes((len(one),)) + one for one in prints)
+    """Return fingerprints as they are kept with a batch: in a row, each behind its length."""
+    return b"".join(bytes((len(fingerprint),)) + fingerprint for fingerprint in prints)
 
 
 def parted(prints: bytes) -> list[bytes]:
-    """The same, back."""
-    found, at = [], 0
-    while at < len(prints):
-        end = at + 1 + prints[at]
-        found.append(prints[at + 1 : end])
-        at = end
+    """Return the fingerprints that `joined` has put together."""
+    found = []
+    start = 0
+    while start < len(prints):
+        end = start + 1 + prints[start]
+        found.append(prints[start + 1 : end])
+        start = end
     return found
 
 
 def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
-    """All fingerprints of what is about to be added; `StoreError` when one is there twice, or cannot be kept."""
-    prints = [one for batch in new for one in batch.fingerprints]
+    """Return all fingerprints of what is about to be added.
+
+    Raises `StoreError` when one is there twice, or is too long to be kept.
+    """
+    prints: list[bytes] = []
+    for batch in new:
+        prints += batch.fingerprints
     if len(set(prints)) < len(prints):
         raise StoreError(
             "two of the requests that are to be added to a frontier have the same fingerprint"
@@ -74,26 +96,34 @@ def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
 def handed_down(
     whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]
 ) -> list[tuple[bytes, ...]]:
-    """The fingerprints of each part of a batch of `size`: its own, else those of the batch, in its order.
+    """Return the fingerprints of each part of a batch: its own, else those of the batch, in order.
 
-    Where some requests of the batch have none, it cannot be told whose they are, unless it stays in one piece.
+    Where some requests of the batch have none, nobody knows whose they are, unless the batch stays
+    in one piece.
+
+    Args:
+        whole: the fingerprints of the batch.
+        size: the number of its requests.
+        parts: what it is split into.
     """
-    if any(part.fingerprints for part in parts):
-        return [part.fingerprints for part in parts]
+    own = [part.fingerprints for part in parts]
+    if any(own):
+        return own
     if len(parts) == 1:
         return [tuple(whole)]
     if len(whole) != size:
-        return [() for _ in parts]
+        return [()] * len(parts)
     rest = iter(whole)
     return [tuple(islice(rest, part.size)) for part in parts]
 
 
 def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
-    """The slots by name, from rows of slot, state, batches and requests."""
+    """Return the slots by name, from rows of slot, state, batches and requests."""
     batches: dict[str, dict[str, int]] = defaultdict(dict)
     requests: dict[str, dict[str, int]] = defaultdict(dict)
     for slot, state, number, size in rows:
-        batches[slot][state], requests[slot][state] = number, size
+        batches[slot][state] = number
+        requests[slot][state] = size
     return [
         SlotCount(slot=slot, batches=batches[slot], requests=requests[slot])
         for slot in sorted(batches)
@@ -101,8 +131,28 @@ def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
 
 
 def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
-    """Raise what the batch's row, and the state of the attempt, say against the step."""
-    batch, what = step.batch, f"attempt {step.attempt} of batch {step.batch}"
+    """Raise what the batch's row, and the state of the attempt, say against the step.
+
+    Raises:
+        NothingMatched: there is no such attempt.
+        StepRefused: the step is not possible from here.
+    """
+    _check_attempt(step, row, old)
+    if step.batch_to is not None:
+        check_step(row.state, step.batch_to)
+    if step.dropped and row.state in OUT:
+        raise StepRefused(
+            f"batch {step.batch} is out: a worker has it. It can be removed when that has ended"
+        )
+    if step.retried and row.state is not BatchState.DONE:
+        raise StepRefused(
+            f"batch {step.batch} is {row.state.value}; only a batch that is done has failed"
+            " requests to retry"
+        )
+
+
+def _check_attempt(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
+    what = f"attempt {step.attempt} of batch {step.batch}"
     if step.to is not None:
         if old is None:
             raise NothingMatched(f"crawl {step.crawl} has no {what}.")
@@ -113,26 +163,17 @@ def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
             raise StepRefused(f"{what} is over; attempt {row.attempts} is the one that counts")
     if step.opened is not None and old is not None:
         check_step(old, step.opened.state)
-    if step.batch_to is not None:
-        check_step(row.state, step.batch_to)
-    if step.dropped and row.state in OUT:
-        raise StepRefused(
-            f"batch {batch} is out: a worker has it. It can be removed when that has ended"
-        )
-    if step.retried and row.state is not BatchState.DONE:
-        raise StepRefused(
-            f"batch {batch} is {row.state.value}; only a batch that is done has failed requests to retry"
-        )
 
 
 def retried_before(step: BatchStep) -> StepRefused:
+    """Return what is raised when misses to be retried are not there any more."""
     return StepRefused(
         f"requests of batch {step.batch} of crawl {step.crawl} are being retried already"
     )
 
 
 def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
-    """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
+    """Raise `StoreError` unless the parts of a split batch have as many requests as it has."""
     sizes = [part.size for part in parts]
     if sum(sizes) != size or min(sizes, default=0) < 1:
         raise StoreError(
@@ -141,7 +182,7 @@ def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
 
 
 def at_work(crawl: str, out: int, process: str) -> StepRefused:
-    """Why a strategy cannot be reset: batches that are out, or a process that holds partitions."""
+    """Return why a strategy cannot be reset: batches that are out, or a process that works."""
     if out:
         return StepRefused(
             f"{out} batches of {crawl} are out; its strategy can be reset when they have ended"

@@ -1,7 +1,8 @@
-"""What a field of a stored row may be: its type, its range, the characters of names; and the fields of each row. No IO.
+"""Judges stored rows: which fields each kind has, and what a field may be. No IO.
 
-The rule it keeps: a store may be written by others, so a row is judged before it becomes a value; one that cannot be
-is `ForeignRow`, which says which row it is.
+The rule it keeps: a store may be written by others, so a row is judged before it becomes a value;
+one that cannot be is `ForeignRow`, which says which row it is. A `Check` gives the value of a
+field, or raises why it is none (`ValueError`).
 """
 
 import json
@@ -30,8 +31,12 @@ V = TypeVar("V")
 LARGEST = (1 << 53) - 1
 #: seconds since the epoch that a calendar still has
 LATEST = 2e11
-#: characters of a name, of an address, and of a text for people
-NAME_MAX, URL_MAX, PROSE_MAX = 500, 100_000, 50_000
+#: characters of a name
+NAME_MAX = 500
+#: characters of an address
+URL_MAX = 100_000
+#: characters of a text for people
+PROSE_MAX = 50_000
 #: characters of the encrypted settings of a job
 SEALED_MAX = 4_000_000
 #: characters of the address of a page, which may be as long as a request that travels
@@ -39,12 +44,20 @@ PAGE_MAX = SEALED_MAX
 #: how deep a document may be
 DEPTH = 20
 
+#: the most batches, attempts and so on of a crawl
+_MANY = 10_000_000
+_VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
+_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+_FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """The fields of a row that are known here, each as its check gives it; `ForeignRow` when one is no such thing."""
+    """Return the fields of a row that are known here, each as its check gives it.
+
+    `what` names the row in messages. Raises `ForeignRow` when a check does not pass.
+    """
     values = {}
     for name, check in checks.items():
         if name in row:
@@ -58,7 +71,7 @@ def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> di
 def made(
     kind: Callable[..., V], what: str, row: Mapping[str, Any], checks: Mapping[str, Check]
 ) -> V:
-    """A value of these fields of a row; `ForeignRow` when one is missing, or is no such thing."""
+    """Return a value made of a row; `ForeignRow` when a field is missing, or does not pass."""
     try:
         return kind(**judged(what, row, checks))
     except TypeError:
@@ -66,15 +79,15 @@ def made(
 
 
 def foreign(what: str, why: str) -> ForeignRow:
-    """What is raised for a row that cannot be used."""
+    """Return what is raised for a row that cannot be used."""
     return ForeignRow(
-        f"The store has {what} that cannot be used: {why}. No version of sdist wrote it so: another program has written"
-        " to the store, or it is damaged. It is left out."
+        f"The store has {what} that cannot be used: {why}. No version of sdist wrote it so: another"
+        " program has written to the store, or it is damaged. It is left out."
     )
 
 
 def from_json(what: str, text: str | bytes) -> Any:
-    """What the text says; `ForeignRow` when it is no JSON."""
+    """Return the value of a JSON text; `ForeignRow` when it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -82,12 +95,19 @@ def from_json(what: str, text: str | bytes) -> Any:
 
 
 def object_in(what: str, row: Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
-    """A row, or the JSON object that it is as text; without fields when it is another value."""
-    said = from_json(what, row) if isinstance(row, (str, bytes)) else row
-    return said if isinstance(said, Mapping) else {}
+    """Return a row, or the JSON object that it is as text.
+
+    It has no fields when it is another value.
+    """
+    value = from_json(what, row) if isinstance(row, (str, bytes)) else row
+    if not isinstance(value, Mapping):
+        return {}
+    return value
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:
+    """Return the check for a whole number in a range."""
+
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"is no whole number from {least} to {most}")
@@ -97,6 +117,8 @@ def whole(least: int = 0, most: int = LARGEST) -> Check:
 
 
 def number(least: float = -LARGEST, most: float = LARGEST) -> Check:
+    """Return the check for a finite number in a range."""
+
     def check(value: Any) -> float:
         if (
             isinstance(value, bool)
@@ -116,23 +138,26 @@ moment = number(0, LATEST)
 
 
 def cut(most: float) -> Check:
-    """A number that a job or a node has told; what is below 0 or beyond `most` is cut."""
+    """Return the check for a reported number; what is below 0 or beyond `most` is cut."""
     check = number(-math.inf, math.inf)
     return lambda value: min(max(check(value), 0), most)
 
 
 def flag(value: Any) -> bool:
+    """Check a boolean, which an engine may keep as 0 or 1."""
     if value not in (0, 1):
         raise ValueError("is neither true nor false")
     return bool(value)
 
 
 def maybe(check: Check) -> Check:
+    """Return the check for such a value, or none."""
     return lambda value: None if value is None else check(value)
 
 
 def one_of(kind: type[Enum]) -> Check:
-    known = {one.value: one for one in kind}
+    """Return the check for the value of a member of the enumeration; it gives the member."""
+    known = {member.value: member for member in kind}
 
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value not in known:
@@ -152,21 +177,23 @@ def _text(passes: Callable[[str], bool], fault: str) -> Check:
 
 
 def among(*values: str) -> Check:
+    """Return the check for one of these texts."""
     return _text(lambda text: text in values, "is not known")
 
 
 def like(pattern: re.Pattern[str]) -> Check:
+    """Return the check for a text that the pattern matches as a whole."""
     return _text(lambda text: pattern.fullmatch(text) is not None, "is no such name")
 
 
 def line(most: int = NAME_MAX) -> Check:
-    """A text of one line, without control characters."""
+    """Return the check for a text of one line, without control characters."""
     fault = f"is no text of one line, with {most} characters at most"
     return _text(lambda text: len(text) <= most and not _CONTROL.search(text), fault)
 
 
 def text_of(most: int) -> Check:
-    """Any text of a bearable length, as it is."""
+    """Return the check for any text of at most so many characters."""
     return _text(lambda text: len(text) <= most, f"is no text of {most} characters at most")
 
 
@@ -175,14 +202,14 @@ page = text_of(PAGE_MAX)
 
 
 def prose(value: Any) -> str:
-    """A text for people; control characters in it are replaced, and what is too long is cut."""
+    """Check a text for people; control characters are replaced, and what is too long is cut."""
     if not isinstance(value, str):
         raise ValueError("is no text")
     return _CONTROL_BUT_LINES.sub("\ufffd", value[:PROSE_MAX])
 
 
 def document(value: Any) -> dict[str, Any]:
-    """A JSON object."""
+    """Check a JSON object that is not nested too deeply."""
     if not isinstance(value, dict):
         raise ValueError("is no JSON object")
     _check_depth(value, DEPTH)
@@ -190,43 +217,53 @@ def document(value: Any) -> dict[str, Any]:
 
 
 def _check_depth(value: Any, left: int) -> None:
-    if isinstance(value, (dict, list)):
-        if not left:
-            raise ValueError("is nested too deeply")
-        for one in value.values() if isinstance(value, dict) else value:
-            _check_depth(one, left - 1)
+    if not isinstance(value, (dict, list)):
+        return
+    if not left:
+        raise ValueError("is nested too deeply")
+    parts = value.values() if isinstance(value, dict) else value
+    for part in parts:
+        _check_depth(part, left - 1)
 
 
 def each(check: Check, most: int = 1_000_000) -> Check:
-    """A list of such values."""
+    """Return the check for a list of at most so many such values."""
 
     def check_all(value: Any) -> list[Any]:
         if not isinstance(value, list) or len(value) > most:
             raise ValueError("is no list")
-        return [check(one) for one in value]
+        return list(map(check, value))
 
     return check_all
 
 
 def tuple_of(check: Check) -> Check:
-    return lambda value: tuple(each(check)(value))
+    """Return the check for a list of such values; it gives a tuple."""
+    check_list = each(check)
+    return lambda value: tuple(check_list(value))
 
 
 def shaped(shape: Mapping[str, Check], others: Check = lambda value: value) -> Check:
-    """A JSON object in which these names, where they are there, are so, and all others as `others` has it."""
+    """Return the check for a JSON object.
+
+    A name of `shape`, which need not be there, has its own check, all other names have `others`.
+    """
 
     def check(value: Any) -> dict[str, Any]:
-        return {name: shape.get(name, others)(one) for name, one in document(value).items()}
+        checked = {}
+        for name, field in document(value).items():
+            checked[name] = shape.get(name, others)(field)
+        return checked
 
     return check
 
 
-#: more of what is numbered in a crawl there is not
-_MANY = 10_000_000
-_VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
-_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
-_FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
-_name, _count, _real, _told = line(), whole(), number(), cut(LARGEST)
+# the checks of fields, and of documents in fields
+_name = line()
+_count = whole()
+_real = number()
+_reported = cut(LARGEST)
+_per_name = shaped({}, maybe(_real))
 _node = shaped(
     {
         "name": _name,
@@ -235,13 +272,27 @@ _node = shaped(
         "reason": prose,
         "slots": maybe(_count),
         "per_s": document,
+        "running": maybe(_real),
+        "jobs": maybe(_real),
+        "items": maybe(_real),
+        "pages": maybe(_real),
+        "failed": maybe(_real),
+        "learned": maybe(_real),
     }
-    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed", "learned")}
 )
 _straggler = shaped(
-    {"job": _name, "node": _name}
-    | {name: maybe(_real) for name in ("batch", "attempt", "for_s", "done", "of", "times_slower")}
+    {
+        "job": _name,
+        "node": _name,
+        "batch": maybe(_real),
+        "attempt": maybe(_real),
+        "for_s": maybe(_real),
+        "done": maybe(_real),
+        "of": maybe(_real),
+        "times_slower": maybe(_real),
+    }
 )
+_outlook = shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})
 _summary = shaped(
     {
         "crawl": _name,
@@ -250,37 +301,56 @@ _summary = shaped(
         "version": maybe(_name),
         "state": _name,
         "message": prose,
-    }
-    | {name: shaped({}, maybe(_real)) for name in ("batches", "requests", "per_s", "index")}
-    | {
-        name: maybe(_real)
-        for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")
-    }
-    | {
-        name: maybe(_real)
-        for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")
-    }
-    | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
-    | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
-    | {
+        "batches": _per_name,
+        "requests": _per_name,
+        "per_s": _per_name,
+        "index": _per_name,
+        "duration_s": maybe(_real),
+        "urls_found": maybe(_real),
+        "urls_distinct": maybe(_real),
+        "pages": maybe(_real),
+        "items": maybe(_real),
+        "gone_urls": maybe(_real),
+        "offsite": maybe(_real),
+        "duplicate": maybe(_real),
+        "refused": maybe(_real),
+        "local": maybe(_real),
+        "sealed": maybe(_real),
+        "index_failed": maybe(_real),
+        "failed_urls": maybe(_real),
+        "dead_urls": maybe(_real),
+        "exit_code": maybe(_real),
+        "schema": maybe(_real),
+        "outlook": _outlook,
         "nodes": each(_node),
         "stragglers": each(_straggler),
         "output": each(prose),
         "warnings": each(prose),
+        "misses": maybe(prose),
+        "labels": each(line()),
     }
-    | {"misses": maybe(prose), "labels": each(line())}
 )
 _report = shaped(
-    {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
-    | {
+    {
+        "done": maybe(_count),
+        "missed": maybe(_count),
+        "errors": maybe(_count),
+        "pages": maybe(_count),
+        "items": maybe(_count),
+        "requests": maybe(_count),
         "feeds": each(line(URL_MAX)),
         "started": maybe(moment),
         "updated": maybe(moment),
         "finish_reason": prose,
+        "fields": each(prose),
+        "as_text": each(prose),
+        "changed": each(prose),
+        "stats": document,
+        "code": document,
     }
-    | {"fields": each(prose), "as_text": each(prose), "changed": each(prose)}
-    | {"stats": document, "code": document}
 )
+
+# the rows, each by field
 SUMMARY = {"summary": _summary}
 CRAWL = {
     "id": like(CRAWL_NAME),
@@ -359,10 +429,10 @@ JOB = {
     "started": maybe(cut(LATEST)),
     "ended": maybe(cut(LATEST)),
     "reason": prose,
-    "pages": maybe(_told),
-    "items": maybe(_told),
-    "errors": maybe(_told),
-    "codes": shaped({}, _told),
+    "pages": maybe(_reported),
+    "items": maybe(_reported),
+    "errors": maybe(_reported),
+    "codes": shaped({}, _reported),
     "lost": flag,
     "posted": maybe(moment),
     "attempt": whole(1, _MANY),
@@ -384,10 +454,10 @@ VERDICT = {
     "at": moment,
     "state": one_of(Outcome),
     "reason": prose,
-    "pages": maybe(_told),
-    "items": maybe(_told),
-    "errors": maybe(_told),
-    "codes": shaped({}, _told),
+    "pages": maybe(_reported),
+    "items": maybe(_reported),
+    "errors": maybe(_reported),
+    "codes": shaped({}, _reported),
     "offset": maybe(_real),
 }
 MISS = {

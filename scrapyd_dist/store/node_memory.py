@@ -1,7 +1,8 @@
-"""What this machine has heard last of each node that was added to a store.
+"""Remembers the newest row of each node that this machine has read from a store.
 
-The rule it keeps: a store has no older word. A writer of the store can put back a row that this project has signed,
-such as that of a node that was removed; its moment, which is signed, is before the one that is remembered here.
+The rule it keeps: an older row is not believed. A writer of the store can put back a row that this
+project has signed, such as that of a node that was removed; its moment, which is signed, is before
+the one that is remembered here.
 """
 
 import json
@@ -16,55 +17,70 @@ from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.address import shown
 
 logger = logging.getLogger(__name__)
+#: the file in the state folder that keeps the moments of nodes, by store and name
 _FILE = "nodes-heard.json"
-#: what was told already: by store, name and moment
-_told: set[tuple[str, str, float]] = set()
+#: rows that were warned of already: store, name and moment
+_warned: set[tuple[str, str, float]] = set()
 
 
 def up_to_date(records: Sequence[NodeRecord], where: str, state: Path) -> list[NodeRecord]:
-    """The records of the store at `where`; one that is older than what was heard before has no address.
+    """Return the records of a store; one older than what is remembered has no address.
 
     Args:
         records: as the store gives them.
-        where: its address.
+        where: the address of the store.
         state: the state folder, where the moments are kept.
     """
-    place, everything = shown(where), _heard(state / _FILE)
-    heard = everything.get(place, {})
-    news = {one.name: one.changed for one in records if one.changed > heard.get(one.name, 0.0)}
-    if news and state.is_dir():
-        content = json.dumps({**everything, place: {**heard, **news}})
-        with suppress(
-            OSError
-        ):  # one that cannot be kept protects from nothing, and keeps nobody from work
+    place = shown(where)
+    stores = _kept_moments(state / _FILE)
+    kept = stores.get(place, {})
+    newer: dict[str, float] = {}
+    for record in records:
+        if record.changed > kept.get(record.name, 0.0):
+            newer[record.name] = record.changed
+    if newer and state.is_dir():
+        content = json.dumps({**stores, place: {**kept, **newer}})
+        # Moments that cannot be kept protect from nothing, and keep nobody from work.
+        with suppress(OSError):
             write_file(state / _FILE, content.encode())
-    return [_without_old_word(one, heard.get(one.name, 0.0), place) for one in records]
+    return [_believed(record, kept.get(record.name, 0.0), place) for record in records]
 
 
-def _heard(path: Path) -> dict[str, dict[str, float]]:
-    """The moments of the nodes, by store and name."""
+def _kept_moments(path: Path) -> dict[str, dict[str, float]]:
+    """Return the moments of the nodes, by store and name."""
     try:
-        said = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    stores = said.items() if isinstance(said, Mapping) else ()
-    return {place: _moments(names) for place, names in stores if isinstance(names, Mapping)}
+    if not isinstance(content, Mapping):
+        return {}
+    stores: dict[str, dict[str, float]] = {}
+    for place, moments in content.items():
+        if isinstance(moments, Mapping):
+            stores[place] = _numbers_in(moments)
+    return stores
 
 
-def _moments(names: Mapping[str, object]) -> dict[str, float]:
-    return {name: float(at) for name, at in names.items() if isinstance(at, (int, float))}
+def _numbers_in(moments: Mapping[str, object]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, moment in moments.items():
+        if isinstance(moment, (int, float)):
+            numbers[name] = float(moment)
+    return numbers
 
 
-def _without_old_word(record: NodeRecord, heard: float, place: str) -> NodeRecord:
-    if not record.url or record.changed >= heard:
+def _believed(record: NodeRecord, newest: float, place: str) -> NodeRecord:
+    """Return the record, without its address if it is older than the newest one."""
+    if not record.url or record.changed >= newest:
         return record
-    told = (place, record.name, record.changed)
-    if told not in _told:
-        _told.add(told)
+    row = (place, record.name, record.changed)
+    if row not in _warned:
+        _warned.add(row)
         logger.warning(
-            "The store %s says that there is a node %r at %s, as it did before that node was removed or changed. This"
-            " is not believed, and nothing is sent there: something has put the old row back. If the node is yours, add"
-            " it again: sdist nodes add %s --name %s",
+            "The store %s says that there is a node %r at %s, as it did before that node was"
+            " removed or changed. This is not believed, and nothing is sent there: something has"
+            " put the old row back. If the node is yours, add it again: sdist nodes add %s --name"
+            " %s",
             *(place, record.name, record.url, record.url, record.name),
         )
     return replace(record, url="")

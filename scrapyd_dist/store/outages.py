@@ -1,14 +1,14 @@
-"""Which troubles of a store pass by themselves, and are waited for; with all others a crawl ends in order.
+"""Tells which troubles of a store pass by themselves, and are waited for; others end a crawl.
 
-A server that cannot be reached is waited for as well, by the client. The step in question was not made: it is asked for
-again as a whole.
+A server that cannot be reached is waited for as well, by the client. The step in question was not
+made: it is asked for again as a whole.
 """
 
 import sqlite3
 
 #: seconds for which a store is waited for
 PATIENCE = 30.0
-#: what the client calls an answer of a Redis server, or the word with which it begins -> what is the matter
+#: the client's name of an answer of a Redis server, or its first word -> what is the matter
 REDIS = {
     "BusyLoadingError": "it reads its file, after a start",
     "BUSY": "a script of somebody else runs",
@@ -32,8 +32,10 @@ SQLITE = {
 
 
 def passes(error: Exception) -> bool:
-    """Whether a trouble may pass by itself."""
+    """Return whether a trouble may pass by itself."""
     if isinstance(error, sqlite3.Error):
         return str(error).startswith(tuple(SQLITE))
-    first, _, _ = str(error).partition(" ")
-    return first in REDIS or any(kind.__name__ in REDIS for kind in type(error).__mro__)
+    first_word = str(error).partition(" ")[0]
+    if first_word in REDIS:
+        return True
+    return any(kind.__name__ in REDIS for kind in type(error).__mro__)

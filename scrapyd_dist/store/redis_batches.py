@@ -1,10 +1,13 @@
-"""The Redis store's verbs about batches, their attempts and leases; what waits was counted as it came."""
+"""The Redis store's verbs about batches, their attempts and leases.
+
+What waits was counted as it came.
+"""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.batches import (
     LEASABLE,
@@ -44,124 +47,149 @@ from scrapyd_dist.store.redis_link import (
     Command,
     Condition,
     RedisPort,
+    Row,
+    by_word,
     packed,
+    rows_there,
     unpacked,
     whole,
-    word,
 )
 from scrapyd_dist.store.rows import Door, storable
 
-#: what stays of the account when the index is walked again, and the largest count
-KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
+#: what stays of the account when the index is walked again
+KEPT_COUNT = "sealed"
+#: the largest count that Redis can hold
+_LARGEST = (1 << 63) - 1
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
 _STATES = frozenset(state.value for state in BatchState)
+#: fields of an attempt that its name tells
+_FIELDS_IN_NAME = frozenset({"batch", "number", "job"})
+
+
+V = TypeVar("V", Batch, Attempt)
 
 
 class RedisBatches(RedisPort, BatchStore):
+    """The port for batches on a Redis server."""
+
     def _step(self, step: BatchStep) -> list[Batch]:
         prints = prints_of(step.new) if step.unseen else []
         rows, blobs = new_rows(self._door, step.crawl, step.new)
+        needed = self._needed(step)
+        writes = self._writes(step)
+        blobs.append(joined(step.prints))
+        blobs += self._server.link_rows.event_texts(step.crawl, step.events)
         answer = self._server.step(
             "batches",
             self._base(step.crawl),
-            needed=self._needed(step),
+            needed=needed,
             check=partial(self._refuse, step),
-            writes=self._writes(step),
+            writes=writes,
             batches=[step.batch] if step.batch else [],
             attempts=[f"{step.batch}.{step.attempt}"] if step.attempt else [],
             # What takes the misses away makes the batches: of two that retry at once only one does.
-            misses=[json.dumps(storable(vars(miss))) for miss in step.retried],
+            misses=_miss_texts(step.retried),
             unseen=step.unseen,
             dropped=step.dropped,
             forget=step.forget,
             new=rows,
             events=[event.partition for event in step.events],
-            blobs=[*blobs, joined(step.prints), *self._event_texts(step)],
+            blobs=blobs,
         )
         if "seen" in answer:
-            raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
+            seen = frozenset(prints[place - 1] for place in answer["seen"])
+            raise SeenBefore(seen)
         if "refused" in answer:
             raise retried_before(step)
-        return [
-            one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)
-        ]
-
-    def _event_texts(self, step: BatchStep) -> list[str]:
-        return [self._server.link_rows.event_text(step.crawl, event) for event in step.events]
+        return numbered(step.new, answer["numbers"])
 
     def _refuse(self, step: BatchStep) -> None:
+        """Raise why the rows do not allow the step."""
         self._check(step)
         raise StepRefused(
             f"another process changed batch {step.batch} of crawl {step.crawl} meanwhile"
         )
 
+    # what has to hold before a step; `_check` says the same of the rows
+
     def _needed(self, step: BatchStep) -> list[Condition]:
-        """What has to hold before the step, as `_check` says it of the rows."""
-        crawl, base, name = step.crawl, self._base(step.crawl), f"{step.batch}.{step.attempt}"
-        of_batch, of_attempt = f"{base}b:{step.batch}", f"{base}a:{name}"
-        needed = [] if step.batch else [self._there(crawl)]
+        needed = []
+        if not step.batch:
+            needed.append(self._crawl_is_there(step.crawl))
         if step.holder is not None:
-            needed.append(Condition(f"{base}holders", name, [step.holder]))
-        if step.to is not None:
-            before = [
-                state
-                for state in states_before(step.to)
-                if not (step.out and state is AttemptState.ACKED)
-            ]
-            needed += [
-                in_state(of_attempt, before),
-                Condition(of_batch, "attempts", [step.attempt]),
-            ]
-        if step.opened is not None:
-            old = self._attempt_state(crawl, step.batch, step.attempt)
-            needed.append(
-                in_state(of_attempt, () if old is None else states_before(step.opened.state))
-            )
-        if step.batch_to is not None:
-            needed.append(in_state(of_batch, states_before(step.batch_to)))
-        if step.retried:
-            needed.append(in_state(of_batch, [BatchState.DONE]))
-        if step.dropped:
-            needed.append(in_state(of_batch, set(BatchState) - OUT))
+            holders = f"{self._base(step.crawl)}holders"
+            needed.append(Condition(holders, f"{step.batch}.{step.attempt}", [step.holder]))
+        needed += self._needed_of_attempt(step)
+        needed += self._needed_of_batch(step)
         return needed
 
+    def _needed_of_attempt(self, step: BatchStep) -> list[Condition]:
+        needed = []
+        attempt_key = self._attempt_key(step.crawl, step.batch, step.attempt)
+        if step.to is not None:
+            before: set[AttemptState] = set(states_before(step.to))
+            if step.out:
+                before.discard(AttemptState.ACKED)
+            batch_key = self._batch_key(step.crawl, step.batch)
+            needed.append(in_state(attempt_key, before))
+            needed.append(Condition(batch_key, "attempts", [step.attempt]))
+        if step.opened is not None:
+            old = self._attempt_state(step.crawl, step.batch, step.attempt)
+            allowed = () if old is None else states_before(step.opened.state)
+            needed.append(in_state(attempt_key, allowed))
+        return needed
+
+    def _needed_of_batch(self, step: BatchStep) -> list[Condition]:
+        needed = []
+        batch_key = self._batch_key(step.crawl, step.batch)
+        if step.batch_to is not None:
+            needed.append(in_state(batch_key, states_before(step.batch_to)))
+        if step.retried:
+            needed.append(in_state(batch_key, [BatchState.DONE]))
+        if step.dropped:
+            needed.append(in_state(batch_key, set(BatchState) - OUT))
+        return needed
+
+    # what a step writes
+
     def _writes(self, step: BatchStep) -> list[Command]:
-        crawl, base, name = step.crawl, self._base(step.crawl), f"{step.batch}.{step.attempt}"
-        if any(abs(value) > _LARGEST for value in step.counts.values()):
-            raise StoreError(f"the store {self._server.shown} cannot hold so large a count.")
-        writes: list[Command] = [
-            ("HINCRBY", base + ("kept" if name == KEPT_COUNT else "counts"), name, value)
-            for name, value in step.counts.items()
-            if value
-        ]
-        writes += [
-            (
-                "RPUSH",
-                base + ("misses" if miss.batch else "misses:own"),
-                json.dumps(storable(vars(miss))),
-            )
-            for miss in step.misses
-        ]
+        base = self._base(step.crawl)
+        name = f"{step.batch}.{step.attempt}"
+        writes = self._account_writes(step)
         if "ended_at" in step.changes:  # then it has no lease
-            writes += [("ZREM", f"{base}leases", name), ("HDEL", f"{base}holders", name)]
+            writes.append(("ZREM", f"{base}leases", name))
+            writes.append(("HDEL", f"{base}holders", name))
         if step.to is not None:
             writes.append(("HSET", f"{base}a:{name}", *packed({"state": step.to, **step.changes})))
         if step.batch_to is not None:
             row = {"state": step.batch_to, **step.batch_changes}
-            writes.append(("HSET", self._batch_key(crawl, step.batch), *packed(row)))
+            writes.append(("HSET", self._batch_key(step.crawl, step.batch), *packed(row)))
         if step.opened is not None:
-            writes += [
-                ("HSET", f"{base}a:{name}", *packed(vars(step.opened))),
-                ("SADD", f"{base}attempts", name),
-            ]
+            writes.append(("HSET", f"{base}a:{name}", *packed(vars(step.opened))))
+            writes.append(("SADD", f"{base}attempts", name))
         return writes
 
+    def _account_writes(self, step: BatchStep) -> list[Command]:
+        base = self._base(step.crawl)
+        for value in step.counts.values():
+            if abs(value) > _LARGEST:
+                raise StoreError(f"the store {self._server.shown} cannot hold so large a count.")
+        writes = count_writes(base, step.counts)
+        for miss, text in zip(step.misses, _miss_texts(step.misses), strict=True):
+            kind = "misses" if miss.batch else "misses:own"
+            writes.append(("RPUSH", base + kind, text))
+        return writes
+
+    # the account
+
     def counts(self, crawl: str) -> dict[str, int]:
-        kept, others = self._server.ask(
-            [("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")]
+        """Return the counts that can be read, by name."""
+        base = self._base(crawl)
+        kept, others = self._server.query_all(
+            [("HGETALL", f"{base}kept"), ("HGETALL", f"{base}counts")]
         )
-        return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
+        return self._door.counts(by_word({**others, **kept}).items())
 
     def spend(
         self,
@@ -172,117 +200,137 @@ class RedisBatches(RedisPort, BatchStore):
         *,
         reserve: bool = False,
     ) -> Spent:
-        answer = self._ask(
+        """Let the script count what a process did, and grant it requests."""
+        answer = self._crawl_step(
             "spend", crawl, limits=dict(limits), requests=requests, told=dict(told), reserve=reserve
         )
         return Spent(int(answer["granted"]), {name: int(value) for name, value in answer["counts"]})
 
     def misses(self, crawl: str) -> list[Miss]:
+        """Return the misses of batches, then the producer's own."""
         base = self._base(crawl)
-        of_batches, own = self._server.ask(
-            [("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")]
+        of_batches, own = self._server.query_all(
+            [("LRANGE", f"{base}misses", 0, -1), ("LRANGE", f"{base}misses:own", 0, -1)]
         )
         return self._door.each(partial(self._door.miss, crawl), (*of_batches, *own))
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
-        # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
-        base, start = self._base(crawl), 0
+        """Yield the fingerprints of all sealed requests, some buckets at a time."""
+        # A bucket that is split meanwhile gives what was in it to a new one, behind all others:
+        # nothing is passed over.
+        base = self._base(crawl)
+        start = 0
         while True:
-            some = range(start, min(start + _BUCKETS, self._number_of(crawl, "buckets")))
-            if not some:
+            buckets = range(start, min(start + _BUCKETS, self._number_of(crawl, "buckets")))
+            if not buckets:
                 return
-            for prints in self._server.ask([("HKEYS", f"{base}f:{bucket}") for bucket in some]):
+            commands = [("HKEYS", f"{base}f:{bucket}") for bucket in buckets]
+            for prints in self._server.query_all(commands):
                 yield from prints
-            start = some.stop
+            start = buckets.stop
+
+    # batches
 
     def batch(self, crawl: str, number: int) -> Batch:
-        row = self._look("HGETALL", self._batch_key(crawl, number))
+        """Return the batch; `NothingMatched` when there is none of this number."""
+        row = self._query("HGETALL", self._batch_key(crawl, number))
+        return self._batch_in(row, crawl, number)
+
+    def _batch_in(self, row: Row, crawl: str, number: int) -> Batch:
         if not row:
             raise self._door.no_batch(crawl, number)
         return self._door.batch(unpacked(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
+        """Return the batches in one of these states, or all, by number."""
         batches = self._batches(crawl, range(1, self._number_of(crawl, "batches") + 1))
-        return [batch for batch in batches if not states or batch.state in states]
+        return _in_states(batches, states) if states else batches
 
     def _batches(self, crawl: str, numbers: Iterable[int]) -> list[Batch]:
-        """Those of these batches that are there."""
-        rows = self._server.ask(("HGETALL", self._batch_key(crawl, number)) for number in numbers)
+        """Return those of these batches that are there."""
+        rows = self._hashes(f"{self._base(crawl)}b:", numbers)
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        looks = [
-            ("HGETALL", self._batch_key(crawl, number)),
-            ("GET", f"{self._base(crawl)}p:{number}"),
-        ]
-        row, text = self._server.ask(looks)
-        if not row:
-            raise self._door.no_batch(crawl, number)
-        return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
+        """Return the settings that carry the batch."""
+        row, text = self._server.query_all(
+            [("HGETALL", self._batch_key(crawl, number)), ("GET", f"{self._base(crawl)}p:{number}")]
+        )
+        return self._door.payload(crawl, self._batch_in(row, crawl, number), text)
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
-        wanted = sorted(set(numbers))
-        there = [
-            Condition(self._batch_key(crawl, one), "state", THERE, self._door.no_batch(crawl, one))
-            for one in wanted
-        ]
-        dead, sealed = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
+        """Let dead batches of these wait again, and return their numbers."""
+        ordered = sorted(set(numbers))
+        needed = []
+        for number in ordered:
+            missing = self._door.no_batch(crawl, number)
+            needed.append(Condition(self._batch_key(crawl, number), "state", THERE, missing))
         answer = self._server.step(
-            "requeue", self._base(crawl), needed=there, batches=wanted, dead=dead, sealed=sealed
+            "requeue",
+            self._base(crawl),
+            needed=needed,
+            batches=ordered,
+            dead=json.dumps(BatchState.DEAD.value),
+            sealed=json.dumps(BatchState.SEALED.value),
         )
         return list(answer["numbers"])
 
     def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
-        changed, ordered, kept = (
-            list[int](),
-            sorted(set(numbers)),
-            json.dumps(priority),
-        )  # Lua would round it
-        there = [self._there(crawl)]
-        for at in range(0, len(ordered), CHUNK):
-            some = ordered[at : at + CHUNK]
+        """Set the priority of those of these batches that wait, and return their numbers."""
+        changed: list[int] = []
+        ordered = sorted(set(numbers))
+        kept = json.dumps(priority)  # Lua would round a number
+        needed = [self._crawl_is_there(crawl)]
+        for start in range(0, len(ordered), CHUNK):
+            chunk = ordered[start : start + CHUNK]
             answer = self._server.step(
-                "prioritise", self._base(crawl), needed=there, batches=some, priority=kept
+                "prioritise", self._base(crawl), needed=needed, batches=chunk, priority=kept
             )
             changed += answer["numbers"]
         return changed
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
-        return parted(self._look("GET", f"{self._base(crawl)}q:{number}") or b"")
+        """Return the fingerprints that are kept with an added batch."""
+        return parted(self._query("GET", f"{self._base(crawl)}q:{number}") or b"")
 
     # attempts
 
     def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
-        state = self._look("HGET", self._attempt_key(crawl, batch, number), "state")
+        state = self._query("HGET", self._attempt_key(crawl, batch, number), "state")
         return None if state is None else AttemptState(json.loads(state))
 
     def _holder(self, crawl: str, batch: int, number: int) -> str | None:
-        holder: bytes | None = self._look(
-            "HGET", f"{self._base(crawl)}holders", f"{batch}.{number}"
-        )
+        holders = f"{self._base(crawl)}holders"
+        holder: bytes | None = self._query("HGET", holders, f"{batch}.{number}")
         return None if holder is None else holder.decode()
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
-        if states and {state.value for state in states} <= set(OPEN):
+        """Return the attempts in one of these states, or all, in the order they were sent."""
+        wanted = {state.value for state in states}
+        if wanted and wanted <= set(OPEN):
             keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
         else:
             keys = [f"{self._base(crawl)}attempts"]
-        found = self._some_attempts(crawl, self._attempt_names(self._look("SUNION", *keys)))
-        return [one for one in found if not states or one.state in states]
+        names = self._attempt_names(self._query("SUNION", *keys))
+        found = self._attempts_named(crawl, names)
+        return _in_states(found, states) if states else found
 
-    def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
-        rows = self._server.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
+    def _hashes(self, prefix: str, names: Iterable[object]) -> list[Row]:
+        """Return the hashes of these keys, empty where there is none."""
+        return self._server.query_all(("HGETALL", f"{prefix}{name}") for name in names)
 
-        def attempt(named: tuple[str, Mapping[bytes, bytes]]) -> Attempt:
-            name, row = named
+    def _attempts_named(self, crawl: str, names: Collection[str]) -> list[Attempt]:
+        """Return those of these attempts that are there, in the order they were sent."""
+        rows = self._hashes(f"{self._base(crawl)}a:", names)
+
+        def read_attempt(named_row: tuple[str, Row]) -> Attempt:
+            name, row = named_row
             found = self._door.attempt(crawl, unpacked(row))
             if f"{found.batch}.{found.number}" != name:
                 raise foreign(f"attempt {name} of {crawl}", "it is another one")
             return found
 
-        found = self._door.each(
-            attempt, (pair for pair in zip(names, rows, strict=True) if pair[1])
-        )
+        found = self._door.each(read_attempt, rows_there(names, rows))
         return sorted(found, key=lambda attempt: (attempt.sent_at, attempt.batch, attempt.number))
 
     def lease(
@@ -295,34 +343,39 @@ class RedisBatches(RedisPort, BatchStore):
         *,
         again: bool = False,
     ) -> bool:
+        """Take or prolong the lease of an attempt; False when the holder must stop."""
         current = [
             Condition(self._batch_key(crawl, batch), "attempts", [attempt]),
             in_state(self._attempt_key(crawl, batch, attempt), LEASABLE),
         ]
-        base, name = self._base(crawl), f"{batch}.{attempt}"
         answer = self._server.step(
-            "lease", base, needed=current, attempt=name, holder=holder, seconds=seconds, again=again
+            "lease",
+            self._base(crawl),
+            needed=current,
+            attempt=f"{batch}.{attempt}",
+            holder=holder,
+            seconds=seconds,
+            again=again,
         )
         return "refused" not in answer
 
     def expired(self, crawl: str) -> list[Attempt]:
+        """Return the attempts that are out and whose lease has run out."""
         names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
-        late = self._some_attempts(crawl, self._attempt_names(names))
-        return [attempt for attempt in late if attempt.state in LEASABLE]
+        late = self._attempts_named(crawl, self._attempt_names(names))
+        return _in_states(late, LEASABLE)
 
     # leasing
 
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
-        crawl, base = wanted.crawl, self._base(wanted.crawl)
-        # The attempt as it is when it is leased; its batch, its number and its job are told by its name.
-        row = {
-            name: it
-            for name, it in vars(wanted.attempt_at(0, 0)).items()
-            if name not in {"batch", "number", "job"}
-        }
-        answer = self._ask(
+        """Lease the next batches in one step of the script, then read them in one round trip."""
+        # The attempt as it is when it is leased, without what its name tells.
+        row = dict(vars(wanted.attempt_at(0, 0)))
+        for name in _FIELDS_IN_NAME:
+            row.pop(name, None)
+        answer = self._crawl_step(
             "lease_next",
-            crawl,
+            wanted.crawl,
             limit=wanted.limit,
             seconds=wanted.seconds,
             slots=list(wanted.slots),
@@ -334,39 +387,49 @@ class RedisBatches(RedisPort, BatchStore):
             state=json.dumps(BatchState.RUNNING.value),
             hungry=HUNGRY,
         )
-        pairs = [name.split(".") for name in answer.get("attempts", ())]
-        if not pairs:  # idle workers ask again and again
+        names = answer.get("attempts", ())
+        if not names:  # idle workers ask again and again
             return []
-        # Together: each question costs a round trip, as much as the step itself.
-        looks = [("HGETALL", f"{base}b:{number}") for number, _ in pairs]
-        looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
-        told = self._server.ask(looks)
-        rows, payloads = told[: len(pairs)], told[len(pairs) :]
+        return self._read_leased(wanted.crawl, [name.split(".") for name in names])
 
-        def leased(one: tuple[str, Mapping[bytes, bytes], bytes | None]) -> Leased:
-            attempt, row, text = one
+    def _read_leased(self, crawl: str, pairs: Sequence[list[str]]) -> list[Leased]:
+        """Return the leased batches; `pairs` are the numbers of batch and attempt, as texts."""
+        base = self._base(crawl)
+        # Together: each question costs a round trip, as much as the step itself.
+        commands = []
+        for number, _ in pairs:
+            commands.append(("HGETALL", f"{base}b:{number}"))
+            commands.append(("GET", f"{base}p:{number}"))
+        answers = self._server.query_all(commands)
+
+        def read_batch(leased: tuple[list[str], Row, bytes | None]) -> Leased:
+            (_, attempt), row, text = leased
             return self._door.leased(crawl, self._door.batch(unpacked(row)), int(attempt), text)
 
-        return self._door.each(
-            leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True)
-        )
+        rows = answers[::2]
+        payloads = answers[1::2]
+        return self._door.each(read_batch, zip(pairs, rows, payloads, strict=True))
 
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
-        self._ask("producer", crawl, name=producer, seconds=seconds)
+        """Note until when the producer may add something."""
+        self._crawl_step("producer", crawl, name=producer, seconds=seconds)
 
     def sign_off(self, crawl: str, producer: str) -> None:
+        """Remove the producer: it adds nothing more."""
         base = self._base(crawl)
         self._server.step("steps", base, writes=[("ZREM", f"{base}producers", producer)])
 
-    # looking
+    # how far the workers are
 
     def backlog(self, crawl: str) -> Backlog:
-        found = self._ask("backlog", crawl)
-        counts = iter(found["slots"])
+        """Return the counts that the script keeps, whatever the number of batches."""
+        found = self._crawl_step("backlog", crawl)
+        words = iter(found["slots"])  # names and values, one after the other
+        counts = dict(zip(words, words, strict=True))
         return Backlog(
-            slots=slot_counts(_slot_rows(dict(zip(counts, counts, strict=True)))),
+            slots=slot_counts(_slot_rows(counts)),
             expired=found["expired"],
             acked=found["acked"],
             producers=tuple(sorted(found["producers"])),
@@ -375,41 +438,71 @@ class RedisBatches(RedisPort, BatchStore):
         )
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        """Return the batches that are first in the line of a slot."""
         if limit < 1:
             return []
-        members = self._look("ZRANGE", f"{self._base(crawl)}w:{slot}", 0, limit - 1)
-        numbers = self._door.each(
-            lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members
-        )
+        members = self._query("ZRANGE", f"{self._base(crawl)}w:{slot}", 0, limit - 1)
+        what = f"a number in the slot {slot[:100]!r}"
+        numbers = self._door.each(lambda member: whole(member, what), members)
         return self._batches(crawl, numbers)
-
-    def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
-        """Make a step of a crawl that has to be there."""
-        return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
 
 
 def new_rows(
     door: Door, crawl: str, new: Iterable[NewBatch]
 ) -> tuple[list[list[str]], list[bytes | str]]:
-    """What a script needs of batches that are to be added: their fields, and blobs, two for each."""
+    """Return what a script needs of batches to be added: their fields, and two blobs for each.
+
+    The blobs are the text of the payload, and the joined fingerprints.
+    """
     rows: list[list[str]] = []
     blobs: list[bytes | str] = []
-    for one in new:
-        batch = one.numbered(0)
-        rows.append(
-            packed({name: value for name, value in vars(batch).items() if name != "number"})
-        )
-        blobs += [door.payload_text(crawl, batch, one.payload), joined(one.fingerprints)]
+    for new_batch in new:
+        batch = new_batch.numbered(0)
+        fields = dict(vars(batch))
+        del fields["number"]
+        rows.append(packed(fields))
+        blobs.append(door.payload_text(crawl, batch, new_batch.payload))
+        blobs.append(joined(new_batch.fingerprints))
     return rows, blobs
 
 
+def numbered(new: Iterable[NewBatch], numbers: Iterable[int]) -> list[Batch]:
+    """Return the new batches under the numbers that the script has given them."""
+    return [batch.numbered(number) for batch, number in zip(new, numbers, strict=True)]
+
+
+def count_writes(base: str, counts: Mapping[str, int]) -> list[Command]:
+    """Return the commands that add to these counts of the crawl whose keys begin with `base`."""
+    writes: list[Command] = []
+    for name, value in counts.items():
+        if value:
+            kind = "kept" if name == KEPT_COUNT else "counts"
+            writes.append(("HINCRBY", base + kind, name, value))
+    return writes
+
+
 def in_state(key: str, states: Iterable[BatchState | AttemptState]) -> Condition:
-    """The row of a key has to be in one of these states; with none of them, it must not be there."""
-    return Condition(key, "state", [json.dumps(one.value) for one in states])
+    """Return the condition that the row of a key is in one of these states.
+
+    Without states, it is that there is no such row.
+    """
+    return Condition(key, "state", [json.dumps(state.value) for state in states])
+
+
+def _in_states(found: Iterable[V], states: Collection[object]) -> list[V]:
+    """Return the batches or attempts in one of these states."""
+    return [value for value in found if value.state in states]
+
+
+def _miss_texts(misses: Iterable[Miss]) -> list[str]:
+    return [json.dumps(storable(vars(miss))) for miss in misses]
 
 
 def _slot_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int]]:
-    """For `slot_counts`, from the hash of counts: `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests."""
+    """Yield rows for `slot_counts` from the hash of counts.
+
+    There `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests.
+    """
     for name, value in counts.items():
         kind, _, place = name.partition(":")
         state, _, slot = place.partition(":")

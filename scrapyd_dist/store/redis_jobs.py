@@ -1,86 +1,116 @@
-"""The Redis store's verbs about plain jobs: a hash of those that are open, one of those that are over."""
+"""The Redis store's verbs about plain jobs: one hash of the open ones, and one of those over."""
 
 from collections.abc import Collection, Sequence
 
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, JobVerdict
 from scrapyd_dist.store.base import JobStore
-from scrapyd_dist.store.redis_link import CHUNK, Condition, RedisPort, whole, word
+from scrapyd_dist.store.link_rows import split_evenly
+from scrapyd_dist.store.redis_link import CHUNK, Condition, RedisPort, by_word, whole, word
 
-#: hashes of records, and a sorted set of ids by the jobs' ends
-_OPEN, _OVER, _ENDS = "open", "over", "ends"
-#: likewise of verdicts, by when they were written down
-_VERDICTS, _WRITTEN = "verdicts", "written"
+#: the hashes of records, by id
+_OPEN = "open"
+_OVER = "over"
+#: the sorted set of their ids, by the jobs' ends
+_ENDS = "ends"
+#: the hash of verdicts by key, and the sorted set of the keys, by when they were written down
+_VERDICTS = "verdicts"
+_WRITTEN = "written"
 
 
 class RedisJobs(RedisPort, JobStore):
+    """The port for plain jobs on a Redis server."""
+
     def job_revision(self) -> int:
-        return whole(self._look("HGET", self._key("meta"), "revision"), "the revision of its jobs")
+        """Return the number of `keep_jobs` that were made."""
+        revision = self._query("HGET", self._key("meta"), "revision")
+        return whole(revision, "the revision of its jobs")
 
     def jobs(self, since: float | None = None) -> list[JobRecord]:
-        looks: list[Sequence[object]] = [("HGETALL", self._key(_OPEN))]
-        names = []
+        """Return the open records, and those of jobs that ended since then, or ever."""
         if since is None:
-            looks.insert(0, ("HGETALL", self._key(_OVER)))
-        elif since != OPEN_ONLY:
-            names = self._look("ZRANGEBYSCORE", self._key(_ENDS), since, "+inf")
-            looks += [("HMGET", self._key(_OVER), *names)] if names else []
-        answers = self._server.ask(looks)
-        texts = answers.pop() if names else []
-        rows = {word(name): text for found in answers for name, text in found.items()}
-        rows |= {
-            word(name): text for name, text in zip(names, texts, strict=True) if text is not None
-        }
+            over, still_open = self._server.query_all(
+                [("HGETALL", self._key(_OVER)), ("HGETALL", self._key(_OPEN))]
+            )
+            rows = by_word(over) | by_word(still_open)
+        else:
+            rows = self._rows_since(since)
         found = self._door.each(lambda row: self._door.job(*row), rows.items())
-        return sorted(found, key=lambda one: (one.ended or one.created, one.id))
+        return sorted(found, key=lambda record: (record.ended or record.created, record.id))
+
+    def _rows_since(self, since: float) -> dict[str, bytes]:
+        """Return the rows of open jobs, and of those that ended since then, by id."""
+        commands: list[Sequence[object]] = [("HGETALL", self._key(_OPEN))]
+        names: Sequence[bytes] = []
+        if since != OPEN_ONLY:
+            names = self._query("ZRANGEBYSCORE", self._key(_ENDS), since, "+inf")
+        if names:
+            commands.append(("HMGET", self._key(_OVER), *names))
+        still_open, *texts = self._server.query_all(commands)
+        rows = by_word(still_open)
+        if names:
+            for name, text in zip(names, texts[0], strict=True):
+                if text is not None:
+                    rows[word(name)] = text
+        return rows
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
+        """Keep these records in one step; False when the revision is another one by now."""
         key = self._key("meta")
-        needed = (
-            [] if revision is None else [Condition(key, "revision", [revision] if revision else ())]
-        )
+        needed = []
+        if revision is not None:
+            values = [revision] if revision else ()
+            needed.append(Condition(key, "revision", values))
         writes: list[Sequence[object]] = [("HINCRBY", key, "revision", 1)]
-        for one in records:
-            now, before = (_OVER, _OPEN) if one.state.over else (_OPEN, _OVER)
+        for record in records:
+            kind, other_kind = (_OVER, _OPEN) if record.state.over else (_OPEN, _OVER)
             writes += [
-                ("HDEL", self._key(before), one.id),
-                ("HSET", self._key(now), one.id, self._door.job_text(one)),
-                ("ZADD", self._key(_ENDS), one.at, one.id),
+                ("HDEL", self._key(other_kind), record.id),
+                ("HSET", self._key(kind), record.id, self._door.job_text(record)),
+                ("ZADD", self._key(_ENDS), record.at, record.id),
             ]
-        return "refused" not in self._server.step(
-            "steps", self._server.prefix, needed=needed, writes=writes
-        )
+        answer = self._server.step("steps", self._server.prefix, needed=needed, writes=writes)
+        return "refused" not in answer
 
     def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
+        """Write down how jobs ended, where nothing is written yet."""
         writes: list[Sequence[object]] = []
-        for one in verdicts:
+        for verdict in verdicts:
+            text = self._door.verdict_text(verdict)
             writes += [
-                ("HSETNX", self._key(_VERDICTS), one.key, self._door.verdict_text(one)),
-                ("ZADD", self._key(_WRITTEN), "NX", one.at, one.key),
+                ("HSETNX", self._key(_VERDICTS), verdict.key, text),
+                ("ZADD", self._key(_WRITTEN), "NX", verdict.at, verdict.key),
             ]
-        for start in range(0, len(writes), CHUNK):
-            self._server.step("steps", self._server.prefix, writes=writes[start : start + CHUNK])
+        for chunk in split_evenly(writes, CHUNK):
+            self._server.step("steps", self._server.prefix, writes=chunk)
 
     def verdicts(self, keys: Collection[str]) -> dict[str, JobVerdict]:
-        wanted = sorted(keys)
-        chunks = [wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK)]
-        answers = self._server.ask([("HMGET", self._key(_VERDICTS), *some) for some in chunks])
-        texts = [text for some in answers for text in some]
-        rows = ((key, text) for key, text in zip(wanted, texts, strict=True) if text is not None)
-        return {one.key: one for one in self._door.each(lambda row: self._door.verdict(*row), rows)}
+        """Return the verdicts that are known of these keys."""
+        ordered = sorted(keys)
+        key = self._key(_VERDICTS)
+        commands = [("HMGET", key, *chunk) for chunk in split_evenly(ordered, CHUNK)]
+        texts: list[bytes | None] = []
+        for answer in self._server.query_all(commands):
+            texts += answer
+        rows = []
+        for name, text in zip(ordered, texts, strict=True):
+            if text is not None:
+                rows.append((name, text))
+        found = self._door.each(lambda row: self._door.verdict(*row), rows)
+        return {verdict.key: verdict for verdict in found}
 
     def forget_jobs(self, before: float) -> int:
+        """Remove old jobs and verdicts, and return how many jobs they were."""
         self._forget(_WRITTEN, (_VERDICTS,), before)
         return self._forget(_ENDS, (_OPEN, _OVER), before)
 
     def _forget(self, order: str, hashes: Collection[str], before: float) -> int:
-        """Remove what stands before this time in the order of such a name, and from these hashes; how many."""
-        old = list(map(word, self._look("ZRANGEBYSCORE", self._key(order), "-inf", f"({before}")))
-        for start in range(0, len(old), CHUNK):
-            some = old[start : start + CHUNK]
-            gone = [("HDEL", self._key(name), *some) for name in hashes]
-            self._server.step(
-                "steps", self._server.prefix, writes=[*gone, ("ZREM", self._key(order), *some)]
-            )
+        """Remove what stands before this time in a sorted set, also from the hashes; how many."""
+        members = self._query("ZRANGEBYSCORE", self._key(order), "-inf", f"({before}")
+        old = list(map(word, members))
+        for chunk in split_evenly(old, CHUNK):
+            writes = [("HDEL", self._key(name), *chunk) for name in hashes]
+            writes.append(("ZREM", self._key(order), *chunk))
+            self._server.step("steps", self._server.prefix, writes=writes)
         return len(old)
 
     def _key(self, kind: str) -> str:

@@ -14,6 +14,7 @@ from scrapyd_dist.frontier.backlog import (
     LeaseRequest,
     NewBatch,
     SeenBefore,
+    SlotCount,
 )
 from scrapyd_dist.goals import COUNTED, Spent, spend
 from scrapyd_dist.store.base import BatchStore
@@ -28,7 +29,7 @@ from scrapyd_dist.store.frontier_rows import (
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_events import SqliteEvents
-from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort, pairs_with
 from scrapyd_dist.store.sqlite_turns import SqliteTurns
 
 _count = whole()
@@ -37,74 +38,99 @@ _WAITING = "state IN ('sealed', 'failed')"
 
 
 class SqliteBatches(SqlitePort, BatchStore):
+    """The port for batches in an SQLite file."""
+
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
-        self._turns, self._events = SqliteTurns(connection), SqliteEvents(connection)
+        self._turns = SqliteTurns(connection)
+        self._events = SqliteEvents(connection)
+
+    # steps
 
     def make_step(self, step: BatchStep) -> list[Batch]:
-        """The step, as a part of a larger one."""
+        """Make the step as a part of a larger one."""
         return self._step(step)
 
     def _step(self, step: BatchStep) -> list[Batch]:
-        crawl, batch, attempt = step.crawl, step.batch, step.attempt
         with self._file.step():
             self._check(step)
             self._remember(step)
-            if "ended_at" in step.changes:  # then it has no lease
-                query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
-                self._db.execute(query, (crawl, batch, attempt))
-            if step.to is not None:
-                self._update(
-                    "attempts",
-                    {"state": step.to, **step.changes},
-                    crawl=crawl,
-                    batch=batch,
-                    number=attempt,
-                )
-            if step.batch_to is not None:
-                self._update(
-                    "batches",
-                    {"state": step.batch_to, **step.batch_changes},
-                    crawl=crawl,
-                    number=batch,
-                )
-            if step.opened is not None:
-                self._insert_attempt(crawl, step.opened)
+            self._move(step)
             for miss in step.misses:
-                self._insert("misses", {"crawl": crawl, **vars(miss)})
+                self._insert("misses", {"crawl": step.crawl, **vars(miss)})
             self._forget_misses(step)
-            query = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
-            self._db.executemany(
-                query, [(crawl, name, value) for name, value in step.counts.items() if value]
-            )
+            self._add_counts(step)
             if step.forget:
-                rows = [
-                    (self._crawl_number(crawl), one)
-                    for one in self.batch_fingerprints(crawl, batch)
-                ]
-                self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
-            self._events.add(crawl, step.events)
+                self._forget_fingerprints(step)
+            self._events.add(step.crawl, step.events)
             if step.dropped:
-                self._db.execute(
-                    "DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, batch)
-                )
-            return [self._insert_batch(crawl, one) for one in step.new]
+                query = "DELETE FROM batches WHERE crawl = ? AND number = ?"
+                self._db.execute(query, (step.crawl, step.batch))
+            return [self._insert_batch(step.crawl, new) for new in step.new]
 
     def _remember(self, step: BatchStep) -> None:
-        """Keep the step's fingerprints."""
-        number, keep = (
-            self._crawl_number(step.crawl),
-            "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING",
+        """Keep the step's fingerprints; `SeenBefore` when new ones are there that must not be."""
+        crawl = self._crawl_number(step.crawl)
+        query = "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
+        self._db.executemany(query, pairs_with(crawl, step.prints))
+        if not step.unseen:
+            return
+        seen = set()
+        for fingerprint in prints_of(step.new):
+            if not self._db.execute(query, (crawl, fingerprint)).rowcount:
+                seen.add(fingerprint)
+        if seen:
+            raise SeenBefore(frozenset(seen))
+
+    def _move(self, step: BatchStep) -> None:
+        """Change the rows of the attempt and of the batch, and keep an attempt that is opened."""
+        crawl = step.crawl
+        if "ended_at" in step.changes:  # then it has no lease
+            query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
+            self._db.execute(query, (crawl, step.batch, step.attempt))
+        if step.to is not None:
+            row = {"state": step.to, **step.changes}
+            self._update("attempts", row, crawl=crawl, batch=step.batch, number=step.attempt)
+        if step.batch_to is not None:
+            row = {"state": step.batch_to, **step.batch_changes}
+            self._update("batches", row, crawl=crawl, number=step.batch)
+        if step.opened is not None:
+            self._insert_attempt(crawl, step.opened)
+
+    def _forget_misses(self, step: BatchStep) -> None:
+        """Remove each miss that is retried, once; `StepRefused` when one is not there."""
+        if not step.retried:
+            return
+        query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
+        rows_of: dict[tuple[str, ...], list[int]] = {}
+        for row, *words in self._db.execute(query, (step.crawl, step.batch)):
+            rows_of.setdefault(tuple(words), []).append(row)
+        forgotten = []
+        for miss in step.retried:
+            rows = rows_of.get((text(miss.url), miss.kind, text(miss.reason)))
+            if not rows:
+                raise retried_before(step)
+            forgotten.append((rows.pop(0),))
+        self._db.executemany("DELETE FROM misses WHERE rowid = ?", forgotten)
+
+    def _add_counts(self, step: BatchStep) -> None:
+        query = (
+            "INSERT INTO counts VALUES (?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET value = value + excluded.value"
         )
-        self._db.executemany(keep, ((number, one) for one in step.prints))
-        unseen = prints_of(step.new) if step.unseen else ()
-        there = {one for one in unseen if not self._db.execute(keep, (number, one)).rowcount}
-        if there:
-            raise SeenBefore(frozenset(there))
+        rows = [(step.crawl, name, value) for name, value in step.counts.items() if value]
+        self._db.executemany(query, rows)
+
+    def _forget_fingerprints(self, step: BatchStep) -> None:
+        crawl = self._crawl_number(step.crawl)
+        prints = self.batch_fingerprints(step.crawl, step.batch)
+        query = "DELETE FROM seen WHERE crawl = ? AND fingerprint = ?"
+        self._db.executemany(query, pairs_with(crawl, prints))
 
     def _insert_batch(self, crawl: str, new: NewBatch) -> Batch:
         self._db.execute(
-            "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1",
+            "INSERT INTO batch_numbers VALUES (?, 1)"
+            " ON CONFLICT (crawl) DO UPDATE SET last = last + 1",
             (crawl,),
         )
         last = self._value("SELECT last FROM batch_numbers WHERE crawl = ?", crawl)
@@ -112,27 +138,22 @@ class SqliteBatches(SqlitePort, BatchStore):
         self._insert("batches", {**vars(batch), "crawl": crawl})
         settings = self._door.payload_text(crawl, batch, new.payload)
         prints = joined(new.fingerprints) if new.fingerprints else None
-        self._db.execute(
-            "INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints)
-        )
+        query = "INSERT INTO payloads VALUES (?, ?, ?, ?)"
+        self._db.execute(query, (crawl, last, settings, prints))
         return batch
 
     def _insert_attempt(self, crawl: str, attempt: Attempt) -> None:
         row = {**vars(attempt), "crawl": crawl}
-        again = ", ".join(f"{name} = excluded.{name}" for name in row)
-        self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
+        assignments = ", ".join(f"{name} = excluded.{name}" for name in row)
+        on_conflict = f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {assignments}"
+        self._insert("attempts", row, on_conflict)
 
-    def _payload_text(self, crawl: str, number: int) -> str | None:
-        """What a batch carries, as it is kept."""
-        text_of: str | None = self._value(
-            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number
-        )
-        return text_of
+    # the account
 
     def counts(self, crawl: str) -> dict[str, int]:
-        return self._door.counts(
-            self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,))
-        )
+        """Return the counts that can be read, by name."""
+        query = "SELECT name, value FROM counts WHERE crawl = ?"
+        return self._door.counts(self._db.execute(query, (crawl,)))
 
     def spend(
         self,
@@ -143,34 +164,39 @@ class SqliteBatches(SqlitePort, BatchStore):
         *,
         reserve: bool = False,
     ) -> Spent:
+        """Count what a process did, and grant it requests, in one step."""
         with self._file.step():
             self._crawl_number(crawl)
-            before = {
-                name.removeprefix(COUNTED): value
-                for name, value in self.counts(crawl).items()
-                if name.startswith(COUNTED)
-            }
+            before = {}
+            for name, value in self.counts(crawl).items():
+                if name.startswith(COUNTED):
+                    before[name.removeprefix(COUNTED)] = value
             spent = spend(limits, before, requests, told, reserve=reserve)
-            rows = [
-                (crawl, COUNTED + name, value)
-                for name, value in spent.counts.items()
-                if value != before.get(name)
-            ]
+            rows = []
+            for name, value in spent.counts.items():
+                if value == before.get(name):
+                    continue
+                rows.append((crawl, COUNTED + name, value))
             self._db.executemany("INSERT OR REPLACE INTO counts VALUES (?, ?, ?)", rows)
             return spent
 
     def misses(self, crawl: str) -> list[Miss]:
+        """Return the misses of batches, then the producer's own."""
         query = "SELECT * FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
         return self._all(partial(self._door.miss, crawl), query, crawl)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
+        """Yield the fingerprints of all sealed requests, as they are read."""
         query = (
             "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
         )
         for row in self._db.execute(query, (crawl,)):
             yield row[0]
 
+    # batches
+
     def batch(self, crawl: str, number: int) -> Batch:
+        """Return the batch; `NothingMatched` when there is none of this number."""
         query = "SELECT * FROM batches WHERE crawl = ? AND number = ?"
         row = self._db.execute(query, (crawl, number)).fetchone()
         if row is None:
@@ -178,59 +204,50 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._door.batch(dict(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
+        """Return the batches in one of these states, or all, by number."""
         where, values = in_states(states)
         query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"
         return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        return self._door.payload(
-            crawl, self.batch(crawl, number), self._payload_text(crawl, number)
-        )
+        """Return the settings that carry the batch."""
+        batch = self.batch(crawl, number)
+        return self._door.payload(crawl, batch, self._payload_text(crawl, number))
+
+    def _payload_text(self, crawl: str, number: int) -> str | None:
+        """Return what a batch carries, as it is kept."""
+        query = "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?"
+        settings: str | None = self._value(query, crawl, number)
+        return settings
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
-        again = []
+        """Let dead batches of these wait again, and return their numbers."""
+        requeued = []
         with self._file.step():
             for number in sorted(set(numbers)):
                 batch = self.batch(crawl, number)
                 if batch.state is BatchState.DEAD:
                     row = {"state": BatchState.SEALED, "forgiven": batch.attempts}
                     self._update("batches", row, crawl=crawl, number=number)
-                    again.append(number)
-        return again
+                    requeued.append(number)
+        return requeued
 
     def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
+        """Set the priority of those of these batches that wait, and return their numbers."""
         query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"
+        changed = []
         with self._file.step():
             self._crawl_number(crawl)
-            return [
-                one
-                for one in sorted(set(numbers))
-                if self._db.execute(query, (priority, crawl, one)).rowcount
-            ]
+            for number in sorted(set(numbers)):
+                cursor = self._db.execute(query, (priority, crawl, number))
+                if cursor.rowcount:
+                    changed.append(number)
+        return changed
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
-        return parted(
-            self._value(
-                "SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number
-            )
-            or b""
-        )
-
-    def _forget_misses(self, step: BatchStep) -> None:
-        """Each that is retried, once."""
-        query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
-        there: dict[tuple[str, str, str], list[int]] = {}
-        for row, *words in (
-            self._db.execute(query, (step.crawl, step.batch)) if step.retried else ()
-        ):
-            there.setdefault(tuple(words), []).append(row)
-        try:
-            rows = [
-                there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in step.retried
-            ]
-        except LookupError:
-            raise retried_before(step) from None
-        self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
+        """Return the fingerprints that are kept with an added batch."""
+        query = "SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?"
+        return parted(self._value(query, crawl, number) or b"")
 
     # attempts
 
@@ -245,6 +262,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         return None if state is None else AttemptState(state)
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
+        """Return the attempts in one of these states, or all, in the order they were sent."""
         where, values = in_states(states)
         query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"
         return self._all(partial(self._door.attempt, crawl), query, crawl, *values)
@@ -259,6 +277,18 @@ class SqliteBatches(SqlitePort, BatchStore):
         *,
         again: bool = False,
     ) -> bool:
+        """Take or prolong the lease of an attempt; False when the holder must stop."""
+        if again:
+            query = (
+                f"UPDATE leases SET until = {NOW} + :seconds WHERE crawl = :crawl"
+                " AND batch = :batch AND attempt = :attempt AND holder = :holder"
+            )
+        else:
+            query = (
+                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"
+                " ON CONFLICT DO UPDATE SET holder = excluded.holder, until = excluded.until"
+                f" WHERE until < {NOW} OR holder = excluded.holder"
+            )
         lease = {
             "crawl": crawl,
             "batch": batch,
@@ -267,105 +297,106 @@ class SqliteBatches(SqlitePort, BatchStore):
             "seconds": seconds,
         }
         with self._file.step():
-            current = self._value(
-                "SELECT attempts FROM batches WHERE crawl = ? AND number = ?", crawl, batch
-            )
-            if attempt != current or self._attempt_state(crawl, batch, attempt) not in LEASABLE:
+            number = "SELECT attempts FROM batches WHERE crawl = ? AND number = ?"
+            if attempt != self._value(number, crawl, batch):
                 return False
-            if again:
-                query = (
-                    f"UPDATE leases SET until = {NOW} + :seconds"
-                    " WHERE crawl = :crawl AND batch = :batch AND attempt = :attempt AND holder = :holder"
-                )
-                return self._db.execute(query, lease).rowcount == 1
-            took = self._db.execute(
-                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"
-                " ON CONFLICT DO UPDATE SET holder = excluded.holder, until = excluded.until"
-                f" WHERE until < {NOW} OR holder = excluded.holder",
-                lease,
-            )
-            return took.rowcount == 1
+            if self._attempt_state(crawl, batch, attempt) not in LEASABLE:
+                return False
+            return self._db.execute(query, lease).rowcount == 1
 
     def expired(self, crawl: str) -> list[Attempt]:
-        expired = f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}"
-        late = self._db.execute(expired, (crawl,))
-        keys = {tuple(row) for row in late}
-        return [
-            attempt
-            for attempt in self.attempts(crawl, LEASABLE)
-            if (attempt.batch, attempt.number) in keys
-        ]
+        """Return the attempts that are out and whose lease has run out."""
+        query = f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}"
+        late = set(map(tuple, self._db.execute(query, (crawl,))))
+        out = self.attempts(crawl, LEASABLE)
+        return [attempt for attempt in out if (attempt.batch, attempt.number) in late]
 
     # leasing
 
-    def lease_next(self, look: LeaseRequest) -> list[Leased]:
-        crawl, slots, limit = look.crawl, look.slots, look.limit
-        if look.fair:
-            return self._lease_in_turn(look)
-        # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
-        if not self._waiting_in(crawl, slots):
+    def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
+        """Open and lease attempts of the next batches in one step."""
+        crawl = wanted.crawl
+        if wanted.fair:
+            return self._lease_in_turn(wanted)
+        # Idle workers ask again and again; those that find nothing do not wait for the lock of
+        # those that write.
+        if not self._waiting_in(crawl, wanted.slots):
             self._crawl_number(crawl)
             return []
         with self._file.step():
-            waiting = self._waiting_in(crawl, slots)
-            found = [batch for slot in waiting for batch in self.peek(crawl, slot, limit)]
-            first = nsmallest(limit, found, key=lambda batch: (-batch.priority, batch.number))
-            return [self._lease_one(look, batch) for batch in first]
+            waiting: list[Batch] = []
+            for slot in self._waiting_in(crawl, wanted.slots):
+                waiting += self.peek(crawl, slot, wanted.limit)
+            first = nsmallest(
+                wanted.limit, waiting, key=lambda batch: (-batch.priority, batch.number)
+            )
+            return [self._lease_batch(wanted, batch) for batch in first]
 
-    def _lease_in_turn(self, look: LeaseRequest) -> list[Leased]:
-        if self._turns.are_kept(look.crawl) and not self._finds_turn(look):
+    def _lease_in_turn(self, wanted: LeaseRequest) -> list[Leased]:
+        crawl = wanted.crawl
+        if self._turns.are_kept(crawl) and not self._finds_turn(wanted):
             return []
         leased: list[Leased] = []
         with self._file.step():
-            if not self._turns.are_kept(look.crawl):
-                self._turns.begin(look.crawl)
-            share = self._turns.share(look, look.limit)
-            while len(leased) < look.limit and not self._rests(look.crawl):
-                slot = self._turns.next_slot(look, share)
+            if not self._turns.are_kept(crawl):
+                self._turns.begin(crawl)
+            share = self._turns.share(wanted, wanted.limit)
+            while len(leased) < wanted.limit and not self._rests(crawl):
+                slot = self._turns.next_slot(wanted, share)
                 if slot is None:
                     break
-                found = self.peek(look.crawl, slot, 1)
+                found = self.peek(crawl, slot, 1)
                 if not found:  # it cannot be read
                     break
-                leased.append(self._lease_one(look, found[0]))
-                share.held += self._turns.take(look, slot)
-                look = replace(look, enough={*look.enough, slot})
+                leased.append(self._lease_batch(wanted, found[0]))
+                share.held += self._turns.give_turn(wanted, slot)
+                wanted = replace(wanted, enough={*wanted.enough, slot})
         return leased
 
-    def _finds_turn(self, look: LeaseRequest) -> bool:
-        """Whether there may be something for this worker; seen without the lock, which those need that write."""
-        share = self._turns.share(look, 1)
-        if self._turns.next_slot(look, share) is not None:
-            return not self._rests(look.crawl)
-        if look.alone and not share.held and self._waiting_in(look.crawl, look.slots):
-            self._turns.note_hunger(look)
+    def _finds_turn(self, wanted: LeaseRequest) -> bool:
+        """Return whether there may be something for this worker.
+
+        It is read without the lock, which those need that write.
+        """
+        share = self._turns.share(wanted, 1)
+        if self._turns.next_slot(wanted, share) is not None:
+            return not self._rests(wanted.crawl)
+        if wanted.alone and not share.held and self._waiting_in(wanted.crawl, wanted.slots):
+            self._turns.note_hunger(wanted)
         return False
 
     def _rests(self, crawl: str) -> bool:
+        """Return whether the crawl is to rest or to end."""
         return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", crawl) is not None
 
     def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
-        """The named slots, else all of the own spider, in which something waits; none while the crawl is to rest."""
+        """Return the named slots, else all of the own spider, in which something waits.
+
+        There are none while the crawl is to rest.
+        """
         query = (
-            f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"
+            "SELECT DISTINCT slot FROM slot_counts"
+            f" WHERE crawl = ? AND {_WAITING} AND batches > 0"
             " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
         )
-        waiting, named = (row[0] for row in self._db.execute(query, (crawl,))), set(slots)
-        return [
-            slot
-            for slot in waiting
-            if (slot in named if named else not slot.startswith(OTHER_SPIDER))
-        ]
+        named = set(slots)
+        found = []
+        for (slot,) in self._db.execute(query, (crawl,)):
+            is_meant = slot in named if named else not slot.startswith(OTHER_SPIDER)
+            if is_meant:
+                found.append(slot)
+        return found
 
-    def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
-        crawl, number = look.crawl, batch.attempts + 1
-        self._insert_attempt(crawl, look.attempt_at(batch.number, number))
+    def _lease_batch(self, wanted: LeaseRequest, batch: Batch) -> Leased:
+        crawl = wanted.crawl
+        number = batch.attempts + 1
+        self._insert_attempt(crawl, wanted.attempt_at(batch.number, number))
         # Through SENT, in one step: a worker that leases a batch has it.
         row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
             f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",
-            (crawl, batch.number, number, look.lessee.job, look.seconds),
+            (crawl, batch.number, number, wanted.lessee.job, wanted.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
         return self._door.leased(crawl, leased, number, self._payload_text(crawl, batch.number))
@@ -373,6 +404,7 @@ class SqliteBatches(SqlitePort, BatchStore):
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        """Note until when the producer may add something."""
         with self._file.step():
             self._crawl_number(crawl)
             self._db.execute(
@@ -382,44 +414,59 @@ class SqliteBatches(SqlitePort, BatchStore):
             )
 
     def sign_off(self, crawl: str, producer: str) -> None:
+        """Remove the producer: it adds nothing more."""
         self._change("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
 
-    # looking
+    # how far the workers are
 
     def backlog(self, crawl: str) -> Backlog:
+        """Return the counts that triggers keep, whatever the number of batches."""
+        expired = f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}"
+        acked = "SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'"
+        standing = "SELECT standing FROM crawls WHERE id = ?"
         with self._file.step(writes=False):
             self._crawl_number(crawl)
-            known = self._db.execute(
-                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",
-                (crawl,),
-            ).fetchall()
-            query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
-            rows = self._db.execute(query, (crawl,))
+            producers, lost = self._producers(crawl)
             return Backlog(
-                slots=slot_counts(
-                    (slot, state, _count(batches), _count(size))
-                    for slot, state, batches, size in rows
-                ),
-                expired=self._value(
-                    f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}",
-                    crawl,
-                ),
-                acked=self._value(
-                    "SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl
-                ),
-                producers=tuple(name for name, lost in known if not lost),
-                lost=tuple(name for name, lost in known if lost),
-                standing=bool(self._value("SELECT standing FROM crawls WHERE id = ?", crawl)),
+                slots=self._slot_counts(crawl),
+                expired=self._value(expired, crawl),
+                acked=self._value(acked, crawl),
+                producers=tuple(producers),
+                lost=tuple(lost),
+                standing=bool(self._value(standing, crawl)),
             )
 
+    def _producers(self, crawl: str) -> tuple[list[str], list[str]]:
+        """Return the producers that live, and those whose time ran out, by name."""
+        query = f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name"
+        live: list[str] = []
+        lost: list[str] = []
+        for name, is_lost in self._db.execute(query, (crawl,)):
+            if is_lost:
+                lost.append(name)
+            else:
+                live.append(name)
+        return live, lost
+
+    def _slot_counts(self, crawl: str) -> list[SlotCount]:
+        query = (
+            "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
+        )
+        rows = []
+        for slot, state, batches, requests in self._db.execute(query, (crawl,)):
+            rows.append((slot, state, _count(batches), _count(requests)))
+        return slot_counts(rows)
+
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        """Return the batches that are first in the line of a slot."""
         where = f"crawl = ? AND slot = ? AND {_WAITING} ORDER BY priority DESC, number LIMIT ?"
-        statement = f"SELECT * FROM batches WHERE {where}"
-        return self._all(self._door.batch, statement, crawl, slot, limit)
+        query = f"SELECT * FROM batches WHERE {where}"
+        return self._all(self._door.batch, query, crawl, slot, limit)
 
 
 def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
-    """A condition, and its values; nothing when no state is named."""
+    """Return a condition and its values; nothing when no state is named."""
     if not states:
         return "", []
-    return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]
+    marks = ", ".join("?" * len(states))
+    return f" AND state IN ({marks})", [state.value for state in states]

@@ -5,17 +5,19 @@ from heapq import merge
 from itertools import islice
 
 from scrapyd_dist.errors import StepRefused
-from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort, pairs_with
 from scrapyd_dist.strategy.links import LinkEvent
 
 
 class SqliteEvents(SqlitePort):
+    """Events that wait or are dead, and the counts and numbers of a strategy."""
+
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
         self._rows = connection.link_rows
 
     def strategy(self, crawl: str) -> int | None:
-        """The short number of the crawl's strategy, if it has one."""
+        """Return the short number of the crawl's strategy, if it has one."""
         query = (
             "SELECT number FROM strategies WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
         )
@@ -25,7 +27,7 @@ class SqliteEvents(SqlitePort):
         return number
 
     def opened_strategy(self, crawl: str) -> int:
-        """The same; it is made when there is none yet."""
+        """Return the short number of the crawl's strategy, which is made when there is none."""
         number = self.strategy(crawl)
         if number is None:
             number = self._insert("strategies", {"crawl": self._crawl_number(crawl)})
@@ -38,22 +40,22 @@ class SqliteEvents(SqlitePort):
         self._db.execute(query, (*changes.values(), strategy))
 
     def numbers(self, strategy: int, kind: str, how_many: int) -> int:
-        """Take the next so many numbers of this kind; the last that was given before them."""
+        """Take the next so many numbers of this kind, and return the last one given before them."""
         last: int = self._value(f"SELECT {kind} FROM strategies WHERE number = ?", strategy)
         if how_many:
             self.count(strategy, **{kind: how_many})
         return last
 
     def add(self, crawl: str, events: Sequence[LinkEvent]) -> None:
-        """Keep them; inside of a step."""
+        """Keep new events; inside of a step."""
         if not events:
             return
         strategy = self.opened_strategy(crawl)
         first = self.numbers(strategy, "events", len(events)) + 1
-        rows = [
-            (strategy, number, one.partition, self._rows.event_text(crawl, one))
-            for number, one in enumerate(events, first)
-        ]
+        rows = []
+        for number, event in enumerate(events, first):
+            kept = self._rows.event_text(crawl, event)
+            rows.append((strategy, number, event.partition, kept))
         query = "INSERT INTO link_events (strategy, number, partition, event) VALUES (?, ?, ?, ?)"
         self._db.executemany(query, rows)
         self.count(strategy, pending=len(rows))
@@ -61,18 +63,24 @@ class SqliteEvents(SqlitePort):
     def first(
         self, strategy: int, partitions: Collection[int], limit: int
     ) -> list[tuple[int, str]]:
-        """The oldest that wait in these partitions: number and text."""
+        """Return number and text of the oldest events that wait in these partitions."""
         query = (
-            "SELECT number, event FROM link_events WHERE strategy = ? AND partition = ? AND fault IS NULL"
-            " ORDER BY number"
+            "SELECT number, event FROM link_events"
+            " WHERE strategy = ? AND partition = ? AND fault IS NULL ORDER BY number"
         )
-        lines = [self._db.execute(query, (strategy, one)) for one in sorted(set(partitions))]
-        return [tuple(row) for row in islice(merge(*lines, key=lambda row: row["number"]), limit)]
+        lines = []
+        for partition in sorted(set(partitions)):
+            rows = self._db.execute(query, (strategy, partition))
+            lines.append(rows)
+        oldest_first = merge(*lines, key=lambda row: row["number"])
+        return list(map(tuple, islice(oldest_first, limit)))
 
     def remove(self, crawl: str, strategy: int, numbers: Collection[int]) -> None:
+        """Remove handled events; `StepRefused` when one of them does not wait any more."""
         query = "DELETE FROM link_events WHERE strategy = ? AND number = ? AND fault IS NULL"
-        self._must_change(crawl, query, [(strategy, number) for number in set(numbers)])
-        self.count(strategy, pending=-len(set(numbers)))
+        rows = list(pairs_with(strategy, set(numbers)))
+        self._must_change(crawl, query, rows)
+        self.count(strategy, pending=-len(rows))
 
     def bury(self, crawl: str, strategy: int, faults: Sequence[tuple[int, str]]) -> None:
         """Make dead letters of these events, for these reasons."""
@@ -87,19 +95,21 @@ class SqliteEvents(SqlitePort):
             raise StepRefused(f"another process has handled events of {crawl} meanwhile")
 
     def dead(self, strategy: int, limit: int) -> list[tuple[int, str, str]]:
+        """Return number, text and fault of the first dead letters."""
         query = (
             "SELECT number, event, fault FROM link_events WHERE strategy = ? AND fault IS NOT NULL"
             " ORDER BY number LIMIT ?"
         )
-        return [tuple(row) for row in self._db.execute(query, (strategy, limit))]
+        return list(map(tuple, self._db.execute(query, (strategy, limit))))
 
     def revive(self, strategy: int, numbers: Collection[int] | None) -> int:
-        """Let dead letters wait again, these or all; how many there were."""
+        """Let these dead letters wait again, or all, and return how many there were."""
         query = "UPDATE link_events SET fault = NULL WHERE strategy = ? AND fault IS NOT NULL"
+        revived = 0
         if numbers is None:
             revived = self._db.execute(query, (strategy,)).rowcount
-        else:
-            rows = [(strategy, number) for number in set(numbers)]
-            revived = self._db.executemany(f"{query} AND number = ?", rows).rowcount if rows else 0
+        elif numbers:
+            rows = pairs_with(strategy, set(numbers))
+            revived = self._db.executemany(f"{query} AND number = ?", rows).rowcount
         self.count(strategy, pending=revived, dead=-revived)
         return revived

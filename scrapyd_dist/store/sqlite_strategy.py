@@ -8,20 +8,19 @@ from scrapyd_dist.errors import ForeignRow, NothingMatched, StepRefused
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store.base import StrategyStore
 from scrapyd_dist.store.frontier_rows import BatchStep, at_work
-from scrapyd_dist.store.link_rows import TOGETHER, checked_metadata, split_evenly
+from scrapyd_dist.store.link_rows import TOGETHER, by_fingerprint, checked_metadata, split_evenly
 from scrapyd_dist.store.sqlite_batches import SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 from scrapyd_dist.store.sqlite_events import SqliteEvents
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_jobs import SqliteJobs
 from scrapyd_dist.store.sqlite_partitions import SqlitePartitions
-from scrapyd_dist.store.sqlite_queue import SqliteLinks
+from scrapyd_dist.store.sqlite_queue import STATE_COUNTS, SqliteLinks
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 from scrapyd_dist.strategy.links import (
     Link,
     LinkChange,
     LinkEvent,
-    States,
     StrategyBacklog,
     StrategyStep,
     is_empty,
@@ -29,10 +28,14 @@ from scrapyd_dist.strategy.links import (
 
 
 class SqliteStrategy(SqlitePort, StrategyStore):
+    """The port for crawling strategies in an SQLite file."""
+
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
-        self._rows, self._batches = connection.link_rows, SqliteBatches(connection)
-        self._events, self._partitions = SqliteEvents(connection), SqlitePartitions(connection)
+        self._rows = connection.link_rows
+        self._batches = SqliteBatches(connection)
+        self._events = SqliteEvents(connection)
+        self._partitions = SqlitePartitions(connection)
         self._links = SqliteLinks(connection, self._events)
 
     # processes
@@ -40,97 +43,119 @@ class SqliteStrategy(SqlitePort, StrategyStore):
     def hold_partitions(
         self, crawl: str, process: str, seconds: float, *, finished: bool = False
     ) -> list[int]:
+        """Take the process's share of the partitions, and return it."""
         with self._file.step():
-            return self._partitions.hold(
-                self._events.opened_strategy(crawl), process, seconds, finished=finished
-            )
+            strategy = self._events.opened_strategy(crawl)
+            return self._partitions.hold(strategy, process, seconds, finished=finished)
 
     def leave_partitions(self, crawl: str, process: str) -> None:
+        """Free the partitions of a process that ends."""
         with self._file.step():
             strategy = self._events.strategy(crawl)
             if strategy is not None:
                 self._partitions.leave(strategy, process)
 
-    # looking
+    # events, links and domains
 
     def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]:
+        """Return the oldest events of these partitions; those that cannot be read become dead."""
         while True:
             with self._file.step(writes=False):
                 strategy = self._events.strategy(crawl)
-                rows = (
-                    self._events.first(strategy, partitions, limit) if strategy is not None else []
-                )
-            found, faults = list[LinkEvent](), list[tuple[int, str]]()
+                if strategy is None:
+                    return []
+                rows = self._events.first(strategy, partitions, limit)
+            found: list[LinkEvent] = []
+            faults: list[tuple[int, str]] = []
             for number, text in rows:
                 try:
                     found.append(self._rows.event(crawl, number, text))
                 except ForeignRow as error:
-                    self._door.tell(str(error))
+                    self._door.log_fault(str(error))
                     faults.append((number, str(error)))
-            if strategy is None or not faults:
+            if not faults:
                 return found
             with self._file.step():  # out of the way of those behind them
                 self._events.bury(crawl, strategy, faults)
 
     def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
+        """Return those of these links that are there, without their requests."""
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
-            rows = (
-                []
-                if strategy is None
-                else list(map(dict, self._links.find(strategy, set(fingerprints))))
-            )
+            if strategy is None:
+                return {}
+            rows = list(map(dict, self._links.find(strategy, set(fingerprints))))
         links = self._door.each(self._link, rows)
-        return {link.fingerprint: link for link in links}
+        return by_fingerprint(links)
 
-    def _link(self, row: dict[str, Any], request: Any = None) -> Link:
-        return self._rows.link(
-            row["fingerprint"], {**row, "waits": row["place"] is not None}, request
-        )
+    def _link(self, row: dict[str, Any], request: RequestValue | None = None) -> Link:
+        fields = {**row, "waits": row["place"] is not None}
+        return self._rows.link(row["fingerprint"], fields, request)
 
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return the metadata of those of these sites that have any."""
+        rows: list[tuple[str, str]] = []
         with self._file.step(writes=False):
-            strategy, rows = self._events.strategy(crawl), list[tuple[str, str]]()
-            for some in split_evenly(list(names), TOGETHER):
-                marks = ", ".join("?" * len(some))
-                query = f"SELECT domain, metadata FROM link_domains WHERE strategy = ? AND domain IN ({marks})"
-                rows += map(tuple, self._db.execute(query, (strategy, *some)))
+            strategy = self._events.strategy(crawl)
+            for chunk in split_evenly(list(names), TOGETHER):
+                marks = ", ".join("?" * len(chunk))
+                query = (
+                    "SELECT domain, metadata FROM link_domains"
+                    f" WHERE strategy = ? AND domain IN ({marks})"
+                )
+                rows += map(tuple, self._db.execute(query, (strategy, *chunk)))
         return dict(self._door.each(lambda row: (row[0], self._rows.domain(*row)), rows))
+
+    # the front of the queue
 
     def queue_heads(
         self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
     ) -> list[Link]:
+        """Return the links to be requested next; those that cannot be read leave the queue."""
+
+        def read_link(row: dict[str, Any]) -> Link:
+            request = self._rows.request(crawl, row["fingerprint"], row["request"])
+            return self._link(row, request)
+
         while True:
-            with self._file.step(writes=False):
-                strategy = self._events.strategy(crawl)
-                if strategy is None or self._takes_none(crawl, strategy):
-                    return []
-                due = self._links.has_due(strategy, partitions, now)
-                known = (
-                    self._value("SELECT ahead FROM strategies WHERE number = ?", strategy) == ahead
-                )
-            if due or not known:
-                with self._file.step():
-                    self._links.promote(strategy, partitions, now)
-                    if not known:
-                        self._links.look_again(strategy, ahead)
+            strategy = self._prepare_queue(crawl, partitions, ahead, now)
+            if strategy is None:
+                return []
             with self._file.step(writes=False):
                 found, full = self._fronts(crawl, strategy, partitions, ahead, limit)
             if full:
                 with self._file.step():
                     self._links.pass_over(crawl, strategy, full, ahead)
-            links = self._door.each(lambda row: self._link(row, self._request(crawl, row)), found)
+            links = self._door.each(read_link, found)
             if len(links) == len(found):
                 return links
             # Out of the way of those behind them.
-            bad = {row["fingerprint"] for row in found} - {link.fingerprint for link in links}
+            bad = {row["fingerprint"] for row in found} - by_fingerprint(links).keys()
             with self._file.step():
                 self._links.set_aside(strategy, bad, now)
 
-    def _request(self, crawl: str, row: dict[str, Any]) -> RequestValue:
-        return self._rows.request(crawl, row["fingerprint"], row["request"])
+    def _prepare_queue(
+        self, crawl: str, partitions: Collection[int], ahead: int, now: float
+    ) -> int | None:
+        """Bring what is due to its place, and return the strategy; None where nothing is taken.
+
+        The lock is taken only if there is something to write.
+        """
+        with self._file.step(writes=False):
+            strategy = self._events.strategy(crawl)
+            if strategy is None or self._takes_none(crawl, strategy):
+                return None
+            due = self._links.has_due(strategy, partitions, now)
+            last_ahead = self._value("SELECT ahead FROM strategies WHERE number = ?", strategy)
+        if due or last_ahead != ahead:
+            with self._file.step():
+                self._links.promote(strategy, partitions, now)
+                if last_ahead != ahead:
+                    self._links.look_again(strategy, ahead)
+        return strategy
 
     def _takes_none(self, crawl: str, strategy: int) -> bool:
+        """Return whether the strategy has ended, or the crawl is to rest or to end."""
         query = (
             "SELECT 1 FROM strategies, crawls WHERE strategies.number = ? AND crawls.id = ?"
             " AND (strategies.ended OR wanted != '')"
@@ -140,8 +165,10 @@ class SqliteStrategy(SqlitePort, StrategyStore):
     def _fronts(
         self, crawl: str, strategy: int, partitions: Collection[int], ahead: int, limit: int
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """The first links of the slots in turn with their requests, and slots that were found full."""
-        found, full, held = list[dict[str, Any]](), list[str](), set(partitions)
+        """Return the first links of the slots in turn with their requests, and the full slots."""
+        found: list[dict[str, Any]] = []
+        full: list[str] = []
+        held = set(partitions)
         for slot in self._links.next_slots(strategy, held):
             if len(found) >= limit:
                 break
@@ -155,6 +182,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
     # steps
 
     def apply(self, step: StrategyStep) -> list[Batch]:
+        """Make the step in one transaction."""
         crawl = step.crawl
         with self._file.step():
             strategy = self._events.opened_strategy(crawl)
@@ -163,7 +191,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             self._events.bury(crawl, strategy, list(step.dead.items()))
             self._links.keep(strategy, step)
             self._links.move(strategy, step)
-            self._links.take(strategy, step)
+            self._links.take_out(strategy, step)
             self._events.add(crawl, step.events)
             self._keep_domains(strategy, step)
             for number in step.dropped:
@@ -171,13 +199,18 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             return self._batches.make_step(BatchStep(crawl, new=step.new, counts=step.counts))
 
     def _keep_domains(self, strategy: int, step: StrategyStep) -> None:
-        kept = {name: it for name, it in step.domains.items() if it is not None}
-        gone = [(strategy, name) for name in step.domains.keys() - kept.keys()]
-        rows = [(strategy, name, checked_metadata(name, it)) for name, it in kept.items()]
+        gone = []
+        kept = []
+        for name, metadata in step.domains.items():
+            if metadata is None:
+                gone.append((strategy, name))
+            else:
+                kept.append((strategy, name, checked_metadata(name, metadata)))
         self._db.executemany("DELETE FROM link_domains WHERE strategy = ? AND domain = ?", gone)
-        self._db.executemany("INSERT OR REPLACE INTO link_domains VALUES (?, ?, ?)", rows)
+        self._db.executemany("INSERT OR REPLACE INTO link_domains VALUES (?, ?, ?)", kept)
 
     def _drop(self, crawl: str, number: int) -> None:
+        """Remove a batch; `StepRefused` unless it is dead."""
         try:
             state = self._batches.batch(crawl, number).state
         except NothingMatched:
@@ -187,17 +220,20 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         self._batches.make_step(BatchStep(crawl, number, dropped=True))
 
     def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
+        """Close the queue, or open it again; returns whether that was done."""
         with self._file.step():
-            if if_empty and not is_empty(
-                self._batches.backlog(crawl), self.strategy_backlog(crawl)
-            ):
-                return False
-            self._update("strategies", {"ended": ended}, number=self._events.opened_strategy(crawl))
+            if if_empty:
+                backlog = self._batches.backlog(crawl)
+                if not is_empty(backlog, self.strategy_backlog(crawl)):
+                    return False
+            strategy = self._events.opened_strategy(crawl)
+            self._update("strategies", {"ended": ended}, number=strategy)
             return True
 
     # what a person asks for
 
     def strategy_backlog(self, crawl: str) -> StrategyBacklog:
+        """Return the counts of the strategy's row, whatever the number of links."""
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
             if strategy is None:
@@ -206,13 +242,12 @@ class SqliteStrategy(SqlitePort, StrategyStore):
                 "SELECT * FROM strategies WHERE number = ?", (strategy,)
             ).fetchone()
             processes = self._partitions.live(strategy)
-        states = {
-            States.QUEUED: row["queued"],
-            States.CRAWLED: row["crawled"],
-            States.ERROR: row["failed"],
-        }
+        states = {}
+        for state, column in STATE_COUNTS.items():
+            if row[column]:
+                states[state] = row[column]
         return StrategyBacklog(
-            states={state: number for state, number in states.items() if number},
+            states=states,
             queued=row["waiting"] - row["later"],
             later=row["later"],
             events=row["pending"],
@@ -222,39 +257,45 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         )
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
+        """Return the changes behind that number, with the links' addresses where they are known."""
+
+        def read_change(row: dict[str, Any]) -> LinkChange:
+            return self._rows.change(row["fingerprint"], row)
+
         query = (
-            "SELECT log.number, at, log.fingerprint, coalesce(links.url, '') AS url, before, after, log.score,"
-            " log.reason FROM link_changes AS log LEFT JOIN links"
+            "SELECT log.number, at, log.fingerprint, coalesce(links.url, '') AS url, before, after,"
+            " log.score, log.reason FROM link_changes AS log LEFT JOIN links"
             " ON links.strategy = log.strategy AND links.fingerprint = log.fingerprint"
             " WHERE log.strategy = ? AND log.number > ? ORDER BY log.number LIMIT ?"
         )
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
-            return self._all(
-                lambda row: self._rows.change(row["fingerprint"], row),
-                query,
-                strategy,
-                after,
-                limit,
-            )
+            return self._all(read_change, query, strategy, after, limit)
 
     def dead_events(self, crawl: str, limit: int = 1_000) -> list[LinkEvent]:
+        """Return the dead letters that can be read, by number."""
         with self._file.step(writes=False):
             strategy = self._events.strategy(crawl)
-            rows = [] if strategy is None else self._events.dead(strategy, limit)
+            if strategy is None:
+                return []
+            rows = self._events.dead(strategy, limit)
         return self._door.each(lambda row: self._rows.event(crawl, *row), rows)
 
     def replay(self, crawl: str, numbers: Collection[int] | None = None) -> int:
+        """Let dead letters wait again, and return how many there were."""
         with self._file.step():
             strategy = self._events.strategy(crawl)
-            return 0 if strategy is None else self._events.revive(strategy, numbers)
+            if strategy is None:
+                return 0
+            return self._events.revive(strategy, numbers)
 
     def reset_strategy(self, crawl: str) -> None:
+        """Part the strategy from its crawl in one step, then remove its rows in pieces."""
         with self._file.step():
             strategy = self._events.strategy(crawl)
             self._check_rest(crawl, strategy)
             self._db.execute("UPDATE strategies SET crawl = NULL WHERE number = ?", (strategy,))
-            # Those that a worker could lease before they are gone.
+            # At once what a worker could lease; the rest goes bit by bit.
             self._db.execute(
                 "DELETE FROM batches WHERE crawl = ? AND state IN ('sealed', 'failed')", (crawl,)
             )
@@ -263,19 +304,33 @@ class SqliteStrategy(SqlitePort, StrategyStore):
 
     def _check_rest(self, crawl: str, strategy: int | None) -> None:
         """Raise `StepRefused` while something works on the strategy."""
-        query = "SELECT count(*) FROM attempts WHERE crawl = ? AND state IN ('sending', 'sent', 'running', 'acked')"
-        out = self._value(query, crawl)
-        busy = (
-            [one.name for one in self._partitions.live(strategy) if one.partitions]
-            if strategy is not None
-            else []
+        query = (
+            "SELECT count(*) FROM attempts"
+            " WHERE crawl = ? AND state IN ('sending', 'sent', 'running', 'acked')"
         )
+        out = self._value(query, crawl)
+        busy = ""
+        if strategy is not None:
+            busy = self._first_holder(strategy)
         if out or busy:
-            raise at_work(crawl, out, (busy or [""])[0])
+            raise at_work(crawl, out, busy)
+
+    def _first_holder(self, strategy: int) -> str:
+        """Return the first process that holds a partition; empty when there is none."""
+        for process in self._partitions.live(strategy):
+            if process.partitions:
+                return process.name
+        return ""
 
 
 def sqlite_parts(path: str, *, durable: bool, owned: bool, key: bytes | None) -> tuple[object, ...]:
-    """The store in this file: the connection, and the ports that share it."""
+    """Return the parts of the store in this file: the connection, and the ports that share it."""
     connection = SqliteConnection(path, durable=durable, owned=owned, key=key)
-    ports = (SqliteCrawls, SqliteBatches, SqliteThrottle, SqliteJobs, SqliteStrategy)
-    return connection, *(port(connection) for port in ports)
+    return (
+        connection,
+        SqliteCrawls(connection),
+        SqliteBatches(connection),
+        SqliteThrottle(connection),
+        SqliteJobs(connection),
+        SqliteStrategy(connection),
+    )

@@ -1,4 +1,4 @@
-"""What every engine keeps of the throttle alike: rules as JSON, moments as whole microseconds. No IO."""
+"""What all engines keep of the throttle alike: rules as JSON, moments in microseconds. No IO."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -27,8 +27,9 @@ from scrapyd_dist.throttle.permits import (
     Rule,
 )
 
-#: changes that are remembered, for those who ask what has changed since: more than come between two looks
+#: changes that are remembered, for those who ask what has changed: more than come in between
 CHANGES = 1000
+#: the fields of a rule, each with its check
 _RULE = {
     "hits": maybe(whole(1)),
     "window": maybe(number(1e-6, LATEST)),
@@ -41,64 +42,73 @@ _RULE = {
 def changed_since(
     known: int | None, version: int, changes: Collection[tuple[int, str]]
 ) -> frozenset[str]:
-    """Which domains have changed since the known version, up to that of now; none where no version is known.
+    """Return the domains that have changed between the known version and that of now.
 
-    `changes` are version and domain of all changes between them that are remembered. Where a version is missing, it is
-    too long ago: then it is all of them.
+    There are none where no version is known. `changes` are version and domain of all remembered
+    changes between the two. A missing version was too long ago: then `ALL` may have changed.
     """
     if known is None or known == version:
         return frozenset()
-    complete = len({number for number, _ in changes}) == version - known
-    return frozenset(domain for _, domain in changes) if complete else frozenset({ALL})
+    versions = set()
+    domains = set()
+    for changed_version, domain in changes:
+        versions.add(changed_version)
+        domains.add(domain)
+    if len(versions) != version - known:
+        return frozenset({ALL})
+    return frozenset(domains)
 
 
 def rule_text(rule: Rule | None) -> str | None:
-    """As it is kept, the same rule always as the same text; None where one is to be removed.
+    """Return a rule as it is kept, the same one always as the same text; None stays None.
 
-    Raises `ForeignRow` when it would not be one as it is read.
+    Raises `ForeignRow` when the text would be refused when it is read.
     """
-    text = None if rule is None else json.dumps(asdict(rule), sort_keys=True)
-    if text is not None:
-        rule_of(text)
+    if rule is None:
+        return None
+    text = json.dumps(asdict(rule), sort_keys=True)
+    rule_of(text)
     return text
 
 
 def rule_of(text: str | bytes) -> Rule:
-    """The rule; `ForeignRow` when it is none."""
+    """Return the rule in a text; `ForeignRow` when it is none."""
     what = "a rule of the throttle"
-    said = from_json(what, text)
-    rule = Rule(**judged(what, said if isinstance(said, dict) else {"hits": said}, _RULE))
+    row = from_json(what, text)
+    if not isinstance(row, dict):
+        row = {"hits": row}  # which then is what is wrong
+    rule = Rule(**judged(what, row, _RULE))
     if (rule.hits is None) != (rule.window is None):
         raise foreign(what, "it is half a limit")
     return rule
 
 
 def rules_of(door: Door, rows: Iterable[tuple[str, str | bytes]]) -> dict[str, Rule]:
-    """Those rules that can be kept to, by domain."""
+    """Return the rules that can be kept to, by domain."""
 
-    def one(row: tuple[str, str | bytes]) -> tuple[str, Rule]:
+    def read_rule(row: tuple[str, str | bytes]) -> tuple[str, Rule]:
         domain, text = row
-        return judged("a rule of the throttle", {"domain": domain}, {"domain": line()})[
-            "domain"
-        ], rule_of(text)
+        checked = judged("a rule of the throttle", {"domain": domain}, {"domain": line()})
+        return checked["domain"], rule_of(text)
 
-    return dict(door.each(one, rows))
+    return dict(door.each(read_rule, rows))
 
 
 def domain_of(key: str) -> str:
-    """The domain of a key, `[spider|][address|]domain`."""
+    """Return the domain of a key, `[spider|][address|]domain`."""
     return key.rpartition("|")[2]
 
 
 def micros(seconds: float) -> int:
+    """Convert seconds to whole microseconds."""
     return round(seconds * SECOND)
 
 
-def answer_of(ask: PermitRequest, moments: Iterable[int], used: int) -> PermitReply:
-    """What the ask is told of the moments that it got; `used`: pages of its budget."""
-    page_of = ask.budget if ask.pages is not None else ""
-    permits = tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
-    return PermitReply(permits=permits, used_up=ask.pages is not None and used >= ask.pages)
+def answer_of(request: PermitRequest, moments: Iterable[int], used: int) -> PermitReply:
+    """Return the reply to a request that got these moments; `used` are pages of its budget."""
+    page_of = request.budget if request.pages is not None else ""
+    permits = tuple(Permit(key=request.key, at=at / SECOND, page_of=page_of) for at in moments)
+    return PermitReply(permits=permits, used_up=request.pages is not None and used >= request.pages)
 
 
 def state_of(
@@ -110,7 +120,11 @@ def state_of(
     latest: int,
     pages: Mapping[str, int],
 ) -> DomainState:
-    """For display; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
+    """Return a domain's state for display.
+
+    `now` and `latest`, which is the last moment that was given out (or 0), are microseconds; `keys`
+    is key -> grants that count, `pages` budget -> pages used.
+    """
     return DomainState(
         domain=domain,
         now=now / SECOND,

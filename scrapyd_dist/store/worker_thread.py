@@ -1,4 +1,4 @@
-"""A blocking store used from an event loop: every call goes through one thread, so that calls keep their order."""
+"""A blocking store for an event loop: one thread makes all calls, so that they keep their order."""
 
 import asyncio
 import time
@@ -13,16 +13,14 @@ from scrapyd_dist.store.base import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
 #: seconds between two tries at a store that is away
 AGAIN = 0.5
 
 
 class StoreThread:
-    """`await thread(store.verb, ...)`: the verb's answer, in the order the calls were made.
+    """Makes `await thread(store.verb, ...)` give the verb's answer, in the order of the calls.
 
-    A store that is away is asked again for so many seconds (`patience`).
+    A store that is away is asked again for `patience` seconds.
     """
 
     def __init__(self, store: Store, *, patience: float = 0.0) -> None:

@@ -19,11 +19,22 @@ from scrapyd_dist.throttle.permits import ALL, Rule
 SHORTEST_WINDOW = 0.001
 #: maximum bytes of an encoded host name
 _LONGEST_NAME = 253
+#: one label of a host name
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+#: the keys of a file
+_TOP = ("domains", "blacklist")
+#: maximum number of mistakes reported per file
+_MOST_SHOWN = 20
+#: the hint for a star without quotes, which YAML takes for an alias
+_STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
+#: what a file is
+_FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of domains"
 
 
 def domain_of(text: str) -> str:
-    """Return the name under which the store keeps a domain: lower case, IDNA-encoded; `ALL` is returned unchanged.
+    """Return the name under which the store keeps a domain: lower case, IDNA-encoded.
+
+    `ALL` is returned unchanged.
 
     Raises:
         ConfigError: no request would ever be counted under this name.
@@ -31,14 +42,17 @@ def domain_of(text: str) -> str:
     if text == ALL:
         return ALL
     if "/" in text or "@" in text:
-        near = site_of(text if "://" in text else f"http://{text}")
+        address = text if "://" in text else f"http://{text}"
+        near = site_of(address)
         hint = f": name the domain alone, {near}" if near else ""
         raise ConfigError(f"{text!r} is an address, and no domain{hint}.")
     host = _encoded(text)
-    site = site_of(f"http://[{host}]/" if ":" in host else f"http://{host}/")
+    host_in_url = f"[{host}]" if ":" in host else host
+    site = site_of(f"http://{host_in_url}/")
     if is_public_suffix(host):
         raise ConfigError(
-            f"{text} is what domains end in: each one below it, such as example.{host}, has a limit of its own."
+            f"{text} is what domains end in: each one below it, such as example.{host}, has a limit"
+            " of its own."
         )
     if site != host:
         raise ConfigError(
@@ -72,7 +86,10 @@ def _encoded(text: str) -> str:
 
 
 def check_hits(hits: object) -> int:
-    """Return the number of requests allowed per window: a whole number from 1 to `MOST_HITS`, else `ConfigError`."""
+    """Return the number of requests allowed per window.
+
+    Raises `ConfigError` unless it is a whole number from 1 to `MOST_HITS`.
+    """
     if isinstance(hits, bool) or not isinstance(hits, int):
         raise ConfigError(f"hits is {_shown(hits)}, and must be a whole number.")
     if not 1 <= hits <= MOST_HITS:
@@ -83,7 +100,10 @@ def check_hits(hits: object) -> int:
 
 
 def check_window(window: object) -> float:
-    """Return the length of a window in seconds, from `SHORTEST_WINDOW` to `LONGEST_WINDOW`, else `ConfigError`."""
+    """Return the length of a window in seconds.
+
+    Raises `ConfigError` unless it is from `SHORTEST_WINDOW` to `LONGEST_WINDOW`.
+    """
     seconds = _number("window", window, "seconds")
     if not SHORTEST_WINDOW <= seconds <= LONGEST_WINDOW:
         raise ConfigError(
@@ -109,30 +129,30 @@ def _number(name: str, value: object, kind: str) -> float:
 
 
 def _shown(value: object) -> str:
-    return "missing" if value is None else repr(value) if isinstance(value, str) else str(value)
+    if value is None:
+        return "missing"
+    if isinstance(value, str):
+        return repr(value)
+    return str(value)
 
 
-_TOP = ("domains", "blacklist")
 #: the fields of a limit, each with its check; the scale may be left out
 _LIMIT: Mapping[str, Callable[[object], Any]] = {
     "hits": check_hits,
     "window": check_window,
     "scale": check_scale,
 }
-#: maximum number of mistakes reported per file
-_TOLD = 20
-_STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
-_FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of domains"
 
 
 class BadRules(ConfigError):
     """The rules file has mistakes."""
 
     def __init__(self, name: str, mistakes: list[tuple[int, str]]) -> None:
-        self.mistakes = sorted(mistakes)  #: pairs of line number, from 1, and message
-        lines = [f"{name}:{line}: {text}" for line, text in self.mistakes[:_TOLD]]
-        if len(mistakes) > _TOLD:
-            lines.append(f"and {len(mistakes) - _TOLD:,} more")
+        #: pairs of line number, from 1, and message
+        self.mistakes = sorted(mistakes)
+        lines = [f"{name}:{line}: {text}" for line, text in self.mistakes[:_MOST_SHOWN]]
+        if len(mistakes) > _MOST_SHOWN:
+            lines.append(f"and {len(mistakes) - _MOST_SHOWN:,} more")
         super().__init__("\n  ".join([f"{name} cannot be used, so nothing was changed:", *lines]))
 
 
@@ -158,16 +178,16 @@ def read(data: bytes, name: str) -> dict[str, Rule]:
     return {domain: Rule(**fields) for domain, fields in reader.rules.items()}
 
 
-def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return the rules after what a file has said was applied to those in force; paused domains stay paused.
+def wanted(in_file: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Return the rules after those of a file were applied to those in force now.
 
-    A domain whose rule is removed has `Rule()`.
+    A domain whose rule is removed has `Rule()`; paused domains stay paused.
     """
-    rules = {**dict.fromkeys(now, Rule()), **said}
-    return {
-        domain: replace(rule, paused=domain in now and now[domain].paused)
-        for domain, rule in rules.items()
-    }
+    rules = {**dict.fromkeys(now, Rule()), **in_file}
+    for domain, rule in rules.items():
+        is_paused = domain in now and now[domain].paused
+        rules[domain] = replace(rule, paused=is_paused)
+    return rules
 
 
 def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
@@ -189,9 +209,11 @@ class _RulesReader:
         self.mistakes: list[tuple[int, str]] = []
 
     def wrong(self, node: Any, text: str) -> None:
+        """Note a mistake in the line of a node."""
         self.mistakes.append((_line(node), text))
 
     def read(self, root: Any) -> None:
+        """Read the whole file; `root` is None where it is empty."""
         if root is None:
             # An empty file was probably truncated, or is not written yet.
             self.mistakes.append((1, "it is empty; to remove all limits, write `domains: {}`."))
@@ -211,9 +233,9 @@ class _RulesReader:
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
-                self.wrong(key, f"{where}{name or _kind(key)!r} is not known here; {hint}")
+                shown_name = name or _kind(key)
+                hint = _hint(name, known)
+                self.wrong(key, f"{where}{shown_name!r} is not known here; {hint}")
             elif name in found:
                 self.wrong(key, f"{where}{name} stands here twice.")
             else:
@@ -221,7 +243,10 @@ class _RulesReader:
         return found
 
     def _entries(self, node: Any, kind: type[yaml.Node], expected: str) -> list[Any]:
-        """Return the entries of a node of this kind, and none of any other, which is a mistake unless it is empty."""
+        """Return the entries of a node of this kind.
+
+        A node of another kind has none, and is a mistake unless it is empty.
+        """
         if isinstance(node, kind):
             return list(node.value)
         if node is not None and not _is_nothing(node):
@@ -230,9 +255,8 @@ class _RulesReader:
 
     def _domains(self, node: Any) -> None:
         lines: dict[str, int] = {}
-        for key, value in self._entries(
-            node, yaml.MappingNode, "a domain and its limit under `domains:`"
-        ):
+        expected = "a domain and its limit under `domains:`"
+        for key, value in self._entries(node, yaml.MappingNode, expected):
             domain = self._domain(key, lines)
             where = f"{key.value}: " if isinstance(key, yaml.ScalarNode) else ""
             limit = self._limit(value, where)
@@ -252,7 +276,7 @@ class _RulesReader:
                 self.rules.setdefault(domain, {})["blocked"] = True
 
     def _domain(self, node: Any, lines: dict[str, int]) -> str:
-        """Return the domain that a node names and record its line; empty if it is invalid or repeated."""
+        """Return the domain that a node names, and note its line; empty if invalid or repeated."""
         if not isinstance(node, yaml.ScalarNode):
             self.wrong(node, f"expected the name of a domain, and found {_kind(node)}.")
             return ""
@@ -274,14 +298,25 @@ class _RulesReader:
                 node, f"{where}expected hits and window (in seconds), and found {_kind(node)}."
             )
             return {}
-        parts, fields = self._parts(node, _LIMIT, where), {}
+        parts = self._parts(node, _LIMIT, where)
+        fields: dict[str, Any] = {}
         for name, check in _LIMIT.items():
-            if name in parts or name != "scale":
-                try:
-                    fields[name] = check(_value(parts[name]) if name in parts else None)
-                except ConfigError as error:
-                    self.wrong(parts.get(name, node), f"{where}{error}")
+            if name not in parts and name == "scale":
+                continue
+            value = _value(parts[name]) if name in parts else None
+            try:
+                fields[name] = check(value)
+            except ConfigError as error:
+                self.wrong(parts.get(name, node), f"{where}{error}")
         return fields
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    """Return what may have been meant by a name that is not known."""
+    near = difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known are {', '.join(known)}."
 
 
 def _line(node: Any) -> int:
@@ -298,7 +333,9 @@ def _kind(node: Any) -> str:
         return "keys with values"
     if isinstance(node, yaml.SequenceNode):
         return "a list"
-    return "nothing" if _is_nothing(node) else repr(node.value)
+    if _is_nothing(node):
+        return "nothing"
+    return repr(node.value)
 
 
 def _value(node: Any) -> object:
