@@ -464,7 +464,9 @@ def _check_work(exam: NodeDiagnosis) -> Iterator[Finding]:
 
 
 def _quote_for_shell(name: str) -> str:
-    return f"'{name}'" if " " in name else name
+    if " " in name:
+        return f"'{name}'"
+    return name
 
 
 def _set_in_target(node: Node, line: str) -> str:

@@ -114,7 +114,9 @@ def _expect_targets(probed: Probed, crawl: CrawlShape, targets_per_page: float) 
         expected = round(targets_per_page * crawl.pages)
     else:
         return crawl.limit or None
-    return min(expected, crawl.limit) if crawl.limit else expected
+    if crawl.limit:
+        return min(expected, crawl.limit)
+    return expected
 
 
 def _count_starts(crawl: CrawlShape, details: int) -> float:

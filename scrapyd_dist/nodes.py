@@ -217,7 +217,9 @@ def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
 
 
 def _quote_name(name: str) -> str:
-    return repr(name) if " " in name else name
+    if " " in name:
+        return repr(name)
+    return name
 
 
 def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:

@@ -461,11 +461,7 @@ def _describe_throttle(snap: Snapshot) -> dict[str, Any]:
         for member in snap.scheduler.members:
             if member.deaf and not member.unfit:
                 reasons[member.node.name] = member.deaf
-    return {
-        "heeded": not snap.unheeded and not reasons,
-        "reason": snap.unheeded,
-        "nodes": reasons,
-    }
+    return {"heeded": not snap.unheeded and not reasons, "reason": snap.unheeded, "nodes": reasons}
 
 
 def as_left(batch: Batch, crawl: Crawl) -> Batch:

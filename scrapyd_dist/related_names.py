@@ -198,7 +198,9 @@ def option_answer(name: str) -> str:
     It is empty if no related system has the option.
     """
     system, instead = OPTIONS.get(name, ("", ""))
-    return f" It is an option of {system}; here, {instead}." if system else ""
+    if not system:
+        return ""
+    return f" It is an option of {system}; here, {instead}."
 
 
 def _answer_settings(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -260,7 +262,9 @@ def _format_value(name: str, value: Any) -> str:
 def _format_class(value: Any) -> str:
     """Return a class, or the dotted path of one, as `module:Class`."""
     path = value if isinstance(value, str) else f"{value.__module__}.{value.__name__}"
-    return path if ":" in path else ":".join(path.rsplit(".", 1))
+    if ":" in path:
+        return path
+    return ":".join(path.rsplit(".", 1))
 
 
 def _format_arguments(value: Any) -> str:

@@ -204,7 +204,9 @@ def link_meta(value: RequestValue) -> dict[str, Any]:
     meta = value.get("meta", {})
     # The codec wraps a dict with keys that begin with $.
     link = meta.get("$dict", meta).get(LINK_META)
-    return link if isinstance(link, dict) else {}
+    if not isinstance(link, dict):
+        return {}
+    return link
 
 
 def with_link_meta(value: RequestValue, told: Mapping[str, Any]) -> RequestValue:

@@ -56,8 +56,8 @@ class EventHook:
         scheme, sign, _ = self.target.strip().partition("://")
         if sign and scheme.isalnum() and not self.is_address:
             raise ConfigError(
-                f"{self.option} takes a command, or an address that begins with http:// or https://,"
-                f" and this one begins with {scheme}://."
+                f"{self.option} takes a command, or an address that begins with http:// or"
+                f" https://, and this one begins with {scheme}://."
             )
         if self.is_address and not self._shown:
             raise ConfigError(f"The address of {self.option} has no host, or a port that is none.")

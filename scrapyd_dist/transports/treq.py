@@ -215,11 +215,7 @@ class _NodeAgent:
         self._uri = url.encode("ascii")
 
     def request(
-        self,
-        method: bytes,
-        uri: bytes,
-        headers: Headers | None = None,
-        bodyProducer: Any = None,
+        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: Any = None
     ) -> Deferred[Any]:
         """Send a request to the node's url in place of `uri`."""
         headers = headers.copy() if headers is not None else Headers()
@@ -336,7 +332,9 @@ class _TlsPolicy:
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> Any:
         """Return what makes the TLS connections to a host."""
-        name = hostname if self._name is None else self._name
+        name = hostname
+        if self._name is not None:
+            name = self._name
         if self._checked is None:
             return _UncheckedCreator(name)
         return self._checked.creatorForNetloc(name, port)
