@@ -121,19 +121,19 @@ def spend(
     limits: Mapping[str, float],
     counts: Mapping[str, int],
     requests: int,
-    told: Mapping[str, int],
+    added: Mapping[str, int],
     *,
     reserve: bool = False,
 ) -> Spent:
     """Add what a process has counted, and grant it as many requests as the goals leave.
 
-    `told`: what the process adds to the counts; `reserve`: the requests are for later.
+    `added`: what the process adds to the counts; `reserve`: the requests are for later.
     """
-    after = {name: counts.get(name, 0) + told.get(name, 0) for name in {*counts, *told}}
-    if told.get("items"):
+    after = {name: counts.get(name, 0) + added.get(name, 0) for name in {*counts, *added}}
+    if added.get("items"):
         after["dry_pages"] = 0
-    elif told.get("pages"):
-        after["dry_pages"] = after.get("dry_pages", 0) + told["pages"]
+    elif added.get("pages"):
+        after["dry_pages"] = after.get("dry_pages", 0) + added["pages"]
     granted = 0
     if not Spent(0, after).reached(limits):
         granted = requests

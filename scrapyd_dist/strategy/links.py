@@ -209,15 +209,15 @@ def link_meta(value: RequestValue) -> dict[str, Any]:
     return link
 
 
-def with_link_meta(value: RequestValue, told: Mapping[str, Any]) -> RequestValue:
-    """Return the request with `told` in its meta in place of what that said of its link.
+def with_link_meta(value: RequestValue, link: Mapping[str, Any]) -> RequestValue:
+    """Return the request with `link` in its meta in place of what that said of its link.
 
-    When `told` is empty, the meta says nothing of it.
+    When `link` is empty, the meta says nothing of it.
     """
     outer = value.get("meta", {})
     meta = {name: item for name, item in outer.get("$dict", outer).items() if name != LINK_META}
-    if told:
-        meta[LINK_META] = dict(told)
+    if link:
+        meta[LINK_META] = dict(link)
     changed = {name: item for name, item in value.items() if name != "meta"}
     if meta:
         changed["meta"] = {"$dict": meta} if "$dict" in outer else meta

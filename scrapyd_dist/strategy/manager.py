@@ -319,7 +319,7 @@ class StrategyManager:
     def _keep_full_step(self, draft: RoundDraft) -> None:
         """Keep the seeds that were scheduled so far, if they are enough for a step."""
         self._live()
-        if len(draft.wishes) >= SEEDS:
+        if len(draft.scheduled) >= SEEDS:
             self._keep_seeds(draft)
 
     def _keep_seeds(self, draft: RoundDraft) -> None:
@@ -330,27 +330,27 @@ class StrategyManager:
         for tries_left in reversed(range(_TRIES)):
             self._live()
             try:
-                self._seeded += self._apply_seeds(draft.wishes, counts, changes)
+                self._seeded += self._apply_seeds(draft.scheduled, counts, changes)
                 break
             except StepRefused:
                 self._life_at = None
                 if not tries_left:
                     raise
-        draft.wishes = []
+        draft.scheduled = []
         draft.beyond = 0
         draft.forget_looked_up()
         self._cut_meanwhile()
 
     def _apply_seeds(
         self,
-        wishes: Sequence[ScheduledRequest],
+        seeds: Sequence[ScheduledRequest],
         counts: Mapping[str, int],
         changes: Mapping[str, dict[str, Any] | None],
     ) -> int:
         """Keep seeds in one step, and return how many were new, or were handed over."""
         draft = self._make_draft()
         draft.counts.update(counts)
-        draft.wishes = list(wishes)
+        draft.scheduled = list(seeds)
         draft.keep()
         draft.resolve()
         # The partitions of the metadata may have gone meanwhile.

@@ -36,7 +36,7 @@ _NEW = (None, States.NOT_CRAWLED)
 #: likewise, of one that it wants again
 _OVER = (States.CRAWLED, States.ERROR)
 #: in the meta of a link that is handed over: how it was scheduled
-_WISH = "scheduled"
+_HANDOVER = "scheduled"
 
 
 class LinkStore(Protocol):
@@ -102,7 +102,7 @@ class RoundDraft:
     dead: dict[int, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     # What the handler that runs has done.
-    wishes: list[ScheduledRequest] = field(default_factory=list)
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
     beyond: int = 0  #: requests that would have been too deep
     #: (request, fingerprint, state) of those whose states the handler got
     given: list[tuple[Request, bytes, States]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class RoundDraft:
             own=fingerprint == self.own,
             state=_read_state(meta.get("state")),
         )
-        self.wishes.append(scheduled)
+        self.scheduled.append(scheduled)
         if not dont_queue:
             meta["state"] = States.QUEUED
         if self.seeded:
@@ -216,9 +216,9 @@ class RoundDraft:
         """Count what the handler did, as it has returned."""
         self.domains.keep(lambda site: partition_of(site) in self.partitions)
         self.count(BEYOND_DEPTH, self.beyond)
-        for wish in self.wishes:
-            self._place(wish)
-        queued = {wish.fingerprint for wish in self.wishes if not wish.dont_queue}
+        for scheduled in self.scheduled:
+            self._place(scheduled)
+        queued = {scheduled.fingerprint for scheduled in self.scheduled if not scheduled.dont_queue}
         for request, fingerprint, before in self.given:
             after = request.meta.get("state", before)
             if after not in {before, States.QUEUED} and fingerprint not in queued:
@@ -238,7 +238,7 @@ class RoundDraft:
 
     def _begin(self) -> None:
         """Make everything ready for the next handler."""
-        self.wishes = []
+        self.scheduled = []
         self.given = []
         self.beyond = 0
         self.own = b""
@@ -247,72 +247,76 @@ class RoundDraft:
         """Place the requests whose states were not known, with one look-up for all of them."""
         waiting = self.unresolved
         self.unresolved = []
-        self.look_up(wish.fingerprint for wish in waiting if wish.fingerprint not in self.links)
-        for wish in waiting:
-            self._place(wish)
+        self.look_up(
+            scheduled.fingerprint
+            for scheduled in waiting
+            if scheduled.fingerprint not in self.links
+        )
+        for scheduled in waiting:
+            self._place(scheduled)
 
-    def _place(self, wish: ScheduledRequest) -> None:
+    def _place(self, scheduled: ScheduledRequest) -> None:
         """Decide what becomes of a request that was scheduled."""
-        is_known = wish.fingerprint in self.links or wish.fingerprint in self.known
-        if wish.partition not in self.partitions:
-            self.events.append(_make_handover(wish))
+        is_known = scheduled.fingerprint in self.links or scheduled.fingerprint in self.known
+        if scheduled.partition not in self.partitions:
+            self.events.append(_make_handover(scheduled))
         elif not is_known:
-            self.unresolved.append(wish)
-        elif self._is_waiting(wish):
-            if wish.dont_queue or wish.state not in _NEW:
-                self._move(wish)
-        elif wish.dont_queue:
-            self._rescore(wish)
-        elif self._is_to_be_queued(wish):
-            self._queue(wish)
+            self.unresolved.append(scheduled)
+        elif self._is_waiting(scheduled):
+            if scheduled.dont_queue or scheduled.state not in _NEW:
+                self._move(scheduled)
+        elif scheduled.dont_queue:
+            self._rescore(scheduled)
+        elif self._is_to_be_queued(scheduled):
+            self._queue(scheduled)
 
-    def _is_waiting(self, wish: ScheduledRequest) -> bool:
-        if self.state_of(wish.fingerprint) is not States.QUEUED:
+    def _is_waiting(self, scheduled: ScheduledRequest) -> bool:
+        if self.state_of(scheduled.fingerprint) is not States.QUEUED:
             return False
         # The link of the event that is being handled is in no batch any more, though it is QUEUED
         # in the store.
-        return not wish.own or self.in_queue(wish.fingerprint)
+        return not scheduled.own or self.in_queue(scheduled.fingerprint)
 
-    def _is_to_be_queued(self, wish: ScheduledRequest) -> bool:
+    def _is_to_be_queued(self, scheduled: ScheduledRequest) -> bool:
         """Return whether the request is new, or the strategy wants it again knowingly."""
-        is_new = self.state_of(wish.fingerprint) is States.NOT_CRAWLED
-        return wish.own or is_new or wish.state in _OVER
+        is_new = self.state_of(scheduled.fingerprint) is States.NOT_CRAWLED
+        return scheduled.own or is_new or scheduled.state in _OVER
 
-    def _queue(self, wish: ScheduledRequest) -> None:
-        before = self.known.get(wish.fingerprint)
-        slot = wish.slot
+    def _queue(self, scheduled: ScheduledRequest) -> None:
+        before = self.known.get(scheduled.fingerprint)
+        slot = scheduled.slot
         if not slot and before:
             slot = before.slot
         if not slot:
-            slot = self.rules.slot_of(wish.value["url"])
-        self.links[wish.fingerprint] = Link(
-            fingerprint=wish.fingerprint,
-            url=wish.value["url"],
+            slot = self.rules.slot_of(scheduled.value["url"])
+        self.links[scheduled.fingerprint] = Link(
+            fingerprint=scheduled.fingerprint,
+            url=scheduled.value["url"],
             state=States.QUEUED,
-            score=wish.score,
+            score=scheduled.score,
             slot=slot,
-            partition=wish.partition,
-            depth=wish.depth,
-            request=wish.value,
-            due=wish.due,
-            expires=wish.expires,
+            partition=scheduled.partition,
+            depth=scheduled.depth,
+            request=scheduled.value,
+            due=scheduled.due,
+            expires=scheduled.expires,
         )
-        self.moved.pop(wish.fingerprint, None)
+        self.moved.pop(scheduled.fingerprint, None)
         self.count(SCHEDULED)
 
-    def _move(self, wish: ScheduledRequest) -> None:
-        queued = self.links.get(wish.fingerprint)
+    def _move(self, scheduled: ScheduledRequest) -> None:
+        queued = self.links.get(scheduled.fingerprint)
         if queued:
-            due = queued.due if wish.dont_queue else wish.due
-            self.links[wish.fingerprint] = replace(queued, score=wish.score, due=due)
+            due = queued.due if scheduled.dont_queue else scheduled.due
+            self.links[scheduled.fingerprint] = replace(queued, score=scheduled.score, due=due)
             return
-        new_due = None if wish.dont_queue else wish.due
-        self.moved[wish.fingerprint] = LinkMove(score=wish.score, due=new_due)
+        new_due = None if scheduled.dont_queue else scheduled.due
+        self.moved[scheduled.fingerprint] = LinkMove(score=scheduled.score, due=new_due)
 
-    def _rescore(self, wish: ScheduledRequest) -> None:
-        link = self.link(wish.fingerprint)
+    def _rescore(self, scheduled: ScheduledRequest) -> None:
+        link = self.link(scheduled.fingerprint)
         if link:
-            self.links[wish.fingerprint] = replace(link, score=wish.score, request=None)
+            self.links[scheduled.fingerprint] = replace(link, score=scheduled.score, request=None)
 
     def _set_state(
         self,
@@ -412,41 +416,41 @@ def _check_value(value: RequestValue, *, has_key: bool) -> None:
         ) from None
 
 
-def _make_handover(wish: ScheduledRequest) -> LinkEvent:
+def _make_handover(scheduled: ScheduledRequest) -> LinkEvent:
     """Return the event that hands a request over to the process of another partition."""
-    scheduled = {
-        "score": wish.score,
-        "due": wish.due,
-        "expires": wish.expires,
-        "slot": wish.slot,
-        "depth": wish.depth,
-        "state": wish.state,
-        "dont_queue": wish.dont_queue,
+    fields = {
+        "score": scheduled.score,
+        "due": scheduled.due,
+        "expires": scheduled.expires,
+        "slot": scheduled.slot,
+        "depth": scheduled.depth,
+        "state": scheduled.state,
+        "dont_queue": scheduled.dont_queue,
     }
     return LinkEvent(
         kind=EventKind.SCHEDULED,
-        fingerprint=wish.fingerprint,
-        partition=wish.partition,
-        url=wish.value["url"],
-        request=with_link_meta(wish.value, {**link_meta(wish.value), _WISH: scheduled}),
+        fingerprint=scheduled.fingerprint,
+        partition=scheduled.partition,
+        url=scheduled.value["url"],
+        request=with_link_meta(scheduled.value, {**link_meta(scheduled.value), _HANDOVER: fields}),
     )
 
 
 def _read_handover(event: LinkEvent) -> ScheduledRequest:
     """Return the request that such an event hands over."""
     meta = dict(link_meta(event.request))
-    scheduled = meta.pop(_WISH)
+    fields = meta.pop(_HANDOVER)
     return ScheduledRequest(
         value=with_link_meta(event.request, meta),
         fingerprint=event.fingerprint,
-        score=scheduled["score"],
-        due=scheduled["due"],
-        expires=scheduled["expires"],
-        slot=scheduled["slot"],
-        depth=scheduled["depth"],
+        score=fields["score"],
+        due=fields["due"],
+        expires=fields["expires"],
+        slot=fields["slot"],
+        depth=fields["depth"],
         partition=event.partition,
-        dont_queue=scheduled["dont_queue"],
-        state=_read_state(scheduled["state"]),
+        dont_queue=fields["dont_queue"],
+        state=_read_state(fields["state"]),
     )
 
 
