@@ -1,4 +1,4 @@
-"""scrapyd-dist: one Scrapy crawl over a fleet of Scrapyd nodes.
+"""scrapyd-dist spreads one Scrapy crawl over a fleet of Scrapyd nodes.
 
 The names below may be used in a project's settings. They are loaded on first use, because every job
 on every node imports this package, and a worker must not import the producer's half.

@@ -1,4 +1,4 @@
-"""Values of a crawl (crawl, shard, batch, attempt, miss), and the tables of state changes and finish reasons."""
+"""Defines the values of a crawl, such as batch and attempt, and the tables of state changes."""
 
 import hashlib
 import re
@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from itertools import chain, count
 from typing import Any
 
 from scrapyd_dist.errors import ConfigError, StepRefused
@@ -15,10 +14,27 @@ from scrapyd_dist.errors import ConfigError, StepRefused
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 #: maximum length of a generated name before a number is appended
 _NAME_ROOM = 76
-#: what the processes of a running crawl may be asked for through its row; "" for nothing. A command asks for the first
-#: two; the producer asks the workers to close, when one of them has closed its spider.
-PAUSE, CANCEL, CLOSE = "pause", "cancel", "close"
+# What the processes of a running crawl may be asked for through its row. A command asks for the
+# first two; the producer asks the workers to close, when one of them has closed its spider.
+PAUSE = "pause"
+CANCEL = "cancel"
+CLOSE = "close"
+#: all of these, and "" for nothing
 WANTED = frozenset({"", PAUSE, CANCEL, CLOSE})
+#: the kinds of misses, in words for users
+MISSES = {
+    "gone": "gone (the site does not give them: 404, 403 …)",
+    "failed": "failed (they may be there; see the reason)",
+    "dead": "given up: with their batch, or since no spider can make them",
+    "index": "index pages that failed, so URLs on them are unknown",
+}
+#: prefix of the reason of a miss whose request was not made because settings ended the job
+NOT_MADE = "not made"
+#: kind, in a worker's report, of requests that were not made as their job ended early: they wait
+#: in new batches
+PUT_OFF = "put-off"
+#: their reason, until they are in these batches
+PUT_OFF_REASON = "not made yet: its job ended early, and it waits in a new batch"
 
 
 class CrawlState(str, Enum):
@@ -30,7 +46,8 @@ class CrawlState(str, Enum):
     COLLECTING = "collecting"  #: every batch has ended; parts are being merged
     FINISHED = "finished"  #: the output is complete
     STOPPED = "stopped"  #: ended early; `sdist resume` continues it
-    INCOMPLETE = "incomplete"  #: all found requests are done, but a producer was lost; can be resumed like STOPPED
+    #: all found requests are done, but a producer was lost; can be resumed like STOPPED
+    INCOMPLETE = "incomplete"
     REFUSED = "refused"  #: never started, because of the configuration, the nodes or the code
 
     @property
@@ -56,9 +73,9 @@ class BatchState(str, Enum):
     SPLIT = "split"  #: replaced by smaller batches with its requests; no longer counted
 
 
-#: Allowed state changes of a batch. SENT -> SEALED: the node certainly refused the post. RUNNING -> SEALED: a worker
-#: returned its lease. DEAD -> SEALED: a requeue by command. SPLIT: a batch that keeps failing is split until the bad
-#: request is alone.
+#: Allowed state changes of a batch. SENT -> SEALED: the node certainly refused the post.
+#: RUNNING -> SEALED: a worker returned its lease. DEAD -> SEALED: a requeue by command. SPLIT: a
+#: batch that keeps failing is split until the bad request is alone.
 STEPS: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
     BatchState.SENT: frozenset(
@@ -80,43 +97,51 @@ def check_crawl_name(name: str, what: str = "crawl") -> str:
     """Return the name, or raise `ConfigError` if it is not valid for a crawl or frontier."""
     if not CRAWL_NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a {what}: it becomes part of job ids and file names on the nodes, so it may only"
-            " have letters, digits, '-' and '_', 80 at most, and does not begin with '-'."
+            f"{name!r} cannot name a {what}: it becomes part of job ids and file names on the"
+            " nodes, so it may only have letters, digits, '-' and '_', 80 at most, and does not"
+            " begin with '-'."
         )
     return name
 
 
 def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
-    """Return `<spider>-<YYYYMMDDTHHMMSSZ>`, with a number appended if that is taken; `now` must have a time zone."""
+    """Return `<spider>-<YYYYMMDDTHHMMSSZ>`, with a number appended if that is taken.
+
+    `now` must have a time zone.
+    """
     stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    plain = (
-        re.sub(r"[^A-Za-z0-9_-]+", "-", spider).lstrip("-")[: _NAME_ROOM - len(stamp) - 1]
-        or "crawl"
-    )
-    names = chain([f"{plain}-{stamp}"], (f"{plain}-{stamp}-{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
+    room = _NAME_ROOM - len(stamp) - len("-")
+    prefix = re.sub(r"[^A-Za-z0-9_-]+", "-", spider).lstrip("-")[:room] or "crawl"
+    name = f"{prefix}-{stamp}"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{prefix}-{stamp}-{number}"
+    return name
 
 
 def home_of(crawl: str, created: float) -> str:
     """Return the name of a crawl's folder in the nodes' logs.
 
-    A name may be used again (by another project, or after a store was deleted); the creation time keeps the files of
-    such crawls apart.
+    A name may be used again (by another project, or after a store was deleted); the creation time
+    keeps the files of such crawls apart.
     """
-    return f"{crawl}.{hashlib.sha256(repr(created).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(repr(created).encode()).hexdigest()
+    return f"{crawl}.{digest[:8]}"
 
 
 def job_id(home: str, batch: int, attempt: int) -> str:
     """Return the Scrapyd job id of an attempt, readable in a node's job list.
 
-    It begins with the crawl's folder on the nodes, `home_of`: another project may have a crawl of that name there. The
-    id of a leased attempt, which is no job on a node but names a part in that folder, begins with the crawl's name.
+    It begins with the crawl's folder on the nodes, `home_of`: another project may have a crawl of
+    that name there. The id of a leased attempt, which is no job on a node but names a part in that
+    folder, begins with the crawl's name.
     """
     return f"{home}.b{batch}.a{attempt}"
 
 
 def worker_id(home: str, number: int) -> str:
-    """Return the Scrapyd job id of a worker that leases batches, with the crawl's folder on the nodes."""
+    """Return the Scrapyd job id of a worker that leases batches; it begins with `home_of`."""
     return f"{home}.w{number}.a1"
 
 
@@ -129,7 +154,8 @@ class Crawl:
     spider: str
     state: CrawlState = CrawlState.STARTING
     created: float  #: seconds since the epoch
-    kind: str = "crawl"  #: or "frontier": filled by producers and leased by workers, without a run of its own
+    #: or "frontier": filled by producers and leased by workers, without a run of its own
+    kind: str = "crawl"
     standing: bool = False  #: whether the frontier never finishes; its workers end after idling
     ended: float | None = None
     version: str | None = None  #: the project version that every attempt runs
@@ -138,17 +164,20 @@ class Crawl:
     host: str = ""  #: host of the producer, where the crawl's folder is
     beat: float | None = None  #: the producer's last heartbeat, seconds since the epoch
     exit_code: int | None = None
-    message: str = (
-        ""  #: one paragraph for users: why the crawl was refused or stopped, and how to continue
-    )
+    #: one paragraph for users: why the crawl was refused or stopped, and how to continue
+    message: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
     wanted: str = ""  #: one of `WANTED`, obeyed within seconds
-    #: one paragraph on why the signature of `options` was rejected (they are empty then); computed, never stored
+    #: one paragraph on why the signature of `options` was rejected (they are empty then); computed,
+    #: never stored
     foreign: str = ""
 
     @property
     def when_refused(self) -> CrawlState:
-        """The state after its producer could not start: a crawl that had started before can still be resumed."""
+        """The state after its producer could not start.
+
+        A crawl that had started before can still be resumed.
+        """
         return CrawlState.REFUSED if self.version is None else CrawlState.STOPPED
 
 
@@ -172,7 +201,10 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A list of requests of one spider that is sent or leased as one unit; the payload is stored separately."""
+    """A list of requests of one spider that is sent or leased as one unit.
+
+    The payload is stored separately.
+    """
 
     number: int
     size: int  #: requests
@@ -198,8 +230,8 @@ class AttemptState(str, Enum):
     REFUSED = "refused"  #: the node certainly did not take it
 
 
-#: Allowed state changes of an attempt. REFUSED -> SENDING: its number is used again, on any node. RUNNING -> REFUSED: a
-#: worker returns a lease that it has not begun.
+#: Allowed state changes of an attempt. REFUSED -> SENDING: its number is used again, on any node.
+#: RUNNING -> REFUSED: a worker returns a lease that it has not begun.
 ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
     AttemptState.SENDING: frozenset(
         {
@@ -227,15 +259,17 @@ LEASABLE = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNN
 
 def states_before(new: BatchState | AttemptState) -> list[Any]:
     """Return the states from which a batch, or an attempt, may change to this one."""
-    steps: Mapping[Any, frozenset[Any]] = STEPS if isinstance(new, BatchState) else ATTEMPT_STEPS
-    return [old for old, after in steps.items() if new in after]
+    steps: Mapping[Any, frozenset[Any]] = ATTEMPT_STEPS
+    if isinstance(new, BatchState):
+        steps = STEPS
+    return [old for old, allowed in steps.items() if new in allowed]
 
 
 def check_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> None:
     """Raise `StepRefused` unless a batch, or an attempt, may change from `old` to `new`."""
     if old not in states_before(new):
-        what = "a batch" if isinstance(new, BatchState) else "an attempt"
-        raise StepRefused(f"{what} that is {old.value} cannot become {new.value}")
+        noun = "a batch" if isinstance(new, BatchState) else "an attempt"
+        raise StepRefused(f"{noun} that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,15 +305,6 @@ class WorkerEntry:
     introduces: bool = False  #: it only says whose code it is
 
 
-#: the kinds of misses, in words for users
-MISSES = {
-    "gone": "gone (the site does not give them: 404, 403 …)",
-    "failed": "failed (they may be there; see the reason)",
-    "dead": "given up: with their batch, or since no spider can make them",
-    "index": "index pages that failed, so URLs on them are unknown",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Miss:
     """A URL without a result, and the reason."""
@@ -306,10 +331,10 @@ class FinishReason(str, Enum):
     START_FAILED = "start-failed"
     LIMITED = "limited"  #: the producer has found as many requests as its limit allows
     TIMEOUT = "timeout"  #: the job has run for longer than DISTRIBUTED_JOB_TIMEOUT
-    STALLED = (
-        "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
-    )
-    GOAL = "goal"  #: the whole crawl has reached a goal, or its spider has closed it; what was not made waits
+    #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
+    STALLED = "stalled"
+    #: the whole crawl has reached a goal, or its spider has closed it; what was not made waits
+    GOAL = "goal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,16 +346,11 @@ class ReasonMeaning:
     told: bool = False  #: whether the job was told to end
     asked_for: bool = False  #: whether the job has done its work, as far as its settings allow
     by_settings: bool = False  #: whether settings ended the job early; a retry would end there, too
-    #: whether the project's code has closed the spider (`CloseSpider`, `engine.close_spider`), and so the whole crawl
+    #: whether the project's code has closed the spider (`CloseSpider`, `engine.close_spider`), and
+    #: so the whole crawl
     closes_crawl: bool = False
 
 
-#: prefix of the reason of a miss whose request was not made because settings ended the job
-NOT_MADE = "not made"
-#: kind, in a worker's report, of requests that were not made as their job ended early: they wait in new batches
-PUT_OFF = "put-off"
-#: their reason, until they are in these batches
-PUT_OFF_REASON = "not made yet: its job ended early, and it waits in a new batch"
 #: for finish reasons that are not in the table: a project's own
 _UNKNOWN = ReasonMeaning(in_order=True, closes_crawl=True)
 _MEANINGS: dict[str, ReasonMeaning] = {
@@ -355,11 +375,14 @@ _MEANINGS: dict[str, ReasonMeaning] = {
 
 
 def meaning(finish_reason: str) -> ReasonMeaning:
-    """Return the consequences of a finish reason in a report or log; an unknown one is of the project's own code."""
+    """Return the consequences of a finish reason in a report or log.
+
+    An unknown one is of the project's own code.
+    """
     return _MEANINGS.get(finish_reason, _UNKNOWN)
 
 
 def not_made(finish_reason: str) -> tuple[str, str]:
-    """Return kind of miss and reason for requests that were not made because settings ended their job."""
+    """Return kind and reason of the misses whose requests were not made as settings ended a job."""
     kind = "gone" if meaning(finish_reason).asked_for else "failed"
     return kind, f"{NOT_MADE}: {finish_reason.upper()} ended the job before"

@@ -19,122 +19,135 @@ from scrapyd_dist.nodes import Node, distinct, is_address, names_of
 from scrapyd_dist.ownership import fault_of_folder, read_regular
 from scrapyd_dist.settings import nearest
 
-#: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
+#: the project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes
 STATE_FOLDER = ".sdist"
-#: In the folder of a crawl, that of the parts which came home.
+#: in the folder of a crawl, that of the parts which came home
 PARTS = "parts"
-#: The section of scrapy.cfg with options of this program.
+#: the section of scrapy.cfg with options of this program
 OWN_SECTION = "sdist"
 
 #: jobs that a node may run at once
 MOST_JOBS = 10_000
-#: a value that is only a variable; a lower-case name may be a password that begins with a dollar sign
+#: a value that is only a variable; a lower-case one may be a password that begins with a dollar
 _VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig:
+    """What scrapy.cfg says of a project, with one settings module chosen."""
+
     root: Path  #: the folder of the closest scrapy.cfg
     settings_module: str  #: import path of the settings module
-    targets: tuple[
-        Node, ...
-    ]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
+    #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
+    targets: tuple[Node, ...]
     project: str | None  #: the `project` of `[deploy]`, if set
     options: Mapping[str, str] = field(default_factory=dict)  #: the `[sdist]` section
-    #: the `[settings]` section, by names in lower case; empty where the environment names another module
+    #: the `[settings]` section, by names in lower case; empty where the environment names another
+    #: module
     modules: Mapping[str, str] = field(default_factory=dict)
 
     def module_of(self, project: str | None) -> str:
-        """Return the settings module of a project as Scrapyd calls it: that of its line in `[settings]`, if any.
+        """Return the settings module of a project as Scrapyd calls it.
 
-        Another name stands for the chosen module; but where a target is for that one by its name, for the default.
+        It is that of the project's line in `[settings]`. A name without a line stands for the
+        chosen module; but where a target names the project of that one, for the default.
         """
-        listed = self.modules.get((project or "").lower())
+        listed = self._find_listed_module(project)
         if listed is not None or project is None:
             return listed or self.settings_module
-        by_name = {self.modules.get((node.project or "").lower()) for node in self.targets}
-        others = self.modules.get("default") if self.settings_module in by_name else None
-        return others or self.settings_module
+        modules_of_targets = {self._find_listed_module(node.project) for node in self.targets}
+        if self.settings_module in modules_of_targets:
+            return self.modules.get("default") or self.settings_module
+        return self.settings_module
+
+    def _find_listed_module(self, project: str | None) -> str | None:
+        return self.modules.get((project or "").lower())
 
     @property
     def own_targets(self) -> tuple[Node, ...]:
-        """The targets whose settings module is the chosen one, each url once, with its first name in scrapy.cfg.
+        """The targets with the chosen settings module, each url once, with its first name there.
 
-        Several projects may have targets at one node. What is remembered of it goes by its name, which is one for all.
+        Several projects may have targets at one node. What is remembered of it goes by its name,
+        which is one for all.
         """
         names: dict[str, str] = {}
         for node in self.targets:
             names.setdefault(node.url, node.name)
-        return distinct(
-            replace(node, name=names[node.url]) for node in self.targets if self.is_own(node)
-        )
+        own = filter(self.is_own, self.targets)
+        return distinct(replace(node, name=names[node.url]) for node in own)
 
     @property
     def project_names(self) -> tuple[str, ...]:
-        """What scrapy.cfg calls the project on nodes: the `project` of `[deploy]` and of its own targets."""
-        named = (self.project, *(node.project for node in self.own_targets))
-        return tuple(dict.fromkeys(name for name in named if name is not None))
+        """What scrapy.cfg calls the project on nodes, in `[deploy]` and in its own targets."""
+        names = [self.project, *(node.project for node in self.own_targets)]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def is_own(self, node: Node) -> bool:
-        """Whether the project that the node's target names has the chosen settings module."""
+        """Return whether the project that the target names has the chosen settings module."""
         return self.module_of(node.project) == self.settings_module
 
     def check_own(self, targets: Iterable[Node]) -> None:
-        """Raise ConfigError if one of these targets is for a project with another settings module."""
+        """Raise ConfigError if one of these targets is for another settings module."""
         for node in targets:
             if not self.is_own(node):
+                own = names_of(filter(self.is_own, self.targets)) or "there is none yet"
                 raise ConfigError(
-                    f"The target {node.name} of scrapy.cfg is for the project {node.project}, whose settings module is"
-                    f" {self.module_of(node.project)}, and this command runs {self.settings_module}. Choose that"
-                    f" project, as for Scrapy: SCRAPY_PROJECT={node.project}; or name a target of this one:"
-                    f" {names_of(one for one in self.targets if self.is_own(one)) or 'there is none yet'}."
+                    f"The target {node.name} of scrapy.cfg is for the project {node.project}, whose"
+                    f" settings module is {self.module_of(node.project)}, and this command runs"
+                    f" {self.settings_module}. Choose that project, as for Scrapy:"
+                    f" SCRAPY_PROJECT={node.project}; or name a target of this one: {own}."
                 )
 
 
 def find_root(folder: Path | None = None) -> Path | None:
-    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None.
+    """Return the closest folder with a scrapy.cfg, from `folder` upward, or None.
 
-    Settings may have changed the current folder: the default is that in which the process was started, if it is known,
-    and then that of the settings which this process has loaded.
+    Without `folder`, the search begins where the process was started, if that is known, since
+    settings may have changed the current folder; and then at the settings that it has loaded.
     """
     if folder is not None:
-        return _above(folder)
-    found = _above(_Start.folder or Path.cwd())
+        return _search_upward(folder)
+    found = _search_upward(_Start.folder or Path.cwd())
+    if found:
+        return found
     settings = sys.modules.get(os.environ.get("SCRAPY_SETTINGS_MODULE") or "")
     file = getattr(settings, "__file__", None)
-    return found or (_above(Path(file).parent) if file else None)
+    return _search_upward(Path(file).parent) if file else None
 
 
 class _Start:
-    """Where this process was started; None where nobody has said it before a project's code ran."""
+    """Where this process was started."""
 
-    folder: Path | None = None
+    folder: Path | None = None  #: None until `stay_here` is called
 
 
 def stay_here() -> None:
-    """Take the current folder for that of this process, whatever the project's code makes of it."""
+    """Keep the current folder as that of this process, whatever the project's code makes of it."""
     _Start.folder = Path.cwd()
 
 
-def _above(folder: Path) -> Path | None:
+def _search_upward(folder: Path) -> Path | None:
     start = folder.resolve()
-    return next(
-        (place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None
-    )
+    for candidate in (start, *start.parents):
+        if (candidate / "scrapy.cfg").is_file():
+            return candidate
+    return None
 
 
 def load(folder: Path | None = None) -> ProjectConfig:
     """Return the configuration of the project that contains `folder` (default: the current one).
 
-    As with Scrapy, the environment variables SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT choose the settings module, and
-    the files of the machine and of the user are read before the project's file. ConfigError if there is no scrapy.cfg,
-    it cannot be read, or a value is invalid.
+    As with Scrapy, the environment variables SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT choose the
+    settings module, and the files of the machine and of the user are read before the project's.
+
+    Raises:
+        ConfigError: there is no scrapy.cfg, it cannot be read, or a value is invalid.
     """
     root = find_root(folder)
     if root is None:
         raise ConfigError(
-            f"There is no scrapy.cfg in {(folder or Path.cwd()).resolve()} or in a folder above it. "
-            "Run this inside a Scrapy project."
+            f"There is no scrapy.cfg in {(folder or Path.cwd()).resolve()} or in a folder above it."
+            " Run this inside a Scrapy project."
         )
     parser = read_files([*shared_files(), root / "scrapy.cfg"])
     settings_module = _settings_module(parser, root)
@@ -151,7 +164,8 @@ def load(folder: Path | None = None) -> ProjectConfig:
 def read_files(files: list[Path]) -> configparser.ConfigParser:
     """Read and merge those of the files that exist; later files override earlier ones.
 
-    A file that cannot be read is a `ConfigError`, whose message names file and line, and quotes nothing.
+    A file that cannot be read is a `ConfigError`, whose message names file and line, and quotes
+    nothing.
     """
     parser = configparser.ConfigParser(interpolation=None)
     for file in files:
@@ -164,9 +178,10 @@ def read_text(path: Path, what: str) -> str:
     """Return the text of a file; ConfigError, which calls the file `what`, if it cannot be read."""
     try:
         return read_regular(path).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{what} cannot be read: {why}.") from e
+    except OSError as e:
+        raise ConfigError(f"{what} cannot be read: {e.strerror}.") from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{what} cannot be read: it is not UTF-8 text.") from e
 
 
 def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
@@ -174,24 +189,26 @@ def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
         parser.read_string(text)
     except configparser.Error as e:
         # Not chained: its text may quote a line with a password.
-        raise ConfigError(f"{where} cannot be read: {_why(e)}.") from None
+        raise ConfigError(f"{where} cannot be read: {_describe_syntax_error(e)}.") from None
 
 
 def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
-    """Return the nodes of `[deploy]` and the `[deploy:NAME]` sections, which inherit the values of `[deploy]`.
+    """Return the nodes of `[deploy]` and of the `[deploy:NAME]` sections, which inherit its values.
 
-    A relative `ca` path starts from `root`. ConfigError if a target has no url, or an invalid value.
+    A relative `ca` path starts from `root`. ConfigError if a target has no url, or an invalid
+    value.
     """
-    base = _written(parser, "deploy")
+    base = _read_section(parser, "deploy")
     targets = {"default": base} if base.get("url") else {}
     for section in parser.sections():
         if section.startswith("deploy:"):
-            targets[section.removeprefix("deploy:")] = {**base, **_written(parser, section)}
-    return tuple(_node(name, written, root) for name, written in targets.items())
+            name = section.removeprefix("deploy:")
+            targets[name] = {**base, **_read_section(parser, section)}
+    return tuple(_make_node(name, values, root) for name, values in targets.items())
 
 
 def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
-    """Return the nodes of a text with sections as in scrapy.cfg; `where` names it in error messages.
+    """Return the nodes of a text with sections as in scrapy.cfg; errors call it `where`.
 
     ConfigError if the text cannot be parsed (no line of it is quoted), or a target is invalid.
     """
@@ -201,33 +218,43 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
 
 
 def node_named(text: str, known: Iterable[Node]) -> Node:
-    """Return the known node of that name or at that address, else the node there; `NothingMatched` if it is neither."""
-    named = [*known]
-    if text in (names := [node.name for node in named]):
-        return named[names.index(text)]
+    """Return the known node of that name or at that address, else the node there.
+
+    `NothingMatched` if the text is neither a name nor an address.
+    """
+    known_nodes = list(known)
+    names = [node.name for node in known_nodes]
+    if text in names:
+        return known_nodes[names.index(text)]
     if text and not is_address(text):
         raise NothingMatched(
-            f"No target is called {text!r}.{nearest(text, names, 0.6)} The targets are: {names_of(named) or 'none'}."
-            " An address will do as well, such as web1:6800."
+            f"No target is called {text!r}.{nearest(text, names, 0.6)} The targets are:"
+            f" {names_of(known_nodes) or 'none'}. An address will do as well, such as web1:6800."
         )
-    there = with_netrc(Node.parse(text))
-    return (
-        there if there.username else next((node for node in named if node.url == there.url), there)
-    )
+    addressed = with_netrc(Node.parse(text))
+    if not addressed.username:
+        for node in known_nodes:
+            if node.url == addressed.url:
+                return node
+    return addressed
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:
-    """Return a node for each address of a `dns+http://…` node's host, sorted; `ConfigError` if there is no address."""
+    """Return a node for each address of a `dns+http://…` node's host, sorted.
+
+    `ConfigError` if there is no address.
+    """
     try:
         found = socket.getaddrinfo(node.host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as e:
         why = getattr(e, "strerror", None) or "it cannot be looked up"
         raise ConfigError(f"The host {node.host} of the {node} has no address: {why}.") from e
-    return tuple(node.at(address) for address in sorted({str(place[4][0]) for place in found}))
+    addresses = {str(socket_address[0]) for *_, socket_address in found}
+    return tuple(node.at(address) for address in sorted(addresses))
 
 
 def with_netrc(node: Node) -> Node:
-    """Return the node with the credentials of ~/.netrc (or the file in NETRC) if it has none of its own."""
+    """Return the node with the credentials of ~/.netrc (or the file in NETRC) if it has none."""
     if node.username is not None:
         return node
     file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
@@ -236,15 +263,18 @@ def with_netrc(node: Node) -> Node:
     try:
         entry = netrc.netrc(os.environ.get("NETRC")).authenticators(node.host)
     except (OSError, netrc.NetrcParseError):
-        # Other programs use this file too; a broken one must not stop a project that does not need it.
+        # Other programs use this file too; a broken one must not stop a project without need of it.
         return node
-    return replace(node, username=entry[0], password=entry[2]) if entry and entry[0] else node
+    if not entry:
+        return node
+    username, _, password = entry
+    return replace(node, username=username, password=password) if username else node
 
 
 def state_folder(root: Path) -> Path:
-    """Return the project's state folder, whether it is there or not; ConfigError if others can write to it.
+    """Return the project's state folder, whether it is there or not.
 
-    The key, the eggs and the nodes in it are believed.
+    The key, the eggs and the nodes in it are believed: ConfigError if others can write to it.
     """
     folder = root / STATE_FOLDER
     if fault := fault_of_folder(folder):
@@ -253,7 +283,10 @@ def state_folder(root: Path) -> Path:
 
 
 def state_dir(root: Path) -> Path:
-    """Return `state_folder`, made for its owner only and ignored by git; ConfigError if it cannot be."""
+    """Return `state_folder`, made for its owner only and ignored by git.
+
+    ConfigError if it cannot be made.
+    """
     folder = state_folder(root)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -262,14 +295,17 @@ def state_dir(root: Path) -> Path:
             ignore.write_text("*\n", "utf-8")
     except OSError as e:
         raise ConfigError(
-            f"The state folder {folder} cannot be made: {e.strerror}. Crawls are recorded there, so that none is "
-            "lost; make the project's folder writable."
+            f"The state folder {folder} cannot be made: {e.strerror}. Crawls are recorded there, so"
+            " that none is lost; make the project's folder writable."
         ) from e
     return folder
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write or replace a file in one step: half of it is never read, and before it is there only its owner can."""
+    """Write or replace a file in one step, so that half of it is never read.
+
+    Before it has its mode only its owner can read it.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -285,8 +321,9 @@ def shared_files() -> list[Path]:
     """Return the configuration files that Scrapy reads before a project's own."""
     config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return [
-        Path(name).expanduser()
-        for name in ("/etc/scrapy.cfg", f"{config_home}/scrapy.cfg", "~/.scrapy.cfg")
+        Path("/etc/scrapy.cfg"),
+        Path(f"{config_home}/scrapy.cfg").expanduser(),
+        Path("~/.scrapy.cfg").expanduser(),
     ]
 
 
@@ -298,8 +335,8 @@ def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
     module = _section(parser, "settings").get(key.lower())
     if not module:
         raise ConfigError(
-            f"{root / 'scrapy.cfg'} names no settings module: its [settings] section needs a line like "
-            f"`{key} = myproject.settings`."
+            f"{root / 'scrapy.cfg'} names no settings module: its [settings] section needs a line"
+            f" like `{key} = myproject.settings`."
         )
     return module
 
@@ -307,7 +344,7 @@ def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
 def _modules(parser: configparser.ConfigParser, chosen: str) -> dict[str, str]:
     """Return the settings module of each project, and of `default`; `shell` names a program.
 
-    Empty if the chosen module is none of the file's: then the environment says it, for all projects.
+    Empty if the chosen module is none of the file's: then the environment says it, for all.
     """
     modules = _section(parser, "settings")
     if chosen not in modules.values():
@@ -316,31 +353,40 @@ def _modules(parser: configparser.ConfigParser, chosen: str) -> dict[str, str]:
 
 
 def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    """Return a section's values with `$NAME` expanded from the environment; empty if there is no such section."""
-    return {key: os.path.expandvars(value) for key, value in _written(parser, name).items()}
+    """Return a section's values with `$NAME` expanded from the environment."""
+    return _expand(_read_section(parser, name))
 
 
-def _written(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
+def _expand(written: Mapping[str, str]) -> dict[str, str]:
+    return {key: os.path.expandvars(value) for key, value in written.items()}
+
+
+def _read_section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
+    """Return a section's values as they are written; empty if there is no such section."""
     if not parser.has_section(name):
         return {}
     # Scrapy reads the file with interpolation, where a percent sign is doubled.
     return {key: value.replace("%%", "%") for key, value in parser.items(name)}
 
 
-def _unset(written: Mapping[str, str]) -> dict[str, str]:
-    """Return key -> variable name for `username` and `password` values that are only a variable that is not set."""
-    found = {key: _VARIABLE.match(written.get(key, "")) for key in ("username", "password")}
-    return {key: match[1] for key, match in found.items() if match and match[1] not in os.environ}
+def _find_unset_variables(written: Mapping[str, str]) -> dict[str, str]:
+    """Return `username` and `password` if they are only variables that are not set: key -> name."""
+    unset: dict[str, str] = {}
+    for key in ("username", "password"):
+        match = _VARIABLE.match(written.get(key, ""))
+        if match and match[1] not in os.environ:
+            unset[key] = match[1]
+    return unset
 
 
-def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
-    values = {key: os.path.expandvars(value) for key, value in written.items()}
+def _make_node(name: str, written: Mapping[str, str], root: Path) -> Node:
+    values = _expand(written)
     section = f"[deploy:{name}]"
     url = values.get("url", "").strip()
     if not url:
         raise ConfigError(
-            f"The target {section} of scrapy.cfg has no url. Give it a line like `url = http://web1:6800/`, "
-            "or remove the section."
+            f"The target {section} of scrapy.cfg has no url. Give it a line like"
+            " `url = http://web1:6800/`, or remove the section."
         )
     try:
         node = Node.parse(
@@ -349,50 +395,62 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
             username=values.get("username") or None,
             password=values.get("password"),
             slots=read_slots(values.get("slots", "").strip()),
-            verify=_yes_no("verify", values.get("verify", "yes")),
-            ca=_ca(values.get("ca", "").strip(), root),
+            verify=_read_yes_no("verify", values.get("verify", "yes")),
+            ca=_find_ca_file(values.get("ca", "").strip(), root),
             project=values.get("project") or None,
             version=values.get("version") or None,
         )
     except ConfigError as e:
         raise ConfigError(f"The target {section} of scrapy.cfg: {e}") from e
-    return with_netrc(replace(node, unset=_unset(written)))
+    return with_netrc(replace(node, unset=_find_unset_variables(written)))
 
 
 def read_slots(text: str) -> int | None:
-    """The number of process slots that a text states, None if it is empty; ConfigError if it is none."""
-    if text and not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= MOST_JOBS):
+    """Return the number of process slots that a text states, or None if it is empty.
+
+    Raises:
+        ConfigError: it is no whole number from 1 to `MOST_JOBS`.
+    """
+    if not text:
+        return None
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or not 0 < int(text[:9]) <= MOST_JOBS:
         shown = text[:9] + "…" * (len(text) > 9)
         raise ConfigError(
-            f"slots = {shown!r} must be a whole number from 1 to {MOST_JOBS}: the jobs the node runs at once."
+            f"slots = {shown!r} must be a whole number from 1 to {MOST_JOBS}: the jobs the node"
+            " runs at once."
         )
-    return int(text) if text else None
+    return int(text)
 
 
-def _yes_no(key: str, text: str) -> bool:
+def _read_yes_no(key: str, text: str) -> bool:
     try:
         return configparser.ConfigParser.BOOLEAN_STATES[text.strip().lower()]
     except KeyError:
         raise ConfigError(f"{key} = {text!r} must be yes or no.") from None
 
 
-def _ca(text: str, root: Path) -> str | None:
+def _find_ca_file(text: str, root: Path) -> str | None:
     if not text:
         return None
     file = root / Path(text).expanduser()
     if not file.is_file():
         raise ConfigError(
-            f"ca = {text!r} names no file ({file} is not there). It holds the certificates to trust."
+            f"ca = {text!r} names no file ({file} is not there). It holds the certificates to"
+            " trust."
         )
     return str(file)
 
 
-def _why(error: configparser.Error) -> str:
+def _describe_syntax_error(error: configparser.Error) -> str:
     """Describe a syntax error without quoting any value."""
     if isinstance(error, configparser.DuplicateSectionError):
         return f"the section [{error.section}] comes twice, again in line {error.lineno}"
     if isinstance(error, configparser.DuplicateOptionError):
-        return f"in [{error.section}] the key {error.option!r} comes twice, again in line {error.lineno}"
+        return (
+            f"in [{error.section}] the key {error.option!r} comes twice, again in line"
+            f" {error.lineno}"
+        )
     if isinstance(error, configparser.MissingSectionHeaderError):
         return f"line {error.lineno} stands before the first [section]"
     if isinstance(error, configparser.ParsingError):

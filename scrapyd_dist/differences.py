@@ -1,6 +1,7 @@
-"""What a project's settings and components mean in a crawl of many processes: the one table of it.
+"""Says what a project's settings and components mean in a crawl of many processes.
 
-A row says how it is noticed in a project, whether anything differs from `scrapy crawl`, and what to do. No IO.
+A row of the table says how it is noticed in a project, whether anything differs from `scrapy
+crawl`, and what to do. No IO.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ class Meaning(str, Enum):
 
 
 class Trait(str, Enum):
-    """What can be noticed of a project's code or of a crawl. The value is how, in words."""
+    """What can be noticed in a project's code or a crawl. The value is how, in words."""
 
     HANDLES_IDLE = "code of the spider or of a component that names `spider_idle`"
     MAKES_REQUESTS = "code of a component that calls `engine.crawl`"
@@ -28,8 +29,8 @@ class Trait(str, Enum):
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
     CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
     KEPT_ATTRIBUTES = (
-        "target callbacks that set attributes of the spider, or put something into them: by their code, or seen when"
-        " the crawl ends"
+        "target callbacks that set attributes of the spider, or put something into them: by their"
+        " code, or seen when the crawl ends"
     )
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
@@ -52,24 +53,25 @@ class Difference:
     sentence: str  #: plain text: what Scrapy does, what happens in many processes, what to do
     settings: Sequence[str] = ()  #: noticed when one of these is set; a name may end with `*`
     folders: Sequence[str] = ()  #: noticed when one of these names a folder of one machine
-    components: Sequence[
-        str
-    ] = ()  #: import paths of classes, noticed when one is enabled, or a class made from it
+    #: import paths of classes, noticed when one is enabled, or a class made from it
+    components: Sequence[str] = ()
     trait: Trait | None = None
 
     @property
     def noticed(self) -> str:
         """How it is noticed in a project, as Markdown; empty for what is in every crawl."""
-        names = [f"`{name}`" for name in (*self.settings, *self.folders, *self.components)]
-        return ", ".join([*names, *([self.trait.value] if self.trait else [])])
+        signs = [f"`{name}`" for name in (*self.settings, *self.folders, *self.components)]
+        if self.trait:
+            signs.append(self.trait.value)
+        return ", ".join(signs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundDifference:
-    """A row that concerns a project, with what was noticed there: settings, classes or attributes."""
+    """A row that concerns a project, with what was noticed there."""
 
     difference: Difference
-    found: Sequence[str] = ()
+    found: Sequence[str] = ()  #: names of settings, classes or attributes
 
     def __str__(self) -> str:
         return f"{', '.join(self.found) or self.difference.name}: {self.difference.sentence}"
@@ -87,191 +89,413 @@ class FoundDifference:
 
 
 def texts(documents: Sequence[Any]) -> list[str]:
-    """The objects of a plan or a summary as lines for people."""
-    rows = [
-        one for one in documents if isinstance(one, Mapping)
-    ]  # an older store may have anything
-    return [
-        f"{', '.join(map(str, one.get('found') or [one.get('name')]))}: {one.get('sentence')}"
-        for one in rows
-    ]
+    """Return the objects of a plan or a summary as lines for people."""
+    lines: list[str] = []
+    for document in documents:
+        if not isinstance(document, Mapping):  # an older store may have anything
+            continue
+        found = document.get("found") or [document.get("name")]
+        lines.append(f"{', '.join(map(str, found))}: {document.get('sentence')}")
+    return lines
 
 
 _SAME, _TOLD, _REFUSED = Meaning
-# fmt: off
 #: heading in docs/reference/what-changes.md -> its rows
 GROUPS: dict[str, tuple[Difference, ...]] = {
-"Queue and duplicates": (
-    Difference(name="JOBDIR", meaning=_TOLD, settings=("JOBDIR",), sentence=(
-        "Scrapy keeps its queue, the pages that were seen and spider.state in this folder; a"
-        " distributed crawl keeps queue and pages in its store, makes no such folder, and"
-        " spider.state begins empty in every process. Go on with a crawl that was stopped by"
-        " sdist resume.")),
-    Difference(name="duplicate filter", meaning=_SAME, settings=("DUPEFILTER_CLASS", "REQUEST_FINGERPRINTER_CLASS"),
-        sentence=(
-        "Scrapy asks this class whether a request was seen; the process that walks the index"
-        " asks it in the same way, for all requests that go to the nodes.")),
-    Difference(name="duplicate filter of workers", meaning=_REFUSED, trait=Trait.OWN_FILTER_FOLLOWS, sentence=(
-        "Scrapy asks this class for every request of the crawl; where all rules follow links,"
-        " each worker finds requests and would ask a filter of its own, so pages would be"
-        " crawled again. Name the pages that end a path: --rule N, --callback NAME; or use"
-        " Scrapy's own filter with a REQUEST_FINGERPRINTER_CLASS.")),
-    Difference(name="duplicate filter of scrapy-redis", meaning=_REFUSED,
-        components=("scrapy_redis.dupefilter.RFPDupeFilter",), sentence=(
-        "It keeps what was seen on a Redis server, in one set for all processes that start in"
-        " the same second: jobs would drop each other's requests, and none leaves while that"
-        " server is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it that no"
-        " page is crawled twice.")),
-    Difference(name="SCHEDULER", meaning=_REFUSED, trait=Trait.OWN_SCHEDULER, sentence=(
-        "A distributed crawl keeps its requests in its own store, and its processes need a"
-        " scheduler in memory: one that keeps them elsewhere cannot take them, or mixes those of"
-        " different jobs. Take SCHEDULER out of the settings (sdist shares the requests by"
-        " itself), or crawl without sdist: -s DISTRIBUTED_ENABLED=0 with scrapy crawl.")),
-    Difference(name="order of requests", meaning=_TOLD, settings=("SCHEDULER_*", "DEPTH_PRIORITY"), sentence=(
-        "Scrapy orders all requests of the crawl by this; each process orders its own requests"
-        " only, and batches go to the nodes as they are found. Do not rely on one page being"
-        " crawled before another.")),
-    Difference(name="seen items of earlier crawls", meaning=_TOLD, components=(
-        "scrapy_deltafetch.middleware.DeltaFetch", "scrapy_deltafetch.DeltaFetch",
-        "scrapy_crawl_once.middlewares.CrawlOnceMiddleware", "scrapy_crawl_once.CrawlOnceMiddleware"), sentence=(
-        "It remembers in a file which pages gave an item; each node has a file of its own, so a"
-        " page is crawled again when another node gets it. Keep what was seen in a database that"
-        " all nodes reach.")),
-),
-"Cookies, sessions, and what a spider remembers": (
-    Difference(name="cookies of a session", meaning=_SAME, settings=("COOKIES_ENABLED",), sentence=(
-        "Scrapy sends the cookies of its jar; those that it would send with a request travel"
-        " with it. Cookies that a node receives stay in that job. For a session that each job"
-        " must open, DISTRIBUTED_LOGIN names a method.")),
-    Difference(name="attributes of the spider", meaning=_TOLD, trait=Trait.CHANGED_ATTRIBUTES, sentence=(
-        "A callback sets them while the index is walked, and the callbacks of target pages read"
-        " them; a job's spider has its own, as `__init__` left them, so items may have wrong"
-        " values. Hand them over in meta or cb_kwargs, or name them in"
-        " DISTRIBUTED_SPIDER_ATTRIBUTES.")),
-    Difference(name="attributes that target callbacks set", meaning=_TOLD, trait=Trait.KEPT_ATTRIBUTES, sentence=(
-        "Scrapy has one spider for the whole crawl; each job has its own, so what these"
-        " callbacks count or remember there is that of one job. Do not number items by it nor"
-        " find repeats: that is for the output (sdist items merge CRAWL -O FILE --key FIELD).")),
-    Difference(name="spider_idle", meaning=_TOLD, trait=Trait.HANDLES_IDLE, sentence=(
-        "Scrapy sends this signal when the whole crawl has nothing left to do. Here the process"
-        " that walks the index calls the handler, and each worker, when nothing is left of the"
-        " batches that it has. What handlers of several workers ask for is fetched once; with"
-        " --push each job asks for itself. Let them do nothing else that must be done once. One that"
-        " keeps the spider open and asks for nothing is heeded for a minute.")),
-    Difference(name="engine.crawl", meaning=_SAME, trait=Trait.MAKES_REQUESTS, sentence=(
-        "A component may give requests of its own to the engine; they are crawled where that"
-        " component runs, and their items come home.")),
-    Difference(name="requests that stay", meaning=_TOLD, trait=Trait.CANNOT_TRAVEL, sentence=(
-        "A node cannot rebuild such a request, so the process that walks the index crawls it"
-        " itself, as Scrapy does, and it is not spread. Give it a callback that is a method of"
-        " the spider, a class of Scrapy's, and plain values.")),
-    Difference(name="start of the spider", meaning=_REFUSED, trait=Trait.SPIDER_START, sentence=(
-        "Scrapyd gives each job's spider the argument `_job`, and an `__init__` of the spider"
-        " or of a class that it is made from does not take it: no job would start. Add"
-        " `**kwargs` to it, and pass them on: `super().__init__(**kwargs)`.")),
-),
-"Items and pipelines": (
-    Difference(name="pipelines that remember", meaning=_TOLD, trait=Trait.DROPS_REPEATS, sentence=(
-        "It drops an item by what it has seen before; each process has a pipeline of its own,"
-        " which knows the items of that process only, so the crawl may have items that Scrapy"
-        " would drop. Remove repeats from the output (sdist items merge CRAWL -O FILE --key"
-        " FIELD), or keep what was seen in a database.")),
-    Difference(name="pipelines that open files", meaning=_TOLD, trait=Trait.OPENS_FILES, sentence=(
-        "Scrapy opens it once; here the producer opens it, too, and each job on a node opens"
-        " its own: a file that is opened for writing is emptied here, and lies in pieces on the"
-        " nodes. Write to a server, by key, or use -o.")),
-    Difference(name="FEEDS", meaning=_SAME, settings=("FEEDS",), sentence=(
-        "Scrapy writes a feed while it crawls; the items of all processes are written to it at"
-        " the end of the crawl.")),
-    Difference(name="values of items", meaning=_TOLD, trait=Trait.AS_TEXT, sentence=(
-        "Scrapy gives a value of any type to the exporter of a feed, and an exporter of JSON refuses an item with a"
-        " value of these types; here each process writes its items as JSON, with the text of such a value. Let a"
-        " pipeline make a text of it.")),
-    Difference(name="folders for files", meaning=_TOLD, folders=("FILES_STORE", "IMAGES_STORE"), sentence=(
-        "Scrapy stores files in this folder of its machine; each job stores them on the node on"
-        " which it runs. Give a storage that all nodes reach, such as s3:// or ftp://, or a"
-        " mounted folder.")),
-    Difference(name="asynchronous pipelines", meaning=_SAME, sentence=(
-        "A batch is done when the pipelines have finished with each of its items, as the spider"
-        " is closed then by Scrapy.")),
-    Difference(name="CONCURRENT_ITEMS", meaning=_SAME, settings=("CONCURRENT_ITEMS",), sentence=(
-        "A value that a project sets is kept; without one, the profile takes 16 instead of 100,"
-        " which is faster and changes no item (DISTRIBUTED_PROFILE = 'none' leaves it).")),
-),
-"Caches and files": (
-    Difference(name="HTTP cache without a network", meaning=_REFUSED, trait=Trait.CACHE_ONLY, sentence=(
-        "With HTTPCACHE_IGNORE_MISSING Scrapy makes no request at all, and answers from the"
-        " cache in the project's folder; nodes do not have that folder, and would fetch each"
-        " page. Crawl with -s DISTRIBUTED_ENABLED=0, or set HTTPCACHE_DIR to an absolute path"
-        " that all nodes share.")),
-    Difference(name="HTTP cache", meaning=_TOLD, trait=Trait.CACHE, sentence=(
-        "Scrapy answers from the cache in the project's folder; nodes do not have that folder,"
-        " and there the cache is off: each page of the nodes is fetched from the site. Set"
-        " HTTPCACHE_DIR to an absolute path that all nodes share, or crawl with -s"
-        " DISTRIBUTED_ENABLED=0.")),
-    Difference(name="LOG_FILE", meaning=_TOLD, settings=("LOG_FILE",), sentence=(
-        "Scrapy writes the whole log to this file; it gets the log of the producer, and each"
-        " job's log stays on its node. sdist logs shows them as one.")),
-),
-"Limits and speed": (
-    Difference(name="limits of one process", meaning=_TOLD, settings=(
-        "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ERRORCOUNT", "CLOSESPIDER_TIMEOUT",
-        "CLOSESPIDER_TIMEOUT_NO_ITEM", "CLOSESPIDER_PAGECOUNT_NO_ITEM"), sentence=(
-        "Scrapy counts over the whole crawl, and here each job counts for itself; a job that"
-        " ends so has done its batch, and the rest of it is listed as misses."
-        " DISTRIBUTED_CLOSESPIDER = 'crawl' counts over the whole crawl, and --limit tries a"
-        " crawl.")),
-    Difference(name="DEPTH_LIMIT", meaning=_SAME, settings=("DEPTH_LIMIT",), sentence=(
-        "Scrapy counts the depth from the start page; the depth travels with each request, so"
-        " the limit holds as in one process.")),
-    Difference(name="pauses between requests", meaning=_TOLD, settings=(
-        "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED"), sentence=(
-        "Scrapy keeps to it with one process; here each job does, so the site sees as many"
-        " times the requests as there are jobs. sdist throttle set limits a site over all of"
-        " them, and --max-jobs N the jobs.")),
-    Difference(name="memory of one process", meaning=_TOLD, settings=("MEMUSAGE_LIMIT_MB", "MEMUSAGE_NOTIFY_MAIL"),
-        sentence=(
-        "Scrapy closes the crawl or sends mail when its process needs more memory; here each"
-        " job does so for itself, and its work goes to another one.")),
-    Difference(name="TELNETCONSOLE", meaning=_SAME, settings=("TELNETCONSOLE_*",), sentence=(
-        "Each process has its own console, on its own machine.")),
-),
-"Monitors and extensions": (
-    Difference(name="monitors", meaning=_TOLD, components=(
-        "spidermon.contrib.scrapy.extensions.Spidermon", "scrapy.extensions.statsmailer.StatsMailer",
-        "scrapy.extensions.periodic_log.PeriodicLog"), sentence=(
-        "It judges the statistics of one process; here each job has some of the pages, and each"
-        " would be judged as if it were the whole crawl. Switch it off (SPIDERMON_ENABLED ="
-        " False), and judge the crawl: --min-items, --on-finish.")),
-    Difference(name="STATS_CLASS", meaning=_TOLD, settings=("STATS_CLASS",), sentence=(
-        "Scrapy collects the statistics of the whole crawl in it; each process has its own,"
-        " with its own numbers. sdist jobs stats adds up what the jobs have counted.")),
-    Difference(name="extensions of the project", meaning=_TOLD, trait=Trait.OWN_EXTENSION, sentence=(
-        "Scrapy makes it once; here each process has its own, which hears of the pages and"
-        " items of that process, and of the end of that process.")),
-),
-"Seen when a crawl ends": (
-    Difference(name="no target request", meaning=_TOLD, trait=Trait.NO_TARGET, sentence=(
-        "The index was walked, and not one request on it was for the nodes. sdist plan says"
-        " which requests go there: name another callback or rule, or see whether the index still"
-        " has links.")),
-    Difference(name="nothing was spread", meaning=_TOLD, trait=Trait.ALL_AT_HOME, sentence=(
-        "No request went to the nodes: all of them were crawled by the producer, as Scrapy does"
-        " it. The reasons are above.")),
-    Difference(name="no item", meaning=_TOLD, trait=Trait.NO_ITEM, sentence=(
-        "Not one page gave an item. If the spider writes its items itself, that is as it should"
-        " be; else look at a job's log (sdist logs), or try one page with scrapy parse.")),
-    Difference(name="pages found by several batches", meaning=_TOLD, trait=Trait.FOLLOWED_PAGES, sentence=(
-        "Scrapy crawls each page once; a page that target pages lead to is crawled once for"
-        " each batch that finds it, so the output has some items several times. Remove repeats:"
-        " sdist items merge CRAWL -O FILE --key FIELD.")),
-),
+    "Queue and duplicates": (
+        Difference(
+            name="JOBDIR",
+            meaning=_TOLD,
+            settings=("JOBDIR",),
+            sentence=(
+                "Scrapy keeps its queue, the pages that were seen and spider.state in this folder;"
+                " a distributed crawl keeps queue and pages in its store, makes no such folder, and"
+                " spider.state begins empty in every process. Go on with a crawl that was stopped"
+                " by sdist resume."
+            ),
+        ),
+        Difference(
+            name="duplicate filter",
+            meaning=_SAME,
+            settings=("DUPEFILTER_CLASS", "REQUEST_FINGERPRINTER_CLASS"),
+            sentence=(
+                "Scrapy asks this class whether a request was seen; the process that walks the"
+                " index asks it in the same way, for all requests that go to the nodes."
+            ),
+        ),
+        Difference(
+            name="duplicate filter of workers",
+            meaning=_REFUSED,
+            trait=Trait.OWN_FILTER_FOLLOWS,
+            sentence=(
+                "Scrapy asks this class for every request of the crawl; where all rules follow"
+                " links, each worker finds requests and would ask a filter of its own, so pages"
+                " would be crawled again. Name the pages that end a path: --rule N, --callback"
+                " NAME; or use Scrapy's own filter with a REQUEST_FINGERPRINTER_CLASS."
+            ),
+        ),
+        Difference(
+            name="duplicate filter of scrapy-redis",
+            meaning=_REFUSED,
+            components=("scrapy_redis.dupefilter.RFPDupeFilter",),
+            sentence=(
+                "It keeps what was seen on a Redis server, in one set for all processes that start"
+                " in the same second: jobs would drop each other's requests, and none leaves while"
+                " that server is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it"
+                " that no page is crawled twice."
+            ),
+        ),
+        Difference(
+            name="SCHEDULER",
+            meaning=_REFUSED,
+            trait=Trait.OWN_SCHEDULER,
+            sentence=(
+                "A distributed crawl keeps its requests in its own store, and its processes need a"
+                " scheduler in memory: one that keeps them elsewhere cannot take them, or mixes"
+                " those of different jobs. Take SCHEDULER out of the settings (sdist shares the"
+                " requests by itself), or crawl without sdist: -s DISTRIBUTED_ENABLED=0 with scrapy"
+                " crawl."
+            ),
+        ),
+        Difference(
+            name="order of requests",
+            meaning=_TOLD,
+            settings=("SCHEDULER_*", "DEPTH_PRIORITY"),
+            sentence=(
+                "Scrapy orders all requests of the crawl by this; each process orders its own"
+                " requests only, and batches go to the nodes as they are found. Do not rely on one"
+                " page being crawled before another."
+            ),
+        ),
+        Difference(
+            name="seen items of earlier crawls",
+            meaning=_TOLD,
+            components=(
+                "scrapy_deltafetch.middleware.DeltaFetch",
+                "scrapy_deltafetch.DeltaFetch",
+                "scrapy_crawl_once.middlewares.CrawlOnceMiddleware",
+                "scrapy_crawl_once.CrawlOnceMiddleware",
+            ),
+            sentence=(
+                "It remembers in a file which pages gave an item; each node has a file of its own,"
+                " so a page is crawled again when another node gets it. Keep what was seen in a"
+                " database that all nodes reach."
+            ),
+        ),
+    ),
+    "Cookies, sessions, and what a spider remembers": (
+        Difference(
+            name="cookies of a session",
+            meaning=_SAME,
+            settings=("COOKIES_ENABLED",),
+            sentence=(
+                "Scrapy sends the cookies of its jar; those that it would send with a request"
+                " travel with it. Cookies that a node receives stay in that job. For a session that"
+                " each job must open, DISTRIBUTED_LOGIN names a method."
+            ),
+        ),
+        Difference(
+            name="attributes of the spider",
+            meaning=_TOLD,
+            trait=Trait.CHANGED_ATTRIBUTES,
+            sentence=(
+                "A callback sets them while the index is walked, and the callbacks of target pages"
+                " read them; a job's spider has its own, as `__init__` left them, so items may have"
+                " wrong values. Hand them over in meta or cb_kwargs, or name them in"
+                " DISTRIBUTED_SPIDER_ATTRIBUTES."
+            ),
+        ),
+        Difference(
+            name="attributes that target callbacks set",
+            meaning=_TOLD,
+            trait=Trait.KEPT_ATTRIBUTES,
+            sentence=(
+                "Scrapy has one spider for the whole crawl; each job has its own, so what these"
+                " callbacks count or remember there is that of one job. Do not number items by it"
+                " nor find repeats: that is for the output (sdist items merge CRAWL -O FILE --key"
+                " FIELD)."
+            ),
+        ),
+        Difference(
+            name="spider_idle",
+            meaning=_TOLD,
+            trait=Trait.HANDLES_IDLE,
+            sentence=(
+                "Scrapy sends this signal when the whole crawl has nothing left to do. Here the"
+                " process that walks the index calls the handler, and each worker, when nothing is"
+                " left of the batches that it has. What handlers of several workers ask for is"
+                " fetched once; with --push each job asks for itself. Let them do nothing else that"
+                " must be done once. One that keeps the spider open and asks for nothing is heeded"
+                " for a minute."
+            ),
+        ),
+        Difference(
+            name="engine.crawl",
+            meaning=_SAME,
+            trait=Trait.MAKES_REQUESTS,
+            sentence=(
+                "A component may give requests of its own to the engine; they are crawled where"
+                " that component runs, and their items come home."
+            ),
+        ),
+        Difference(
+            name="requests that stay",
+            meaning=_TOLD,
+            trait=Trait.CANNOT_TRAVEL,
+            sentence=(
+                "A node cannot rebuild such a request, so the process that walks the index crawls"
+                " it itself, as Scrapy does, and it is not spread. Give it a callback that is a"
+                " method of the spider, a class of Scrapy's, and plain values."
+            ),
+        ),
+        Difference(
+            name="start of the spider",
+            meaning=_REFUSED,
+            trait=Trait.SPIDER_START,
+            sentence=(
+                "Scrapyd gives each job's spider the argument `_job`, and an `__init__` of the"
+                " spider or of a class that it is made from does not take it: no job would start."
+                " Add `**kwargs` to it, and pass them on: `super().__init__(**kwargs)`."
+            ),
+        ),
+    ),
+    "Items and pipelines": (
+        Difference(
+            name="pipelines that remember",
+            meaning=_TOLD,
+            trait=Trait.DROPS_REPEATS,
+            sentence=(
+                "It drops an item by what it has seen before; each process has a pipeline of its"
+                " own, which knows the items of that process only, so the crawl may have items that"
+                " Scrapy would drop. Remove repeats from the output (sdist items merge CRAWL -O"
+                " FILE --key FIELD), or keep what was seen in a database."
+            ),
+        ),
+        Difference(
+            name="pipelines that open files",
+            meaning=_TOLD,
+            trait=Trait.OPENS_FILES,
+            sentence=(
+                "Scrapy opens it once; here the producer opens it, too, and each job on a node"
+                " opens its own: a file that is opened for writing is emptied here, and lies in"
+                " pieces on the nodes. Write to a server, by key, or use -o."
+            ),
+        ),
+        Difference(
+            name="FEEDS",
+            meaning=_SAME,
+            settings=("FEEDS",),
+            sentence=(
+                "Scrapy writes a feed while it crawls; the items of all processes are written to it"
+                " at the end of the crawl."
+            ),
+        ),
+        Difference(
+            name="values of items",
+            meaning=_TOLD,
+            trait=Trait.AS_TEXT,
+            sentence=(
+                "Scrapy gives a value of any type to the exporter of a feed, and an exporter of"
+                " JSON refuses an item with a value of these types; here each process writes its"
+                " items as JSON, with the text of such a value. Let a pipeline make a text of it."
+            ),
+        ),
+        Difference(
+            name="folders for files",
+            meaning=_TOLD,
+            folders=("FILES_STORE", "IMAGES_STORE"),
+            sentence=(
+                "Scrapy stores files in this folder of its machine; each job stores them on the"
+                " node on which it runs. Give a storage that all nodes reach, such as s3:// or"
+                " ftp://, or a mounted folder."
+            ),
+        ),
+        Difference(
+            name="asynchronous pipelines",
+            meaning=_SAME,
+            sentence=(
+                "A batch is done when the pipelines have finished with each of its items, as the"
+                " spider is closed then by Scrapy."
+            ),
+        ),
+        Difference(
+            name="CONCURRENT_ITEMS",
+            meaning=_SAME,
+            settings=("CONCURRENT_ITEMS",),
+            sentence=(
+                "A value that a project sets is kept; without one, the profile takes 16 instead of"
+                " 100, which is faster and changes no item (DISTRIBUTED_PROFILE = 'none' leaves"
+                " it)."
+            ),
+        ),
+    ),
+    "Caches and files": (
+        Difference(
+            name="HTTP cache without a network",
+            meaning=_REFUSED,
+            trait=Trait.CACHE_ONLY,
+            sentence=(
+                "With HTTPCACHE_IGNORE_MISSING Scrapy makes no request at all, and answers from the"
+                " cache in the project's folder; nodes do not have that folder, and would fetch"
+                " each page. Crawl with -s DISTRIBUTED_ENABLED=0, or set HTTPCACHE_DIR to an"
+                " absolute path that all nodes share."
+            ),
+        ),
+        Difference(
+            name="HTTP cache",
+            meaning=_TOLD,
+            trait=Trait.CACHE,
+            sentence=(
+                "Scrapy answers from the cache in the project's folder; nodes do not have that"
+                " folder, and there the cache is off: each page of the nodes is fetched from the"
+                " site. Set HTTPCACHE_DIR to an absolute path that all nodes share, or crawl with"
+                " -s DISTRIBUTED_ENABLED=0."
+            ),
+        ),
+        Difference(
+            name="LOG_FILE",
+            meaning=_TOLD,
+            settings=("LOG_FILE",),
+            sentence=(
+                "Scrapy writes the whole log to this file; it gets the log of the producer, and"
+                " each job's log stays on its node. sdist logs shows them as one."
+            ),
+        ),
+    ),
+    "Limits and speed": (
+        Difference(
+            name="limits of one process",
+            meaning=_TOLD,
+            settings=(
+                "CLOSESPIDER_ITEMCOUNT",
+                "CLOSESPIDER_PAGECOUNT",
+                "CLOSESPIDER_ERRORCOUNT",
+                "CLOSESPIDER_TIMEOUT",
+                "CLOSESPIDER_TIMEOUT_NO_ITEM",
+                "CLOSESPIDER_PAGECOUNT_NO_ITEM",
+            ),
+            sentence=(
+                "Scrapy counts over the whole crawl, and here each job counts for itself; a job"
+                " that ends so has done its batch, and the rest of it is listed as misses."
+                " DISTRIBUTED_CLOSESPIDER = 'crawl' counts over the whole crawl, and --limit tries"
+                " a crawl."
+            ),
+        ),
+        Difference(
+            name="DEPTH_LIMIT",
+            meaning=_SAME,
+            settings=("DEPTH_LIMIT",),
+            sentence=(
+                "Scrapy counts the depth from the start page; the depth travels with each request,"
+                " so the limit holds as in one process."
+            ),
+        ),
+        Difference(
+            name="pauses between requests",
+            meaning=_TOLD,
+            settings=("DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED"),
+            sentence=(
+                "Scrapy keeps to it with one process; here each job does, so the site sees as many"
+                " times the requests as there are jobs. sdist throttle set limits a site over all"
+                " of them, and --max-jobs N the jobs."
+            ),
+        ),
+        Difference(
+            name="memory of one process",
+            meaning=_TOLD,
+            settings=("MEMUSAGE_LIMIT_MB", "MEMUSAGE_NOTIFY_MAIL"),
+            sentence=(
+                "Scrapy closes the crawl or sends mail when its process needs more memory; here"
+                " each job does so for itself, and its work goes to another one."
+            ),
+        ),
+        Difference(
+            name="TELNETCONSOLE",
+            meaning=_SAME,
+            settings=("TELNETCONSOLE_*",),
+            sentence=("Each process has its own console, on its own machine."),
+        ),
+    ),
+    "Monitors and extensions": (
+        Difference(
+            name="monitors",
+            meaning=_TOLD,
+            components=(
+                "spidermon.contrib.scrapy.extensions.Spidermon",
+                "scrapy.extensions.statsmailer.StatsMailer",
+                "scrapy.extensions.periodic_log.PeriodicLog",
+            ),
+            sentence=(
+                "It judges the statistics of one process; here each job has some of the pages, and"
+                " each would be judged as if it were the whole crawl. Switch it off"
+                " (SPIDERMON_ENABLED = False), and judge the crawl: --min-items, --on-finish."
+            ),
+        ),
+        Difference(
+            name="STATS_CLASS",
+            meaning=_TOLD,
+            settings=("STATS_CLASS",),
+            sentence=(
+                "Scrapy collects the statistics of the whole crawl in it; each process has its own,"
+                " with its own numbers. sdist jobs stats adds up what the jobs have counted."
+            ),
+        ),
+        Difference(
+            name="extensions of the project",
+            meaning=_TOLD,
+            trait=Trait.OWN_EXTENSION,
+            sentence=(
+                "Scrapy makes it once; here each process has its own, which hears of the pages and"
+                " items of that process, and of the end of that process."
+            ),
+        ),
+    ),
+    "Seen when a crawl ends": (
+        Difference(
+            name="no target request",
+            meaning=_TOLD,
+            trait=Trait.NO_TARGET,
+            sentence=(
+                "The index was walked, and not one request on it was for the nodes. sdist plan says"
+                " which requests go there: name another callback or rule, or see whether the index"
+                " still has links."
+            ),
+        ),
+        Difference(
+            name="nothing was spread",
+            meaning=_TOLD,
+            trait=Trait.ALL_AT_HOME,
+            sentence=(
+                "No request went to the nodes: all of them were crawled by the producer, as Scrapy"
+                " does it. The reasons are above."
+            ),
+        ),
+        Difference(
+            name="no item",
+            meaning=_TOLD,
+            trait=Trait.NO_ITEM,
+            sentence=(
+                "Not one page gave an item. If the spider writes its items itself, that is as it"
+                " should be; else look at a job's log (sdist logs), or try one page with scrapy"
+                " parse."
+            ),
+        ),
+        Difference(
+            name="pages found by several batches",
+            meaning=_TOLD,
+            trait=Trait.FOLLOWED_PAGES,
+            sentence=(
+                "Scrapy crawls each page once; a page that target pages lead to is crawled once for"
+                " each batch that finds it, so the output has some items several times. Remove"
+                " repeats: sdist items merge CRAWL -O FILE --key FIELD."
+            ),
+        ),
+    ),
 }
-# fmt: on
 #: name -> row
 DIFFERENCES = {row.name: row for rows in GROUPS.values() for row in rows}
 
 
 def by_trait(trait: Trait) -> Difference:
-    """The row of a trait."""
+    """Return the row of a trait."""
     return next(row for row in DIFFERENCES.values() if row.trait is trait)

@@ -1,39 +1,46 @@
-"""The exceptions of scrapyd-dist, with the exit code of the command that each one ends."""
+"""Defines the exceptions of scrapyd-dist, with the exit code of the command that each one ends."""
 
 from __future__ import annotations
 
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from typing import ClassVar
 
 from scrapyd_dist.escapes import harmless
 
-#: exit codes without an error: not all was found, the time was up, Ctrl-C or a signal ended it
-PARTIAL, TIME_UP, INTERRUPTED = 3, 124, 130
+# Exit codes without an error.
+PARTIAL = 3  #: not all was found
+TIME_UP = 124  #: the time was up
+INTERRUPTED = 130  #: Ctrl-C or a signal ended it
 
-
-#: characters of an exception that is told
+#: characters of an exception's message that are shown, at most
 _LONGEST = 2_000
 
 
 def fault_of(error: BaseException) -> str:
-    """What was raised by a project's code, and where in it."""
-    frames = [
-        f for f in extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")
-    ]
-    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
-    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}{place}"
-    return said.encode(
-        "utf-8", "replace"
-    ).decode()  # halves of surrogate pairs can be neither stored nor shown
+    """Return what was raised by a project's code, and where in it."""
+    frames: list[FrameSummary] = []
+    own_frames: list[FrameSummary] = []
+    for frame in extract_tb(error.__traceback__):
+        if frame.filename.startswith("<frozen importlib"):
+            continue
+        frames.append(frame)
+        if "site-packages" not in frame.filename:
+            own_frames.append(frame)
+    place = ""
+    if frames:
+        last = (own_frames or frames)[-1]
+        place = f" ({last.filename}, line {last.lineno})"
+    message = " ".join(str(error).split())[:_LONGEST]
+    fault = f"{type(error).__name__}: {message}{place}"
+    # Halves of surrogate pairs can be neither stored nor shown.
+    return fault.encode("utf-8", "replace").decode()
 
 
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""
 
-    exit_code: ClassVar[int] = (
-        1  #: the exit code of the process (see docs/reference/commands/README.md)
-    )
+    #: the exit code of the process (see docs/reference/commands/README.md)
+    exit_code: ClassVar[int] = 1
 
 
 class ConfigError(DistError):
@@ -68,7 +75,10 @@ class NoNodeReachable(DistError):
 
 
 class SessionExpired(DistError):
-    """Raised in a callback if the site's session has expired: the worker logs in again and repeats the request."""
+    """The site's session has expired: raise it in a callback.
+
+    The worker logs in again and repeats the request.
+    """
 
 
 class StoreError(DistError):
@@ -96,7 +106,7 @@ class NoPlaceForStore(StoreError):
 
 
 class ContentRefused(StoreError):
-    """The store cannot keep what it was given, however often it is asked; nothing was changed."""
+    """The store cannot keep what it was given, however often it is tried; nothing was changed."""
 
 
 class NameTaken(StoreError):
@@ -110,24 +120,28 @@ class ForeignRow(StoreError):
 
 
 class StepRefused(StoreError):
-    """A state change that is not allowed."""
+    """A state change was asked for that is not allowed."""
 
 
 def as_store_error(error: BaseException) -> BaseException:
-    """The error of a process that works on a crawl: that there is no such crawl means that its store was emptied."""
+    """Return the error that a process which works on a crawl is to raise.
+
+    That there is no such crawl means that its store was emptied; other errors stay.
+    """
     if not isinstance(error, NoCrawl):
         return error
     return StoreEmptied(
-        f"The store has lost this crawl with all that was in it ({str(error).rstrip('.')}), so nothing can go on. Items"
-        " that have come home are in its folder parts/"
+        "The store has lost this crawl with all that was in it"
+        f" ({str(error).rstrip('.')}), so nothing can go on. Items that have come home are in its"
+        " folder parts/"
     )
 
 
 class NodeError(DistError):
     """A call to a node failed.
 
-    If `maybe_accepted` is False, the node certainly did not accept the call, and it can be sent again to any node.
-    If it is True, the node must first be asked for the job id.
+    If `maybe_accepted` is False, the node certainly did not accept the call, and it can be sent
+    again to any node. If it is True, the node must first be asked for the job id.
     """
 
     maybe_accepted: ClassVar[bool] = True
@@ -136,9 +150,14 @@ class NodeError(DistError):
 
     @classmethod
     def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:
-        """Return an error whose message says where (`str(node)`, which has no password), what, why, and what to do."""
-        what = f"{cls.short}: {harmless(detail)}" if detail else cls.short
-        return cls(f"{where}: {what.rstrip('.')}. {hint or cls.hint}".rstrip())
+        """Return an error whose message says where, what, why, and what to do.
+
+        `where` is `str(node)`, which has no password.
+        """
+        problem = cls.short
+        if detail:
+            problem += f": {harmless(detail)}"
+        return cls(f"{where}: {problem.rstrip('.')}. {hint or cls.hint}".rstrip())
 
 
 class ConnectionRefused(NodeError):
@@ -146,33 +165,45 @@ class ConnectionRefused(NodeError):
 
     maybe_accepted = False
     short = "connection refused"
-    hint = "Is Scrapyd running there, on that port? Its bind_address is 127.0.0.1 unless scrapyd.conf says otherwise."
+    hint = (
+        "Is Scrapyd running there, on that port? Its bind_address is 127.0.0.1 unless scrapyd.conf"
+        " says otherwise."
+    )
 
 
 class HostNotFound(NodeError):
+    """The name service knows no address of the host."""
+
     maybe_accepted = False
     short = "host not found"
     hint = "Check the spelling of the url, and the name service of this machine."
 
 
 class ConnectTimeout(NodeError):
+    """The connection was not made in time."""
+
     maybe_accepted = False
     short = "no connection within the time-out"
     hint = "The machine may be down or a firewall may drop the packets."
 
 
 class NoTls(ConnectTimeout):
+    """The TLS handshake did not end in time."""
+
     short = "connected, but no TLS within the time-out"
     hint = "Does the url have to begin with http://, or does the server hang?"
 
 
 class TlsRefused(NodeError):
+    """The TLS handshake failed, mostly because of the certificate."""
+
     maybe_accepted = False
     exit_code = 6
     short = "TLS refused"
     hint = (
-        "If the certificate is your own, name its CA file with `ca = FILE` in the target "
-        "(or `verify = no`, which trusts everybody); if the server speaks no TLS, the url begins with http://."
+        "If the certificate is your own, name its CA file with `ca = FILE` in the target (or"
+        " `verify = no`, which trusts everybody); if the server speaks no TLS, the url begins with"
+        " http://."
     )
 
 
@@ -184,6 +215,8 @@ class NoReply(NodeError):
 
 
 class ConnectionLost(NodeError):
+    """The connection was closed before the reply was whole."""
+
     short = "connection lost before the reply"
     hint = (
         "The node may have been stopped or restarted; it may have taken the request all the same."
@@ -205,14 +238,14 @@ class NotJson(NodeError):
 
 
 class ServerFailed(NodeError):
-    """HTTP 5xx."""
+    """The reply is HTTP 5xx."""
 
     short = "the server failed"
     hint = "Its own log says why; behind a proxy it may mean that Scrapyd is down."
 
 
 class CallRefused(NodeError):
-    """Any other HTTP 4xx, such as 413 from a proxy with a limit on bodies."""
+    """The reply is another HTTP 4xx, such as 413 from a proxy with a limit on bodies."""
 
     maybe_accepted = False
     short = "the request was refused"
@@ -220,16 +253,19 @@ class CallRefused(NodeError):
 
 
 class AuthRefused(NodeError):
-    """HTTP 401 or 403: wrong or missing user name and password."""
+    """The reply is HTTP 401 or 403: the user name or the password is wrong or missing."""
 
     maybe_accepted = False
     exit_code = 6
     short = "user name or password refused"
-    hint = "Set `username` and `password` of the target in scrapy.cfg, or an entry for the host in ~/.netrc."
+    hint = (
+        "Set `username` and `password` of the target in scrapy.cfg, or an entry for the host in"
+        " ~/.netrc."
+    )
 
 
 class NotFound(NodeError):
-    """HTTP 404: no such page on this server."""
+    """The reply is HTTP 404: there is no such page on this server."""
 
     maybe_accepted = False
     short = "page not found"
@@ -237,7 +273,7 @@ class NotFound(NodeError):
 
 
 class ApiRefused(NodeError):
-    """HTTP 200 with `status: error`: Scrapyd refused the call."""
+    """The reply is HTTP 200 with `status: error`: Scrapyd refused the call."""
 
     maybe_accepted = False
     short = "Scrapyd refused"

@@ -1,7 +1,7 @@
-"""Goals of a whole crawl: so many items, pages, requests, errors or seconds over all of its processes. No IO.
+"""Holds the goals of a whole crawl: items, pages, requests, errors, seconds of all its processes.
 
-What the crawl has of each is counted in the store, in one step with what may leave next. Part of the worker half:
-imports the standard library only.
+What the crawl has of each is counted in the store, in one step with what may leave next. No IO.
+Part of the worker half: imports the standard library only.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,20 @@ SCRAPYS = {
     "dry_pages": "CLOSESPIDER_PAGECOUNT_NO_ITEM",
     "dry_time": "CLOSESPIDER_TIMEOUT_NO_ITEM",
 }
+#: goal -> what it counts, where its name does not say it
+_UNITS = {
+    "time": "seconds",
+    "dry_pages": "pages without an item",
+    "dry_time": "seconds without an item",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goals:
-    """How much a crawl is to do at most; 0 is no limit. Errors are exceptions in the spider's code."""
+    """How much a crawl is to do at most; 0 is no limit.
+
+    Errors are exceptions in the spider's code.
+    """
 
     items: int = 0
     pages: int = 0
@@ -49,41 +58,49 @@ class Goals:
 
     @classmethod
     def from_settings(cls, settings: "BaseSettings") -> "Goals":
-        """Raises `ConfigError` if a value is not of its kind."""
+        """Return the goals that settings give; `ConfigError` if a value is not of its kind."""
         reader = SettingReader(settings)
-        found = dict[str, Any]()
+        values: dict[str, float] = {}
         if reader.value(CLOSESPIDER) == "crawl":
             given = settings.get(GIVEN) or settings
-            found = {
-                name: _number(theirs, given.get(theirs) or 0) for name, theirs in SCRAPYS.items()
-            }
-        found |= {name: reader.value(ours) for name, ours in OURS.items() if reader.given(ours)}
-        return cls(
-            **{name: value if "time" in name else int(value) for name, value in found.items()}
-        )
+            for goal, setting in SCRAPYS.items():
+                values[goal] = _read_number(setting, given.get(setting) or 0)
+        for goal, setting in OURS.items():
+            if reader.given(setting):
+                values[goal] = reader.value(setting)
+        for goal, value in values.items():
+            if "time" not in goal:
+                values[goal] = int(value)
+        return cls(**values)  # type: ignore[arg-type]  # whole numbers but for the times
 
     @property
     def limits(self) -> dict[str, float]:
-        """Those that there are."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name))}
+        """The goals that are set, by name."""
+        goals = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: most for name, most in goals.items() if most}
 
 
-def _number(name: str, value: Any) -> float:
+def _read_number(setting: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = -1
     if not 0 <= number < LARGEST:
-        raise ConfigError(f"{name} is {value!r}, and must be a number, 0 or more.")
+        raise ConfigError(f"{setting} is {value!r}, and must be a number, 0 or more.")
     return number
 
 
+def _find_our_settings() -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for field in fields(Goals):
+        setting = f"DISTRIBUTED_GOAL_{field.name.upper()}"
+        if setting in SETTINGS:
+            settings[field.name] = setting
+    return settings
+
+
 #: goal -> our setting
-OURS = {
-    one.name: ours
-    for one in fields(Goals)
-    if (ours := f"DISTRIBUTED_GOAL_{one.name.upper()}") in SETTINGS
-}
+OURS = _find_our_settings()
 
 
 class Spent(NamedTuple):
@@ -93,39 +110,43 @@ class Spent(NamedTuple):
     counts: Mapping[str, int]  #: what the whole crawl has, by the names of goals
 
     def reached(self, limits: Mapping[str, float]) -> str:
-        """The first goal that is reached; empty for none."""
-        return next((name for name, most in limits.items() if self.counts.get(name, 0) >= most), "")
+        """Return the first goal that is reached; empty for none."""
+        for name, most in limits.items():
+            if self.counts.get(name, 0) >= most:
+                return name
+        return ""
 
 
 def spend(
     limits: Mapping[str, float],
     counts: Mapping[str, int],
     requests: int,
-    told: Mapping[str, int],
+    added: Mapping[str, int],
     *,
     reserve: bool = False,
 ) -> Spent:
-    """Add what a process tells, and grant it as many requests as the goals leave; `reserve`: for later."""
-    after = {name: counts.get(name, 0) + told.get(name, 0) for name in {*counts, *told}}
-    if told.get("items"):
+    """Add what a process has counted, and grant it as many requests as the goals leave.
+
+    `added`: what the process adds to the counts; `reserve`: the requests are for later.
+    """
+    after = {name: counts.get(name, 0) + added.get(name, 0) for name in {*counts, *added}}
+    if added.get("items"):
         after["dry_pages"] = 0
-    elif told.get("pages"):
-        after["dry_pages"] = after.get("dry_pages", 0) + told["pages"]
+    elif added.get("pages"):
+        after["dry_pages"] = after.get("dry_pages", 0) + added["pages"]
     granted = 0
     if not Spent(0, after).reached(limits):
-        left = limits.get("requests", 0) - after.get("requests", 0) - after.get("reserved", 0)
-        granted = max(0, min(requests, int(left))) if "requests" in limits else requests
+        granted = requests
+        if "requests" in limits:
+            left = limits["requests"] - after.get("requests", 0) - after.get("reserved", 0)
+            granted = max(0, min(requests, int(left)))
     name = "reserved" if reserve else "requests"
     after[name] = after.get(name, 0) + granted
     return Spent(granted, after)
 
 
 def in_words(name: str, most: float) -> str:
-    """A goal for people, such as "100 requests (--max-requests)"."""
-    what = {
-        "time": "seconds",
-        "dry_pages": "pages without an item",
-        "dry_time": "seconds without an item",
-    }
+    """Return a goal for people, such as "100 requests (--max-requests)"."""
+    unit = _UNITS.get(name, name)
     source = SETTINGS[OURS[name]].option if name in OURS else SCRAPYS[name]
-    return f"{most:,.10g} {what.get(name, name)} ({source})"
+    return f"{most:,.10g} {unit} ({source})"

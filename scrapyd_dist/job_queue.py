@@ -1,7 +1,7 @@
-"""Which of the plain jobs that wait in the store may start: by limits, and after others. No IO.
+"""Decides which of the plain jobs that wait in the store may start: by limits, and after others.
 
-Invariant: the decision depends on nothing but the records, so that any process may make it; a step of the store that is
-refused when they have changed makes it the decision of one.
+Invariant: the decision depends on nothing but the records, so that any process may make it; a step
+of the store that is refused when they have changed makes it the decision of one. No IO.
 """
 
 import math
@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import JobRecord, Outcome
 
-#: how what a job waits for may have to end; by the word behind its name
-FINISHED, FAILED, OVER = "finished", "failed", "over"
+# How what a job waits for may have to end; the word behind its name says it.
+FINISHED = "finished"
+FAILED = "failed"
+OVER = "over"
 WANTED = (FINISHED, FAILED, OVER)
 #: outcomes after which a job is tried again, as after its loss: not of those that were told to end
 _TRIED_AGAIN = {Outcome.FAILED, Outcome.DIED}
@@ -25,39 +27,42 @@ SPIDER = "spider"
 class Predecessor:
     """A job with all its attempts, or a crawl: something that a job may wait for."""
 
-    names: frozenset[str]
+    names: frozenset[str]  #: the ids of all its attempts, or the crawl's name
     labels: tuple[str, ...]
-    created: float
+    created: float  #: seconds since the epoch
     over: bool
     finished: bool = False  #: whether its outcome is good
 
     def is_called(self, name: str, before: float = math.inf) -> bool:
-        """Whether it has this name, or this label and came before a moment: what came later may wait itself.
+        """Return whether it has this name, or this label and was created before a moment.
 
-        A name without `=` is that of a label with any value, too.
+        What has the label and was created later may wait itself. A name without `=` is that of a
+        label with any value, too.
         """
-        has_label = any(name in (label, label.partition("=")[0]) for label in self.labels)
-        return name in self.names or (has_label and self.created < before)
+        if name in self.names:
+            return True
+        return self.created < before and self._has_label(name)
+
+    def _has_label(self, name: str) -> bool:
+        return any(name in (label, label.partition("=")[0]) for label in self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDecision:
-    ready: tuple[JobRecord, ...]
+    """What is to happen now with the jobs that wait."""
+
+    ready: tuple[JobRecord, ...]  #: those that may start, in order
     dropped: tuple[JobRecord, ...]  #: those that can never start; with the state and reason of that
 
 
 def read_limit(text: str) -> tuple[str, int]:
     """Return the name and the number of a limit, `spider=2`; ConfigError if it is none."""
     name, _, number = text.rpartition("=")
-    if (
-        not name
-        or not number.isascii()
-        or not number.isdigit()
-        or not 0 < int(number[:9]) < 1_000_000
-    ):
+    is_number = number.isascii() and number.isdigit()
+    if not name or not is_number or not 0 < int(number[:9]) < 1_000_000:
         raise ConfigError(
-            f"--limit {text!r} is no limit. Write spider=N, or NAME=N for a label NAME=VALUE: at most N jobs at once"
-            " with the same one."
+            f"--limit {text!r} is no limit. Write spider=N, or NAME=N for a label NAME=VALUE: at"
+            " most N jobs at once with the same one."
         )
     return name, int(number)
 
@@ -65,21 +70,32 @@ def read_limit(text: str) -> tuple[str, int]:
 def read_condition(text: str) -> tuple[str, str]:
     """Return what a job waits for, and how that has to end: `easy-1`, `night=1:over`."""
     name, _, wanted = text.rpartition(":")
-    return (name, wanted) if name and wanted in WANTED else (text, FINISHED)
+    if name and wanted in WANTED:
+        return name, wanted
+    return text, FINISHED
 
 
 def key_of_limit(record: JobRecord, name: str) -> str | None:
-    """Return what a limit of this name counts for the job, such as `site=shop.com`; None if it has no such label."""
+    """Return what a limit of this name counts for the job, such as `site=shop.com`.
+
+    It is None if the job has no such label.
+    """
     if name == SPIDER:
         return f"{SPIDER}={record.spider}"
-    return next((label for label in record.labels if label.startswith(f"{name}=")), None)
+    for label in record.labels:
+        if label.startswith(f"{name}="):
+            return label
+    return None
 
 
 def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
-    """Return the next attempt of a job that has ended, with this id; None if there is to be none."""
+    """Return the next attempt of a job that has ended, with this id; None if there is none."""
     failed = record.state in _TRIED_AGAIN or record.lost
     if not failed or record.signals or record.attempt > record.retries:
         return None
+    tried = record.tried
+    if record.url:
+        tried = (*tried, record.url)
     return JobRecord(
         id=job,
         spider=record.spider,
@@ -91,7 +107,7 @@ def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
         settings=record.settings,
         state=Outcome.WAITING,
         attempt=record.attempt + 1,
-        first=record.first or record.id,
+        first=_first_id(record),
         retries=record.retries,
         limits=record.limits,
         priority=record.priority,
@@ -99,83 +115,119 @@ def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
         wanted_project=record.wanted_project,
         on=record.on,
         among=record.among,
-        tried=(*record.tried, record.url) if record.url else record.tried,
+        tried=tried,
     )
+
+
+def _first_id(record: JobRecord) -> str:
+    """Return the id of the first attempt, which all attempts of the job have in common."""
+    return record.first or record.id
 
 
 def chains(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
     """Return the last attempt of each job, by the id of its first one."""
     last: dict[str, JobRecord] = {}
     for record in records:
-        name = record.first or record.id
-        if name not in last or last[name].attempt < record.attempt:
-            last[name] = record
+        first = _first_id(record)
+        if first not in last or last[first].attempt < record.attempt:
+            last[first] = record
     return last
 
 
 def attempts_of(records: Sequence[JobRecord], names: Collection[str]) -> list[JobRecord]:
     """Return all attempts of the jobs of these ids, whichever attempt an id is of."""
-    firsts = {one.first or one.id for one in records if one.id in names or one.first in names}
-    return [one for one in records if (one.first or one.id) in firsts]
+    firsts: set[str] = set()
+    for record in records:
+        if record.id in names or record.first in names:
+            firsts.add(_first_id(record))
+    return [record for record in records if _first_id(record) in firsts]
 
 
 def predecessors_in(records: Sequence[JobRecord]) -> list[Predecessor]:
-    names: dict[str, set[str]] = {}
+    """Return each of these jobs, with all its attempts, as something to wait for."""
+    ids: dict[str, set[str]] = {}
     created: dict[str, float] = {}
     for record in records:
-        names.setdefault(record.first or record.id, set()).add(record.id)
+        ids.setdefault(_first_id(record), set()).add(record.id)
         created[record.id] = record.created
-    return [
-        Predecessor(
-            names=frozenset({first, *names[first]}),
+    predecessors: list[Predecessor] = []
+    for first, last in chains(records).items():
+        predecessor = Predecessor(
+            names=frozenset({first, *ids[first]}),
             labels=last.labels,
             created=created.get(first, last.created),
             over=last.state.over,
             finished=last.state is Outcome.FINISHED,
         )
-        for first, last in chains(records).items()
-    ]
+        predecessors.append(predecessor)
+    return predecessors
 
 
 def decide(
     records: Sequence[JobRecord], others: Collection[Predecessor], now: float
 ) -> QueueDecision:
-    """Return the waiting jobs that may start, in order of priority and age; `others`: jobs and crawls."""
-    posted = [one for one in records if not one.state.over and one.state is not Outcome.WAITING]
-    labels = Counter(label for one in posted for label in {*one.labels, f"{SPIDER}={one.spider}"})
-    ready, dropped = list[JobRecord](), list[JobRecord]()
-    waiting = (one for one in records if one.state is Outcome.WAITING)
-    for one in sorted(
-        waiting, key=lambda one: (-(one.priority or 0.0), one.created, one.place, one.id)
-    ):
-        waits, never = _conditions(one, others)
+    """Return which waiting jobs may start, in order of priority and age, and which never may.
+
+    `others` are the jobs and crawls that these may wait for.
+    """
+    running = Counter[str]()
+    waiting: list[JobRecord] = []
+    for record in records:
+        if record.state is Outcome.WAITING:
+            waiting.append(record)
+        elif not record.state.over:
+            running.update(_keys_for_limits(record))
+    ready: list[JobRecord] = []
+    dropped: list[JobRecord] = []
+    for record in sorted(waiting, key=_place_in_queue):
+        waits, never = _check_conditions(record, others)
         if never:
             dropped.append(
-                replace(one, state=Outcome.CANCELLED, ended=now, reason=never, sealed="")
+                replace(record, state=Outcome.CANCELLED, ended=now, reason=never, sealed="")
             )
-        elif not waits and _has_room(one, labels):
-            ready.append(one)
-            labels.update({*one.labels, f"{SPIDER}={one.spider}"})
+        elif not waits and _has_room(record, running):
+            ready.append(record)
+            running.update(_keys_for_limits(record))
     return QueueDecision(ready=tuple(ready), dropped=tuple(dropped))
 
 
+def _keys_for_limits(record: JobRecord) -> set[str]:
+    return {*record.labels, f"{SPIDER}={record.spider}"}
+
+
+def _place_in_queue(record: JobRecord) -> tuple[float, float, int, str]:
+    return (-(record.priority or 0.0), record.created, record.place, record.id)
+
+
 def _has_room(record: JobRecord, running: Counter[str]) -> bool:
-    limits = map(read_limit, record.limits)
-    return all(running[key_of_limit(record, name) or ""] < most for name, most in limits)
+    for limit in record.limits:
+        name, most = read_limit(limit)
+        key = key_of_limit(record, name) or ""
+        if running[key] >= most:
+            return False
+    return True
 
 
-def _conditions(record: JobRecord, others: Collection[Predecessor]) -> tuple[bool, str]:
-    """Whether the job has to wait for others, and why it can never start, if that is so."""
+def _check_conditions(record: JobRecord, others: Collection[Predecessor]) -> tuple[bool, str]:
+    """Return whether the job has to wait for others, and why it can never start, if that is so."""
     waits = False
-    for text in record.after:
-        name, wanted = read_condition(text)
-        found = [one for one in others if one.is_called(name, record.created)]
+    for condition in record.after:
+        name, wanted = read_condition(condition)
+        found = [other for other in others if other.is_called(name, record.created)]
         if not found:
             return False, f"not started: {name}, which it was to follow, is not known any more"
-        if not all(one.over for one in found):
+        if not all(predecessor.over for predecessor in found):
             waits = True
-        elif wanted == FINISHED and not all(one.finished for one in found):
-            return False, f"not started: {name} did not finish well"
-        elif wanted == FAILED and all(one.finished for one in found):
-            return False, f"not started: {name} did not fail"
+        elif problem := _find_wrong_end(found, wanted):
+            return False, f"not started: {name} {problem}"
     return waits, ""
+
+
+def _find_wrong_end(ended: Sequence[Predecessor], wanted: str) -> str:
+    """Return in words how these jobs have not ended as wanted; empty if they have."""
+    all_finished = all(predecessor.finished for predecessor in ended)
+    if wanted == FINISHED and not all_finished:
+        return "did not finish well"
+    if wanted == FAILED and all_finished:
+        return "did not fail"
+    return ""

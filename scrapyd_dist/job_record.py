@@ -1,4 +1,4 @@
-"""Jobs as values: what is remembered of one that `sdist jobs schedule` has started, and how jobs end.
+"""Values for jobs: what is remembered of those that `sdist jobs schedule` starts, and how they end.
 
 Invariant: of settings only the names are told, since their values may be secrets.
 """
@@ -16,9 +16,8 @@ OPEN_ONLY = math.inf
 class Outcome(str, Enum):
     """The state of a job, or its outcome."""
 
-    WAITING = (
-        "waiting"  #: in the store, on no node: for a limit, for other jobs, or for its next attempt
-    )
+    #: in the store, on no node: for a limit, for other jobs, or for its next attempt
+    WAITING = "waiting"
     PENDING = "pending"  #: waiting for a process slot; of a record: posted, and not seen to be over
     RUNNING = "running"
     STALLED = "stalled"  #: running without progress
@@ -31,12 +30,16 @@ class Outcome(str, Enum):
 
     @property
     def over(self) -> bool:
+        """Whether the job has ended, as far as is known."""
         return self not in {Outcome.WAITING, Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobVerdict:
-    """How a job ended, with its counts, as it was seen first: what it rests on may be removed later."""
+    """How a job ended, with its counts, as it was seen first.
+
+    The log or the report that says so may be removed later.
+    """
 
     key: str  #: of `key_of_listed` or `key_of_attempt`
     at: float  #: seconds since the epoch when it was written down
@@ -50,12 +53,12 @@ class JobVerdict:
 
 
 def key_of_listed(url: str, project: str, job: str, started: datetime) -> str:
-    """What tells a job from all others by what its node lists: an id may come again, at another time."""
+    """Return the key of a job by what its node lists: an id may come again, at another time."""
     return f"{url} {project} {job} {started.isoformat()}"
 
 
 def key_of_attempt(url: str, home: str, job: str) -> str:
-    """What tells a job of a crawl from all others; `home` is the crawl's folder in the nodes' logs."""
+    """Return the key of a crawl's job; `home` is the crawl's folder in the nodes' logs."""
     return f"{url} {home}/{job}"
 
 
@@ -83,13 +86,12 @@ class JobRecord:
     items: int | None = None
     errors: int | None = None
     codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
-    # of a job that waits, or that has further attempts
+    # The rest is for a job that waits, or that has further attempts.
     attempt: int = 1
     first: str = ""  #: id of the first attempt, if this is a later one
     retries: int = 0  #: further attempts after the first one
-    limits: tuple[
-        str, ...
-    ] = ()  #: `spider=2`: at most two jobs of this spider at once; or of a label's value
+    #: `spider=2`: at most two jobs of this spider at once; or of a label's value
+    limits: tuple[str, ...] = ()
     after: tuple[str, ...] = ()  #: jobs, crawls and labels that it follows, `NAME:OUTCOME`
     priority: float | None = None
     place: int = 0  #: among the jobs of one command
@@ -98,9 +100,8 @@ class JobRecord:
     on: str = ""  #: name of the one node that will do
     among: tuple[str, ...] = ()  #: names of the nodes that will do; () for all
     tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
-    signals: tuple[
-        str, ...
-    ] = ()  #: that `sdist jobs cancel` was about to send it: it is not tried again
+    #: that `sdist jobs cancel` was about to send it: it is not tried again
+    signals: tuple[str, ...] = ()
 
     @property
     def had_no_time(self) -> bool:
@@ -109,12 +110,19 @@ class JobRecord:
 
     @property
     def at(self) -> float:
-        """When it ended; until then when it was posted, and the end of time while it waits: that is not forgotten."""
-        open_since = math.inf if self.state is Outcome.WAITING else self.posted or self.created
-        return self.ended or open_since
+        """When it ended; until then when it was posted, and the end of time while it waits.
+
+        So a job that waits is never old enough to be forgotten.
+        """
+        if self.ended:
+            return self.ended
+        if self.state is Outcome.WAITING:
+            return math.inf
+        return self.posted or self.created
 
     @property
     def waits_for(self) -> str:
         """What keeps a waiting job from starting, in a few words."""
-        after = [f"after {name}" for name in self.after]
-        return "; ".join([*after, *(f"limit {limit}" for limit in self.limits)]) or "for a node"
+        predecessors = [f"after {name}" for name in self.after]
+        limits = [f"limit {limit}" for limit in self.limits]
+        return "; ".join(predecessors + limits) or "for a node"

@@ -1,8 +1,9 @@
-"""The keys of a project: one encrypts its batches and signs rows of the store; others are derived from it for sealing.
+"""Keeps the key of a project, which encrypts its batches and signs its rows, and seals with it.
 
-The Fernet key is kept only in the state folder and inside eggs. Sealing encrypts a crawl's key for workers of another
-project: a worker publishes the public key of a key pair derived from the Fernet key in its egg, and the crawl's key is
-encrypted for it. Part of the worker half: imports `cryptography` (a dependency of Scrapy) only when it is used.
+The Fernet key is kept only in the state folder and inside eggs. Sealing encrypts a crawl's key for
+workers of another project: a worker publishes the public key of a key pair derived from the Fernet
+key in its egg, and the crawl's key is encrypted for it. Part of the worker half: imports
+`cryptography` (a dependency of Scrapy) only when it is used.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _FILE = "key"
 _LENGTH = 32  #: bytes of a key
 #: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / EGG_FILE
 EGG_FILE = "_key.txt"
-#: HKDF info strings that separate these keys from others derived from the same secret
-_OF_AN_EGG, _OF_A_SEAL = b"scrapyd-dist: code of a project", b"scrapyd-dist: sealed for a project"
+# HKDF info strings, which separate these keys from others derived from the same secret.
+_OF_AN_EGG = b"scrapyd-dist: code of a project"
+_OF_A_SEAL = b"scrapyd-dist: sealed for a project"
 
 
 class SealError(ValueError):
@@ -34,7 +36,7 @@ class SealError(ValueError):
 
 
 def state_key(state: Path) -> bytes:
-    """Return the project's Fernet key, created on first use in a file that only its owner can read."""
+    """Return the project's Fernet key, made on first use in a file that only its owner can read."""
     path = state / _FILE
     if not path.exists():
         from cryptography.fernet import Fernet
@@ -46,90 +48,104 @@ def state_key(state: Path) -> bytes:
         with suppress(FileExistsError):
             os.link(name, path)
         Path(name).unlink()
-    return _judged(path)
+    return _read_key(path)
 
 
 def known_key(state: Path) -> bytes | None:
     """Return the project's Fernet key, or None if there is none yet."""
     path = state / _FILE
-    return _judged(path) if path.exists() else None
+    return _read_key(path) if path.exists() else None
 
 
-def _judged(path: Path) -> bytes:
+def _read_key(path: Path) -> bytes:
     """Return the key in this file; ConfigError if it is none, or may be another user's."""
     if fault := fault_of_file(path):
         raise ConfigError(f"The key is not used: {fault}")
     try:
         key = read_regular(path).strip()
-        whole = len(base64.urlsafe_b64decode(key)) == _LENGTH
+        is_valid = len(base64.urlsafe_b64decode(key)) == _LENGTH
     except (OSError, ValueError):
-        whole = False
-    if not whole:
+        is_valid = False
+    if not is_valid:
         raise ConfigError(
-            f"The key in {path} cannot be read, or is none. What the store has of this project is encrypted and signed"
-            " with it: put a copy of the file back. Without one, remove the file: what is stored here is lost then."
+            f"The key in {path} cannot be read, or is none. What the store has of this project is"
+            " encrypted and signed with it: put a copy of the file back. Without one, remove the"
+            " file: what is stored here is lost then."
         )
     return key
 
 
 def public_half(key: bytes) -> str:
     """Return the public key that belongs to a project's Fernet key, as text."""
-    return _text(_public(_pair(key)))
+    return _encode(_public_bytes(_derive_pair(key)))
 
 
 def seal(secret: bytes, public: str) -> str:
-    """Encrypt a secret for the owner of a public key; returns a token, or raises `SealError` if the key is invalid."""
+    """Encrypt a secret for the owner of a public key, and return a token.
+
+    Raises:
+        SealError: the public key is invalid.
+    """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    once = X25519PrivateKey.generate()
+    pair = X25519PrivateKey.generate()
+    own_public = _public_bytes(pair)
     try:
-        theirs = base64.b64decode(public, altchars=b"-_", validate=True)
-        box = _box(once, theirs, _public(once) + theirs)
+        their_public = base64.b64decode(public, altchars=b"-_", validate=True)
+        box = _make_box(pair, their_public, own_public + their_public)
     except ValueError:
         raise SealError("that is no public half of a key") from None
-    return f"{_text(_public(once))}.{box.encrypt(secret).decode()}"
+    return f"{_encode(own_public)}.{box.encrypt(secret).decode()}"
 
 
 def unseal(token: str, key: bytes) -> bytes:
-    """Decrypt a token that was sealed for this project's Fernet key; any other one raises `SealError`."""
+    """Decrypt a token that was sealed for this project's Fernet key.
+
+    Raises:
+        SealError: it was sealed for another key, or is none.
+    """
     from cryptography.fernet import InvalidToken
 
-    once, _, sealed = token.partition(".")
-    pair = _pair(key)
+    public, _, sealed = token.partition(".")
+    pair = _derive_pair(key)
     try:
-        theirs = base64.b64decode(once, altchars=b"-_", validate=True)
-        return _box(pair, theirs, theirs + _public(pair)).decrypt(sealed)
+        their_public = base64.b64decode(public, altchars=b"-_", validate=True)
+        box = _make_box(pair, their_public, their_public + _public_bytes(pair))
+        return box.decrypt(sealed)
     except (ValueError, InvalidToken):
         raise SealError("it was sealed for other code than this") from None
 
 
-def _box(pair: X25519PrivateKey, theirs: bytes, publics: bytes) -> Fernet:
-    """Return what encrypts between two key pairs; `publics` is the public key of the sealing pair, then the other."""
+def _make_box(pair: X25519PrivateKey, their_public: bytes, publics: bytes) -> Fernet:
+    """Return what encrypts between two key pairs.
+
+    `publics` is the public key of the sealing pair, then the other.
+    """
     from cryptography.fernet import Fernet
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    shared = pair.exchange(X25519PublicKey.from_public_bytes(theirs))
-    return Fernet(base64.urlsafe_b64encode(_derived(shared, _OF_A_SEAL + publics)))
+    shared = pair.exchange(X25519PublicKey.from_public_bytes(their_public))
+    return Fernet(base64.urlsafe_b64encode(_derive(shared, _OF_A_SEAL + publics)))
 
 
-def _pair(key: bytes) -> X25519PrivateKey:
+def _derive_pair(key: bytes) -> X25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    return X25519PrivateKey.from_private_bytes(_derived(key, _OF_AN_EGG))
+    return X25519PrivateKey.from_private_bytes(_derive(key, _OF_AN_EGG))
 
 
-def _public(pair: X25519PrivateKey) -> bytes:
+def _public_bytes(pair: X25519PrivateKey) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return pair.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
-def _derived(secret: bytes, what_for: bytes) -> bytes:
+def _derive(secret: bytes, purpose: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=what_for).derive(secret)
+    return HKDF(algorithm=SHA256(), length=_LENGTH, salt=None, info=purpose).derive(secret)
 
 
-def _text(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode()

@@ -1,7 +1,8 @@
-"""Who can change a file: only its owner and root may, where what it says makes this program act.
+"""Finds out who can change a file: only its owner and root may, where this program acts on it.
 
-The rule it keeps: a store, a key and the state folder are believed if they belong to this user or to root, and nobody
-else can write to them or to their folder; so has OpenSSH it. Part of the worker half: imports the standard library.
+The rule it keeps: a store, a key and the state folder are believed if they belong to this user or
+to root, and nobody else can write to them or to their folder; OpenSSH does the same. Part of the
+worker half: imports the standard library.
 """
 
 import errno
@@ -9,32 +10,41 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_GROUP_WRITES, _ALL_WRITE = stat.S_IWGRP, stat.S_IWOTH
-#: an attribute of a file with an access list: the bits of its group are then those of all that the list names
+#: an attribute of a file with an access list: the bits of its group are then those of all that the
+#: list names
 _ACCESS_LIST = "system.posix_acl_access"
 #: what SQLite reads beside a file
 COMPANIONS = ("-wal", "-shm", "-journal")
 #: why it matters
-STAKES = "What is in it starts commands and sends code and passwords, so nobody but you and root may write there."
+STAKES = (
+    "What is in it starts commands and sends code and passwords, so nobody but you and root may"
+    " write there."
+)
 
 
 def fault_of_file(path: Path) -> str:
-    """Why others could write what is read from this file, with the remedy; empty if they cannot.
+    """Return why others could write what is read from this file, with the remedy.
 
-    A file that is not there is judged by its folder, and so is a folder that is not there by nothing.
+    It is empty if they cannot. A file that is not there is judged by its folder, and a folder that
+    is not there has no fault.
     """
-    with_companions = (path.with_name(path.name + suffix) for suffix in COMPANIONS)
-    return next(
-        filter(None, map(_fault_of, (*_both(path.parent), *_both(path), *with_companions))), ""
-    )
+    companions = [path.with_name(path.name + suffix) for suffix in COMPANIONS]
+    return _find_fault([*_follow(path.parent), *_follow(path), *companions])
 
 
 def fault_of_folder(path: Path) -> str:
-    """Likewise of a folder with all that is in it."""
-    return next(filter(None, map(_fault_of, _both(path))), "")
+    """Return why others could write to this folder, with the remedy; empty if they cannot."""
+    return _find_fault(_follow(path))
+
+
+def _find_fault(paths: Iterable[Path]) -> str:
+    for path in paths:
+        if fault := _describe_fault(path):
+            return fault
+    return ""
 
 
 def read_regular(path: Path) -> bytes:
@@ -46,8 +56,8 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
-def _both(path: Path) -> Iterator[Path]:
-    """A path, and where it leads if it is a link: others must have made neither."""
+def _follow(path: Path) -> Iterator[Path]:
+    """Yield a path, and where it leads if it is a link: others must have made neither."""
     yield path
     if path.is_symlink():
         target = path.resolve()
@@ -55,42 +65,50 @@ def _both(path: Path) -> Iterator[Path]:
         yield target
 
 
-def _fault_of(path: Path) -> str:
+def _describe_fault(path: Path) -> str:
     try:
-        there = path.lstat()
+        status = path.lstat()
     except OSError:
         return ""  # whoever opens it says why that fails
-    what = (
-        "folder"
-        if stat.S_ISDIR(there.st_mode)
-        else "link"
-        if stat.S_ISLNK(there.st_mode)
-        else "file"
-    )
-    if there.st_uid not in {os.geteuid(), 0}:
+    kind = _name_kind(status)
+    if status.st_uid not in {os.geteuid(), 0}:
+        user = _name_user(os.geteuid())
         return (
-            f"the {what} {path} belongs to {_user(there.st_uid)}, and this is run by {_user(os.geteuid())}. {STAKES}"
-            " Run this as that user, or name a place of your own; only if you trust all that is in it:"
-            f" chown {_user(os.geteuid())} {path}"
+            f"the {kind} {path} belongs to {_name_user(status.st_uid)}, and this is run by {user}."
+            f" {STAKES} Run this as that user, or name a place of your own; only if you trust all"
+            f" that is in it: chown {user} {path}"
         )
-    if what != "link" and _others_write(path, there):
-        mode = stat.S_IMODE(there.st_mode)
-        return f"others may write to the {what} {path} (its mode is {mode:o}). {STAKES} {_remedy(path, there)}"
+    if kind != "link" and _others_write(path, status):
+        mode = stat.S_IMODE(status.st_mode)
+        return (
+            f"others may write to the {kind} {path} (its mode is {mode:o})."
+            f" {STAKES} {_find_remedy(path, status)}"
+        )
     return ""
 
 
-def _remedy(path: Path, there: os.stat_result) -> str:
-    # One such as /tmp is meant for all.
-    is_shared = bool(there.st_mode & stat.S_ISVTX) or there.st_uid != os.geteuid()
-    return "Name a place in a folder of your own." if is_shared else f"Forbid it: chmod go-w {path}"
+def _name_kind(status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "folder"
+    if stat.S_ISLNK(status.st_mode):
+        return "link"
+    return "file"
 
 
-def _others_write(path: Path, there: os.stat_result) -> bool:
-    if there.st_mode & _ALL_WRITE:
+def _find_remedy(path: Path, status: os.stat_result) -> str:
+    # A folder such as /tmp is meant for all.
+    is_shared = bool(status.st_mode & stat.S_ISVTX) or status.st_uid != os.geteuid()
+    if is_shared:
+        return "Name a place in a folder of your own."
+    return f"Forbid it: chmod go-w {path}"
+
+
+def _others_write(path: Path, status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(there.st_mode & _GROUP_WRITES) and (
-        _has_access_list(path) or not _is_private(there.st_gid)
-    )
+    if not status.st_mode & stat.S_IWGRP:
+        return False
+    return _has_access_list(path) or not _is_private(status.st_gid)
 
 
 def _has_access_list(path: Path) -> bool:
@@ -101,19 +119,24 @@ def _has_access_list(path: Path) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether nobody else is in this group: it has the user's name, as many systems make it, or it has no name."""
-    user = _user(os.geteuid())
+    """Return whether nobody else is in this group.
+
+    Then it has the user's name, as many systems make it, or it has no name.
+    """
+    user = _name_user(os.geteuid())
     try:
         entry = grp.getgrgid(group)
     except KeyError:
         entry = None
-    if entry is not None and (entry.gr_name != user or not {user} >= {*entry.gr_mem}):
-        return False
-    return all(one.pw_uid == os.geteuid() for one in pwd.getpwall() if one.pw_gid == group)
+    if entry is not None:
+        has_others = not set(entry.gr_mem) <= {user}
+        if entry.gr_name != user or has_others:
+            return False
+    return all(login.pw_uid == os.geteuid() for login in pwd.getpwall() if login.pw_gid == group)
 
 
-def _user(number: int) -> str:
-    """The name of a user, or the number of one without a name."""
+def _name_user(number: int) -> str:
+    """Return the name of a user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -1,10 +1,10 @@
 """Encodes the requests of a batch as settings of a job, and decodes them.
 
-Invariant: no setting is longer than the kernel accepts as one argument, because Scrapyd passes each one as an argument
-of the job's process, and silently loses the job if it does not fit.
+Invariant: no setting is longer than the kernel accepts as one argument, because Scrapyd passes each
+one as an argument of the job's process, and silently loses the job if it does not fit.
 
-Part of the worker half: imports the standard library only, and `cryptography` (a dependency of Scrapy) for encrypted
-batches.
+Part of the worker half: imports the standard library only, and `cryptography` (a dependency of
+Scrapy) for encrypted batches.
 """
 
 import base64
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 START_URLS = "DISTRIBUTED_START_URLS"
 #: Linux: maximum bytes of a `NAME=VALUE` argument without its NUL (MAX_ARG_STRLEN - 1)
 ARGUMENT_MAX = 131_071
-#: maximum total bytes of a batch's settings: a quarter of the usual limit of a process's argument list
-#: (2 MiB with an 8 MiB stack), because Scrapyd logs each of them twice
+#: maximum total bytes of a batch's settings: a quarter of the usual limit of a process's argument
+#: list (2 MiB with an 8 MiB stack), because Scrapyd logs each of them twice
 BATCH_MAX_BYTES = 524_288
 #: maximum bytes of a batch in plain JSON, which is readable in a node's job list
 PLAIN_MAX = 8_192
@@ -54,6 +54,7 @@ OPEN_FIELDS = frozenset(
 )
 #: the field of a retried request: the batch in which it failed, and its index there, from 0
 REPLACES = "replaces"
+#: keys of a request's meta without private data
 OPEN_META = frozenset({"link_text", "depth"})
 
 #: a request as JSON: at least `url`; see `scrapyd_dist.middlewares.codec` for the fields
@@ -70,10 +71,12 @@ class TooLarge(PayloadError):
 
 def replaced_by(values: Sequence[RequestValue]) -> list[tuple[int, int]]:
     """Return (batch, index in it) of the earlier requests that these retry."""
-    return [
-        (batch, place)
-        for batch, place in (value[REPLACES] for value in values if REPLACES in value)
-    ]
+    replaced: list[tuple[int, int]] = []
+    for value in values:
+        if REPLACES in value:
+            batch, index = value[REPLACES]
+            replaced.append((batch, index))
+    return replaced
 
 
 def hidden_by(value: RequestValue) -> str | None:
@@ -93,8 +96,8 @@ def hidden_by(value: RequestValue) -> str | None:
     return None
 
 
-def _private(value: RequestValue) -> bool:
-    """Whether a request is encrypted if there is a key, because it has private fields."""
+def _is_private(value: RequestValue) -> bool:
+    """Return whether a request is encrypted if there is a key, because it has private fields."""
     if hidden_by(value):
         return True
     closed = value.keys() - OPEN_FIELDS - {"headers", "meta"}
@@ -103,72 +106,82 @@ def _private(value: RequestValue) -> bool:
 
 def _meta(value: RequestValue) -> dict[str, Any]:
     meta: dict[str, Any] = value.get("meta", {})
-    wrapped: dict[str, Any] = meta.get(
-        "$dict", meta
-    )  # the codec's form of a dict with keys that begin with $
-    return wrapped
+    # The codec wraps a dict with keys that begin with $.
+    unwrapped: dict[str, Any] = meta.get("$dict", meta)
+    return unwrapped
 
 
 def to_json(values: Sequence[RequestValue]) -> str:
-    """Return the requests as compact JSON; fields with the same value in all of them are written once.
+    """Return the requests as compact JSON; fields with one value in all of them are written once.
 
     Requests that are only URLs become a list of strings, the form of the book.
     """
-    common = _common(values)
-    requests = [_without(value, common) for value in values]
-    document: Any = {"common": common, "requests": requests} if common else requests
+    common = _find_common_fields(values)
+    requests = [_remove_fields(value, common) for value in values]
+    document: Any = requests
+    if common:
+        document = {"common": common, "requests": requests}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True)
 
 
 def from_json(text: str) -> list[RequestValue]:
-    """Parse the output of `to_json`, or a list of URLs typed by hand; raises `PayloadError` for any other text."""
+    """Parse the output of `to_json`, or a list of URLs typed by hand.
+
+    Raises:
+        PayloadError: it is another text.
+    """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"{START_URLS} is not JSON: {error}") from error
     common: Any = {}
+    entries: Any = document
     if isinstance(document, dict):
-        common, document = document.get("common", {}), document.get("requests")
-    if not isinstance(common, dict) or not isinstance(document, list):
+        common = document.get("common", {})
+        entries = document.get("requests")
+    if not isinstance(common, dict) or not isinstance(entries, list):
         raise PayloadError(f"{START_URLS} must be a JSON list of URLs")
-    if not all(isinstance(entry, (str, dict)) for entry in document):
+    if not all(isinstance(entry, (str, dict)) for entry in entries):
         raise PayloadError(f"{START_URLS} has an entry that is neither a URL nor a request")
-    values = [
-        {**common, "url": entry} if isinstance(entry, str) else {**common, **entry}
-        for entry in document
-    ]
-    for value in values:
-        if not isinstance(value.get("url"), str):
-            raise PayloadError(
-                f"{START_URLS} has an entry without a URL: {json.dumps(value)[:100]}"
-            )
-    return values
+    return [_merge_entry(common, entry) for entry in entries]
 
 
-def _common(values: Sequence[RequestValue]) -> RequestValue:
+def _merge_entry(common: RequestValue, entry: str | RequestValue) -> RequestValue:
+    value = {**common, "url": entry} if isinstance(entry, str) else {**common, **entry}
+    if not isinstance(value.get("url"), str):
+        raise PayloadError(f"{START_URLS} has an entry without a URL: {json.dumps(value)[:100]}")
+    return value
+
+
+def _find_common_fields(values: Sequence[RequestValue]) -> RequestValue:
+    """Return the fields, without the URL, that have one value in all requests."""
     if not values:
         return {}
-    first = values[0]
-    return {
-        name: first[name]
-        for name in first
-        if name != "url"
-        and all(name in value and _same(value[name], first[name]) for value in values)
-    }
+    common: RequestValue = {}
+    for name, field in values[0].items():
+        if name != "url" and _all_have(values, name, field):
+            common[name] = field
+    return common
 
 
-def _same(one: Any, other: Any) -> bool:
+def _all_have(values: Sequence[RequestValue], name: str, field: Any) -> bool:
+    return all(name in value and _is_same(value[name], field) for value in values)
+
+
+def _is_same(field: Any, other: Any) -> bool:
     # 1, 1.0 and True are equal in Python, and a callback may tell them apart.
-    return bool(one == other) and json.dumps(one) == json.dumps(other)
+    return bool(field == other) and json.dumps(field) == json.dumps(other)
 
 
-def _without(value: RequestValue, common: RequestValue) -> str | RequestValue:
+def _remove_fields(value: RequestValue, common: RequestValue) -> str | RequestValue:
     rest = {name: field for name, field in value.items() if name not in common}
     return rest["url"] if len(rest) == 1 else rest
 
 
 def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[str, str]:
-    """Return the settings that carry these requests to a job: plain JSON while small, compressed beyond that.
+    """Return the settings that carry these requests to a job.
+
+    They are plain JSON while that is small, and compressed beyond that.
 
     With `key`, the Fernet key in the nodes' egg, a batch with private fields is encrypted.
 
@@ -177,19 +190,21 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
         PayloadError: a request must be encrypted, and there is no key.
     """
     text = to_json(values)
-    if key and any(_private(value) for value in values):
+    if key and any(map(_is_private, values)):
         from cryptography.fernet import Fernet
 
-        return _spread("e:" + Fernet(key).encrypt(zlib.compress(text.encode(), 9)).decode())
+        compressed = zlib.compress(text.encode(), 9)
+        return _split_into_settings("e:" + Fernet(key).encrypt(compressed).decode())
     hidden = next(filter(None, map(hidden_by, values)), None)
     if hidden:
         raise PayloadError(f"a request has {hidden}, and the nodes have no key to read it with")
     if len(text) <= PLAIN_MAX:
         return {START_URLS: text}
-    return _spread("z:" + base64.b64encode(zlib.compress(text.encode(), 9)).decode())
+    compressed = zlib.compress(text.encode(), 9)
+    return _split_into_settings("z:" + base64.b64encode(compressed).decode())
 
 
-def _spread(text: str) -> dict[str, str]:
+def _split_into_settings(text: str) -> dict[str, str]:
     """Split a long value into settings of at most `ARGUMENT_MAX` bytes each."""
     if len(text) > BATCH_MAX_BYTES:
         raise TooLarge(f"{len(text)} bytes do not fit into the {BATCH_MAX_BYTES} of one job")
@@ -204,12 +219,14 @@ def _spread(text: str) -> dict[str, str]:
 
 
 def setting_name(index: int) -> str:
-    """Return the name of the setting that carries piece `index`; for 0 the name without a number."""
+    """Return the name of the setting that carries piece `index`; that of 0 has no number."""
     return f"{START_URLS}_{index}" if index else START_URLS
 
 
 def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[RequestValue]:
-    """Return the requests that these settings carry; `get` returns a setting's value by name, or None.
+    """Return the requests that these settings carry.
+
+    `get` returns a setting's value by name, or None.
 
     Raises:
         PayloadError: a piece is missing, truncated, or not made by `encode`.
@@ -250,9 +267,10 @@ def _decrypt(text: str, key: bytes | None) -> bytes:
 def fit(
     values: Sequence[RequestValue], *, key: bytes | None = None
 ) -> list[tuple[list[RequestValue], dict[str, str]]]:
-    """Encode requests, halving the list until every piece fits; returns (requests, settings) of each piece, in order.
+    """Encode requests, halving the list until every piece fits.
 
-    `TooLarge` means that a single request does not fit.
+    Returns (requests, settings) of each piece, in order. `TooLarge` means that a single request
+    does not fit.
     """
     try:
         return [(list(values), encode(values, key=key))]
@@ -265,7 +283,11 @@ def fit(
 
 def argument_bytes(settings: Mapping[str, str]) -> int:
     """Return the bytes that these settings take in a job's argument list."""
-    return sum(len(f"{name}={value}".encode()) + 1 for name, value in settings.items())
+    size = 0
+    for name, value in settings.items():
+        argument = f"{name}={value}"
+        size += len(argument.encode()) + 1  # with the NUL at its end
+    return size
 
 
 def describe(values: Sequence[RequestValue], settings: Mapping[str, str]) -> dict[str, Any]:
@@ -273,10 +295,10 @@ def describe(values: Sequence[RequestValue], settings: Mapping[str, str]) -> dic
     text = settings[START_URLS]
     form = {"z:": "compressed", "e:": "encrypted"}.get(text[:2], "plain")
     size = argument_bytes(settings)
-    kinds = Counter(str(value.get("rule", value.get("callback"))) for value in values)
+    targets = Counter(str(value.get("rule", value.get("callback"))) for value in values)
     return {
         "form": form,
         "bytes": size,
         "per_url": round(size / max(1, len(values)), 1),
-        "targets": dict(kinds),
+        "targets": dict(targets),
     }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _PID_FILE = "pid"
+#: digits that no process id has
+_TOO_MANY_DIGITS = 10
 
 
 def note_pid(folder: Path, pid: int) -> None:
@@ -23,11 +25,13 @@ def noted_pid(folder: Path) -> int | None:
         text = (folder / _PID_FILE).read_text("ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    return int(text) if text.isdecimal() and len(text) < 10 else None
+    if not text.isdecimal() or len(text) >= _TOO_MANY_DIGITS:
+        return None
+    return int(text)
 
 
 def started_at(pid: int) -> float | None:
-    """Return the start time of a process in seconds since the epoch, or None on a system without /proc.
+    """Return the start time of a process in seconds since the epoch; None without /proc.
 
     Raises:
         ProcessLookupError: the process does not run, or is a zombie.

@@ -1,7 +1,8 @@
-"""Command lines for Python processes of ours that run a project's code.
+"""Makes command lines for Python processes of ours that run a project's code.
 
-The rule it keeps: as with `scrapy`, the folder of the project is the last place where modules are looked for. Python's
-`-m` and `-c` make it the first one, and a file `json.py` beside scrapy.cfg would be taken for the library.
+The rule it keeps: as with `scrapy`, the folder of the project is the last place where modules are
+looked for. Python's `-m` and `-c` make it the first one, and a file `json.py` beside scrapy.cfg
+would be taken for the library.
 """
 
 import sys
@@ -11,12 +12,12 @@ _BEGIN = "import os, sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.app
 
 
 def command_of_code(code: str, *arguments: str) -> list[str]:
-    """The command line that runs this code, in the project's folder."""
+    """Return the command line that runs this code, in the project's folder."""
     separator = "\n" if "\n" in code else "; "
     return [sys.executable, "-c", f"{_BEGIN}{separator}{code}", *arguments]
 
 
 def command_of_module(module: str, *arguments: str) -> list[str]:
-    """The command line that runs this module as `-m` does, in the project's folder."""
+    """Return the command line that runs this module as `-m` does, in the project's folder."""
     run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return command_of_code(run, *arguments)

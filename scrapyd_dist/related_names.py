@@ -7,36 +7,55 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-FRONTERA, HCF, CLUSTER = "Frontera", "HCF", "Scrapy Cluster"
+FRONTERA = "Frontera"
+HCF = "HCF"
+CLUSTER = "Scrapy Cluster"
 _RUN = "`sdist strategy run`"
+_RUN_CLASS = (
+    "Write `sdist strategy run {value}`, a class made from scrapyd_dist.strategy.CrawlingStrategy"
+)
 _NOT_NEEDED = "Leave it out"
 
 #: system -> its setting -> what to do instead; {value} is that of the setting
 SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
     FRONTERA: {
         "FRONTERA_SETTINGS": f"{_NOT_NEEDED}: a strategy reads the settings of the project",
-        "STRATEGY": "Write `sdist strategy run {value}`, a class made from scrapyd_dist.strategy.CrawlingStrategy",
-        "CRAWLING_STRATEGY": "Write `sdist strategy run {value}`, a class made from"
-        " scrapyd_dist.strategy.CrawlingStrategy",
+        "STRATEGY": _RUN_CLASS,
+        "CRAWLING_STRATEGY": _RUN_CLASS,
         "STRATEGY_ARGS": "Write `sdist strategy run MODULE:CLASS {value}`",
         "SEEDS_SOURCE": f"Write --seeds FILE, or an address, at {_RUN}",
         "SEEDS_S3_BUCKET": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
         "SEEDS_S3_BUCKETS": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
         "SEEDS_FILE": f"Write --seeds FILE at {_RUN}",
         "SEEDS_URL": f"Write --seeds URL at {_RUN}",
-        "MAX_REQUESTS": "Write DISTRIBUTED_GOAL_REQUESTS = {value}, or --max-requests {value}, for the whole crawl",
-        "MAX_NEXT_REQUESTS": f"{_NOT_NEEDED}: a worker asks for as much as keeps its CONCURRENT_REQUESTS busy",
-        "DOMAINS_BLACKLIST": "Write `sdist throttle block DOMAIN` for each, before a crawl or while it runs; or"
-        " return no links of these domains from filter_extracted_links",
-        "SPIDER_FEED_PARTITIONS": f"{_NOT_NEEDED}: workers share all slots, and their number may change at any time"
-        f" (--workers of {_RUN})",
-        "SPIDER_LOG_PARTITIONS": f"{_NOT_NEEDED}: each strategy has 64 partitions, which its processes share; `sdist"
-        " strategy join` adds a process",
-        "QUEUE_HOSTNAME_PARTITIONING": f"{_NOT_NEEDED}: links lie in slots by the registered domain",
+        "MAX_REQUESTS": (
+            "Write DISTRIBUTED_GOAL_REQUESTS = {value}, or --max-requests {value}, for the whole"
+            " crawl"
+        ),
+        "MAX_NEXT_REQUESTS": (
+            f"{_NOT_NEEDED}: a worker asks for as much as keeps its CONCURRENT_REQUESTS busy"
+        ),
+        "DOMAINS_BLACKLIST": (
+            "Write `sdist throttle block DOMAIN` for each, before a crawl or while it runs; or"
+            " return no links of these domains from filter_extracted_links"
+        ),
+        "SPIDER_FEED_PARTITIONS": (
+            f"{_NOT_NEEDED}: workers share all slots, and their number may change at any time"
+            f" (--workers of {_RUN})"
+        ),
+        "SPIDER_LOG_PARTITIONS": (
+            f"{_NOT_NEEDED}: each strategy has 64 partitions, which its processes share; `sdist"
+            " strategy join` adds a process"
+        ),
+        "QUEUE_HOSTNAME_PARTITIONING": (
+            f"{_NOT_NEEDED}: links lie in slots by the registered domain"
+        ),
         "SW_FLUSH_INTERVAL": f"{_NOT_NEEDED}: states are kept in the step that changes them",
         "NEW_BATCH_DELAY": f"{_NOT_NEEDED}: batches are cut as workers take them",
         "DELAY_ON_EMPTY": f"{_NOT_NEEDED}: a worker that finds nothing asks again by itself",
-        "OVERUSED_SLOT_FACTOR": f"{_NOT_NEEDED}: with DISTRIBUTED_FAIR no slow site holds a worker up",
+        "OVERUSED_SLOT_FACTOR": (
+            f"{_NOT_NEEDED}: with DISTRIBUTED_FAIR no slow site holds a worker up"
+        ),
         "BC_MIN_REQUESTS": f"{_NOT_NEEDED}: DISTRIBUTED_FAIR shares the sites among the workers",
         "BC_MIN_HOSTS": f"{_NOT_NEEDED}: DISTRIBUTED_FAIR shares the sites among the workers",
         "BC_MAX_REQUESTS_PER_HOST": f"Write --ahead N at {_RUN}",
@@ -50,32 +69,54 @@ SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
         "HCF_PRODUCER_FRONTIER": "Write DISTRIBUTED_FRONTIER = {value}",
         "HCF_PRODUCER_SLOT_PREFIX": "Write DISTRIBUTED_SLOT_PREFIX = {value}",
         "HCF_PRODUCER_NUMBER_OF_SLOTS": "Write DISTRIBUTED_SLOTS = {value}",
-        "HCF_PRODUCER_BATCH_SIZE": "Write DISTRIBUTED_BATCH_SIZE, which is 100 by default at a frontier",
+        "HCF_PRODUCER_BATCH_SIZE": (
+            "Write DISTRIBUTED_BATCH_SIZE, which is 100 by default at a frontier"
+        ),
         "HCF_CONSUMER_FRONTIER": "Write `sdist frontier consume SPIDER {value}`",
         "HCF_CONSUMER_SLOT": "Write `sdist frontier consume SPIDER FRONTIER --prefix {value}`",
-        "HCF_CONSUMER_MAX_BATCHES": "Write `sdist frontier consume SPIDER FRONTIER --max-batches {value}`",
-        "HCF_CONSUMER_MAX_REQUESTS": "Write `sdist frontier consume SPIDER FRONTIER --max-requests {value}`",
-        "HCF_CONSUMER_DONT_DELETE_REQUESTS": f"{_NOT_NEEDED}: nothing is deleted when it is read; `sdist frontier dump`"
-        " looks without taking",
-        "HCF_CONSUMER_DELETE_BATCHES_ON_STOP": f"{_NOT_NEEDED}: a batch is done when its items are home",
-        "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": "Write DISTRIBUTED_TARGET_CALLBACKS = {value}",
+        "HCF_CONSUMER_MAX_BATCHES": (
+            "Write `sdist frontier consume SPIDER FRONTIER --max-batches {value}`"
+        ),
+        "HCF_CONSUMER_MAX_REQUESTS": (
+            "Write `sdist frontier consume SPIDER FRONTIER --max-requests {value}`"
+        ),
+        "HCF_CONSUMER_DONT_DELETE_REQUESTS": (
+            f"{_NOT_NEEDED}: nothing is deleted when it is read; `sdist frontier dump` looks"
+            " without taking"
+        ),
+        "HCF_CONSUMER_DELETE_BATCHES_ON_STOP": (
+            f"{_NOT_NEEDED}: a batch is done when its items are home"
+        ),
+        "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": (
+            "Write DISTRIBUTED_TARGET_CALLBACKS = {value}"
+        ),
         "FRONTERA_SCHEDULER_START_REQUESTS_TO_FRONTIER": "Write DISTRIBUTED_SEEDS = {value}",
-        "FRONTERA_SCHEDULER_SKIP_START_REQUESTS": f"{_NOT_NEEDED}: a worker skips the spider's start, unless"
-        ' DISTRIBUTED_START = "first"',
+        "FRONTERA_SCHEDULER_SKIP_START_REQUESTS": (
+            f'{_NOT_NEEDED}: a worker skips the spider\'s start, unless DISTRIBUTED_START = "first"'
+        ),
         "FRONTERA_SCHEDULER_STATE_ATTRIBUTES": "Write DISTRIBUTED_SPIDER_ATTRIBUTES = {value}",
-        "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": "Write DISTRIBUTED_CALLBACK_SLOTS = {value}",
+        "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": (
+            "Write DISTRIBUTED_CALLBACK_SLOTS = {value}"
+        ),
         "FRONTERA_SCHEDULER_DELAY_FRONTIER_UNTIL_IDLE": 'Write DISTRIBUTED_START = "first"',
     },
 }
+#: settings whose value is shown without quotes, as in a command line
+_SHOWN_BARE = frozenset({"HCF_CONSUMER_FRONTIER", "HCF_CONSUMER_SLOT"})
 #: names that begin so are these systems', also those that are not listed
 _FAMILIES = {"HCF_": HCF, "FRONTERA_SCHEDULER_": HCF, "SEEDS_S3_": FRONTERA, "FRONTERA_": FRONTERA}
 #: settings whose value may name a class of these systems -> what to do instead
 CLASSES = {
-    "SCHEDULER": "Remove it, with the two middlewares of it: DISTRIBUTED_TARGET_CALLBACKS and DISTRIBUTED_FRONTIER say"
-    " what goes where",
+    "SCHEDULER": (
+        "Remove it, with the two middlewares of it: DISTRIBUTED_TARGET_CALLBACKS and"
+        " DISTRIBUTED_FRONTIER say what goes where"
+    ),
     "BACKEND": f"{_NOT_NEEDED}: links and requests are in the store (DISTRIBUTED_STORE)",
-    "MESSAGE_BUS": f"{_NOT_NEEDED}: workers and strategy processes meet in the store (DISTRIBUTED_STORE)",
+    "MESSAGE_BUS": (
+        f"{_NOT_NEEDED}: workers and strategy processes meet in the store (DISTRIBUTED_STORE)"
+    ),
 }
+#: beginnings of these classes' paths -> their system
 _MODULES = {
     "frontera.": FRONTERA,
     "scrapy_frontera.": HCF,
@@ -84,8 +125,10 @@ _MODULES = {
 }
 #: settings that are read from the project, so that `sdist config` can answer them
 NAMES = (*(name for names in SETTINGS_OF.values() for name in names), *CLASSES)
-#: a spider argument with settings as JSON, and an attribute of the spider with settings
-ARGUMENT, ATTRIBUTE = "frontera_settings_json", "frontera_settings"
+#: a spider argument with settings as JSON
+ARGUMENT = "frontera_settings_json"
+#: an attribute of the spider with settings
+ATTRIBUTE = "frontera_settings"
 #: key in a request's meta -> its system, and what is written here
 META: Mapping[str, tuple[str, str]] = {
     "cf_store": (HCF, 'Write meta={"distribute": True}'),
@@ -123,48 +166,54 @@ _SHOWN = 200
 
 
 def answers(settings: Mapping[str, Any], arguments: Mapping[str, Any] = {}) -> list[str]:
-    """A paragraph for each name of a related system among settings and the spider's arguments or attributes."""
-    said = [*_answers(settings)]
+    """Return a paragraph for each name of a related system, without repeats.
+
+    The names are those of settings and of the spider's arguments or attributes.
+    """
+    paragraphs = list(_answer_settings(settings))
     raw = arguments.get(ARGUMENT)
     if raw is not None:
-        said.append(
-            f"{ARGUMENT} is an argument of {HCF}, and scrapyd-dist does not read it. Write -s NAME=VALUE for each"
-            " setting."
+        paragraphs.append(
+            f"{ARGUMENT} is an argument of {HCF}, and scrapyd-dist does not read it. Write"
+            " -s NAME=VALUE for each setting."
         )
-    for inner in (_parsed(raw), arguments.get(ATTRIBUTE)):
-        said += _answers(inner) if isinstance(inner, Mapping) else []
-    return list(dict.fromkeys(said))
+    for inner in (_parse(raw), arguments.get(ATTRIBUTE)):
+        if isinstance(inner, Mapping):
+            paragraphs += _answer_settings(inner)
+    return list(dict.fromkeys(paragraphs))
 
 
 def meta_answer(key: str) -> str:
-    """What to write instead of this key in a request's meta."""
+    """Return what to write instead of this key in a request's meta."""
     system, instead = META[key]
-    return f"The key {key!r} in a request's meta is of {system}, and scrapyd-dist does not read it. {instead}."
+    return (
+        f"The key {key!r} in a request's meta is of {system}, and scrapyd-dist does not read it."
+        f" {instead}."
+    )
 
 
 def option_answer(name: str) -> str:
-    """What to write instead of an option that there is not; empty if no related system has it."""
+    """Return what to write instead of an option that there is not.
+
+    It is empty if no related system has the option.
+    """
     system, instead = OPTIONS.get(name, ("", ""))
-    return f" It is an option of {system}; here, {instead}." if system else ""
+    if not system:
+        return ""
+    return f" It is an option of {system}; here, {instead}."
 
 
-def _answers(settings: Mapping[str, Any]) -> Iterator[str]:
+def _answer_settings(settings: Mapping[str, Any]) -> Iterator[str]:
     for name in settings:
-        value = settings[name] if _is_related(name) else None
-        if (
-            value is None
-            or value == ""
-            or (name in _OWN_CLASSES and not isinstance(value, (str, type)))
-        ):
+        if not _is_related(name):
+            continue
+        value = settings[name]
+        if value is None or value == "":
             continue
         if name in CLASSES:
-            yield from (
-                f"{name} names a class of {system}, which cannot work here. {CLASSES[name]}."
-                for module, system in _MODULES.items()
-                if str(value).startswith(module)
-            )
-        else:
-            yield _answer(name, value)
+            yield from _answer_class(name, value)
+        elif name not in _OWN_CLASSES or isinstance(value, (str, type)):
+            yield _answer_setting(name, value)
 
 
 #: settings that name a class of the project; a value of another kind is another program's
@@ -175,38 +224,59 @@ def _is_related(name: str) -> bool:
     return name in NAMES or name.startswith(tuple(_FAMILIES))
 
 
-def _answer(name: str, value: Any) -> str:
+def _answer_class(name: str, value: Any) -> Iterator[str]:
+    for module, system in _MODULES.items():
+        if str(value).startswith(module):
+            yield f"{name} names a class of {system}, which cannot work here. {CLASSES[name]}."
+
+
+def _answer_setting(name: str, value: Any) -> str:
+    is_of_family = name.startswith(tuple(_FAMILIES))
     for system, names in SETTINGS_OF.items():
         if name in names:
-            instead = names[name].format(value=_shown(name, value))
-            said = f"{name} is a setting of {system}, and scrapyd-dist does not read it. {instead}."
-            return (
-                said
-                if name.startswith(tuple(_FAMILIES))
-                else f"{said} If the project reads it itself, keep it."
-            )
-    system = next(system for begin, system in _FAMILIES.items() if name.startswith(begin))
-    return f"{name} is a setting of {system}, and scrapyd-dist does not read it. {_NOT_NEEDED}."
+            instead = names[name].format(value=_format_value(name, value))
+            paragraph = _say_not_read(name, system, instead)
+            if is_of_family:
+                return paragraph
+            return f"{paragraph} If the project reads it itself, keep it."
+    system = next(system for prefix, system in _FAMILIES.items() if name.startswith(prefix))
+    return _say_not_read(name, system, _NOT_NEEDED)
 
 
-def _shown(name: str, value: Any) -> str:
-    """The value as it is written here."""
+def _say_not_read(name: str, system: str, instead: str) -> str:
+    return f"{name} is a setting of {system}, and scrapyd-dist does not read it. {instead}."
+
+
+def _format_value(name: str, value: Any) -> str:
+    """Return the value as it is written here."""
     if name in _OWN_CLASSES:
-        path = value if isinstance(value, str) else f"{value.__module__}.{value.__name__}"
-        return path if ":" in path else ":".join(path.rsplit(".", 1))
+        return _format_class(value)
     if name == "STRATEGY_ARGS":
-        parsed = _parsed(value)
-        return (
-            " ".join(f"-a {key}=…" for key in parsed)
-            if isinstance(parsed, Mapping) and parsed
-            else "-a NAME=VALUE"
-        )
-    bare = name in ("HCF_CONSUMER_FRONTIER", "HCF_CONSUMER_SLOT")  # for a command line
-    text = value if bare and isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return _format_arguments(value)
+    text = value if name in _SHOWN_BARE and isinstance(value, str) else repr(value)
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}…"
 
 
-def _parsed(raw: Any) -> Any:
+def _format_class(value: Any) -> str:
+    """Return a class, or the dotted path of one, as `module:Class`."""
+    path = value if isinstance(value, str) else f"{value.__module__}.{value.__name__}"
+    if ":" in path:
+        return path
+    return ":".join(path.rsplit(".", 1))
+
+
+def _format_arguments(value: Any) -> str:
+    """Return arguments for a command line; their values may be secrets."""
+    arguments = _parse(value)
+    if isinstance(arguments, Mapping) and arguments:
+        return " ".join(f"-a {key}=…" for key in arguments)
+    return "-a NAME=VALUE"
+
+
+def _parse(raw: Any) -> Any:
+    """Return what a JSON text holds, or None; other values as they are."""
     try:
         return json.loads(raw) if isinstance(raw, str) else raw
     except ValueError:

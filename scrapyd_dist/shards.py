@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import Shard
@@ -15,7 +14,10 @@ _PLACE = re.compile(r"%0?(\d*)d|\{page(?::0?(\d+)d?)?\}")
 
 @dataclass(frozen=True)
 class ShardTemplate:
-    """An index page's URL with one placeholder for its number: `index_%05d.html` or `index_{page}.html`."""
+    """An index page's URL with one placeholder for its number.
+
+    It is written `index_%05d.html` or `index_{page}.html`.
+    """
 
     text: str
 
@@ -23,8 +25,9 @@ class ShardTemplate:
         places = len(_PLACE.findall(self.text))
         if places != 1:
             raise ConfigError(
-                f"The index address {self.text!r} needs one place for the page number, and has {places or 'none'}:"
-                " write it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
+                f"The index address {self.text!r} needs one place for the page number, and has"
+                f" {places or 'none'}: write it like index_%d.html, index_%05d.html or"
+                " ?page={page}. (In a shell, quote the address.)"
             )
         if self._width > _WIDEST:
             raise ConfigError(
@@ -34,13 +37,15 @@ class ShardTemplate:
     @property
     def place(self) -> str:
         """The placeholder for the number, as written."""
-        return next(match[0] for match in _PLACE.finditer(self.text))
+        (match,) = _PLACE.finditer(self.text)
+        return match[0]
 
     def url_with(self, text: str) -> str:
         """Return the URL with this text instead of the placeholder."""
         return _PLACE.sub(lambda _: text, self.text)
 
     def url(self, page: int) -> str:
+        """Return the URL of a page."""
         return self.url_with(f"{page:0{self._width}d}")
 
     @property
@@ -52,45 +57,60 @@ class ShardTemplate:
         """Return the page number in a URL, or None if it does not match the template."""
         before, after = self.text.split(self.place)
         digits = url.removeprefix(before).removesuffix(after)
-        return int(digits) if digits.isdecimal() and self.url(int(digits)) == url else None
+        if not digits.isdecimal():
+            return None
+        page = int(digits)
+        return page if self.url(page) == url else None
 
 
 def check_page(url: str, what: str) -> str:
-    """Return the URL of a start page; `ConfigError`, which calls it `what`, if no page can be asked for there."""
-    try:
-        parts = urlsplit(url)
-        known = (
-            parts.scheme in {"http", "https"}
-            and parts.hostname
-            and parts.port != 0
-            and " " not in parts.netloc
-        )
-    except ValueError:
-        known = False
-    if not known:
+    """Return the URL of a start page, or raise `ConfigError` if no page can be asked for there.
+
+    The message calls the URL `what`.
+    """
+    if not _is_page(url):
         raise ConfigError(
             f"{what} is no address of a page: it begins with http:// or https:// and has a host."
         )
     return url
 
 
+def _is_page(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return False
+    return port != 0 and " " not in parts.netloc
+
+
 def shards_of_pages(
     template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0
 ) -> list[Shard]:
-    """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
+    """Divide `pages` index pages into shards of nearly the same length.
 
-    If there are more shards than pages, each page is a shard.
+    Shard `x` starts at `first_page + floor(pages * x / shards)`. If there are more shards than
+    pages, each page is a shard.
     """
     count = min(shards, pages)
-    edges = [first_page + pages * x // count for x in range(count + 1)]
-    return [
-        Shard(number=number, url=template.url(first), first_page=first, last_page=behind - 1)
-        for number, (first, behind) in enumerate(pairwise(edges))
-    ]
+    found: list[Shard] = []
+    for number in range(count):
+        first = first_page + pages * number // count
+        last = first_page + pages * (number + 1) // count - 1
+        found.append(
+            Shard(number=number, url=template.url(first), first_page=first, last_page=last)
+        )
+    return found
 
 
 def shards_of_urls(urls: list[str]) -> list[Shard]:
-    """Return one shard for each distinct URL of a list of start pages; raises `ConfigError` if the list is empty."""
+    """Return one shard for each distinct URL of a list of start pages.
+
+    Raises:
+        ConfigError: the list is empty.
+    """
     distinct = list(dict.fromkeys(urls))
     if not distinct:
         raise ConfigError("The list of start URLs is empty; there must be at least one.")

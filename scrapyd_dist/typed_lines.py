@@ -1,4 +1,6 @@
-"""An item's line of JSON with one more field: its class, and the values that JSON lacks.
+"""Writes and reads an item's line of JSON with one more field: its class and special values.
+
+The values are those of types that JSON lacks.
 
 Part of the worker half: imports the standard library only.
 """
@@ -7,7 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: begins that field, the last one of its line; JSON encoders put a space behind the colon, so no other field does
+#: begins that field, the last one of its line; JSON encoders put a space behind the colon, so no
+#: other field does
 TYPED = b'"$typed":'
 
 
@@ -19,19 +22,29 @@ def with_form(line: bytes, form: Any) -> bytes:
 
 
 def plain_line(line: bytes) -> bytes:
-    """Return the line of an item, without line feed, as it is without its class and typed values."""
+    """Return the line of an item, without line feed, without its class and special values."""
     fields, typed, _ = line.partition(TYPED)
-    return fields.removesuffix(b",") + b"}" if typed else line
+    if not typed:
+        return line
+    return fields.removesuffix(b",") + b"}"
 
 
 def form_on(line: bytes) -> tuple[Any, bool]:
-    """Return the item on a line as JSON, and whether that has its class and values, as `typed_json` packs them."""
+    """Return the item on a line as JSON, and whether that has its class and special values.
+
+    They are as `typed_json` packs them.
+    """
     _, typed, form = line.partition(TYPED)
-    return json.loads(form.removesuffix(b"}") if typed else line), bool(typed)
+    if not typed:
+        return json.loads(line), False
+    return json.loads(form.removesuffix(b"}")), True
 
 
 def plain_copy(path: Path) -> Path:
-    """Return a file with the same items without their classes and typed values: the file itself if it has none."""
+    """Return a file with the same items without their classes and special values.
+
+    It is the file itself if it has none of these.
+    """
     with path.open("rb") as file:
         if not any(TYPED in line for line in file):
             return path

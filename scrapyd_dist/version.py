@@ -1,4 +1,4 @@
-"""The version of scrapyd-dist, and the location of the running copy."""
+"""Says the version of scrapyd-dist, and where the running copy is."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Files that get their name when they are whole, also in folders where other users can write.
+"""Writes files that get their name when they are whole, also where other users can write.
 
-The rule it keeps: what is written into was made here and just now, and no link that another user may have planted is
-followed, neither in the place of a file nor in that of its folder.
+The rule it keeps: what is written into was made here and just now, and no link that another user
+may have planted is followed, neither in the place of a file nor in that of its folder.
 """
 
 import errno
@@ -26,8 +26,8 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def replacing(path: Path, mode: int = _MODE) -> Iterator[IO[bytes]]:
     """Open a fresh file that takes the place of `path` when the block has ended without an error.
 
-    Its folder is made if it is not there. OSError if nothing can be written there, or a link of another user leads
-    there.
+    Its folder is made if it is not there. OSError if nothing can be written there, or a link of
+    another user leads there.
     """
     fresh = FreshFile(path, mode)
     try:
@@ -39,12 +39,15 @@ def replacing(path: Path, mode: int = _MODE) -> Iterator[IO[bytes]]:
 
 
 class FreshFile:
-    """A file that was made just now, to take the place of `path` when it is whole; `replacing` has more."""
+    """A file that was made just now, to take the place of `path` when it is whole.
+
+    `replacing` has more.
+    """
 
     def __init__(self, path: Path, mode: int = _MODE) -> None:
         make_folder(path.parent)
         self._path = path
-        handle, self._growing = _fresh(path, mode)
+        handle, self._growing = _make_hidden(path, mode)
         self.file: IO[bytes] = os.fdopen(handle, "w+b")
 
     def finish(self) -> None:
@@ -65,20 +68,23 @@ class FreshFile:
 
 def make_folder(folder: Path) -> None:
     """Make a folder that is not there; OSError if a link of another user leads there."""
-    whole = folder.absolute()
-    way = [*reversed(whole.parents), whole]
-    for place in way:  # before anything is made behind a link
-        if os.path.lexists(place):
-            check_link(place)
+    absolute = folder.absolute()
+    steps = [*reversed(absolute.parents), absolute]
+    for step in steps:  # before anything is made behind a link
+        if os.path.lexists(step):
+            check_link(step)
     folder.mkdir(parents=True, exist_ok=True)
-    for place in way:
-        check_link(place)
+    for step in steps:
+        check_link(step)
 
 
 def check_link(path: Path) -> None:
-    """Raise OSError if this is a link that another user may have planted: it is theirs, where others can write."""
-    there = path.lstat()
-    if not stat.S_ISLNK(there.st_mode) or there.st_uid in {os.geteuid(), 0}:
+    """Raise OSError if this is a link that another user may have planted.
+
+    It may be planted if it is theirs, where others can write.
+    """
+    status = path.lstat()
+    if not stat.S_ISLNK(status.st_mode) or status.st_uid in {os.geteuid(), 0}:
         return
     if path.parent.stat().st_mode & _OTHERS_WRITE:
         raise OSError(errno.ELOOP, "it is a link that another user has made", str(path))
@@ -92,56 +98,57 @@ def copy_into(file: IO[bytes], path: Path) -> None:
 
 
 def open_growing(path: Path) -> IO[bytes]:
-    """Open a file to add to it, from where an earlier process has left it; made anew if that cannot have been ours."""
+    """Open a file to add to it, from where an earlier process has left it.
+
+    It is made anew if it cannot have been ours.
+    """
     make_folder(path.parent)
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        handle = os.open(
-            path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )
+        handle = os.open(path, flags)
     except OSError:
-        return os.fdopen(_made_anew(path), "a+b")
-    there = os.fstat(handle)
+        return os.fdopen(_make_anew(path), "a+b")
+    status = os.fstat(handle)
     # A file of ours with two names may be another one that we own.
-    if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid() and there.st_nlink == 1:
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
         return os.fdopen(handle, "a+b")
     os.close(handle)
-    return os.fdopen(_made_anew(path), "a+b")
+    return os.fdopen(_make_anew(path), "a+b")
 
 
-def _made_anew(path: Path) -> int:
+def _make_anew(path: Path) -> int:
     path.unlink(missing_ok=True)
-    return _opened(path, _MODE, os.O_APPEND)
+    return _make_file(path, _MODE, os.O_APPEND)
 
 
-def _fresh(path: Path, mode: int) -> tuple[int, Path]:
-    """A file that was made just now beside this one, hidden, and its name."""
+def _make_hidden(path: Path, mode: int) -> tuple[int, Path]:
+    """Make a hidden file beside this one, and return its descriptor and its path."""
     usual = path.with_name(f".{path.name}.part")
     _remove_leftover(usual)
-    for growing in (usual, *(_other_name(path) for _ in range(_TRIES))):
+    growing = usual
+    for _ in range(1 + _TRIES):
         with suppress(FileExistsError):
-            handle = _opened(growing, mode)
+            handle = _make_file(growing, mode)
             with suppress(OSError):  # not every file system has locks
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if (
-                os.fstat(handle).st_nlink
-            ):  # else another process has taken it for a leftover, just before it was locked
+            # Without a name, another process took it for a leftover, just before it was locked.
+            if os.fstat(handle).st_nlink:
                 return handle, growing
             os.close(handle)
+        growing = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(usual))
 
 
-def _other_name(path: Path) -> Path:
-    return path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
-
-
-def _opened(path: Path, mode: int, more: int = 0) -> int:
-    return os.open(
-        path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | more, mode
-    )
+def _make_file(path: Path, mode: int, more_flags: int = 0) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags | more_flags, mode)
 
 
 def _remove_leftover(path: Path) -> None:
-    """Remove what a process left that was killed; what is locked is being written, and another name will do."""
+    """Remove what a process left that was killed.
+
+    What is locked is being written: then another name will do.
+    """
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

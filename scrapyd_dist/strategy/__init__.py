@@ -1,7 +1,7 @@
-"""Crawling strategies: one class decides what a crawl requests next; its links and their states are in the store.
+"""Provides crawling strategies: one class decides what a crawl requests next.
 
-The names below are what a project's strategy imports. They are loaded on first use, because every worker imports this
-package for its values.
+Its links and their states are in the store. The names below are what a project's strategy imports.
+They are loaded on first use, because every worker imports this package for its values.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.strategy.revisit import Revisit
     from scrapyd_dist.strategy.site_discovery import Discovery
 
+#: public name -> the module that defines it
 _HOMES = {
     "BasicStrategy": "basic",
     "BestFirst": "best_first",

@@ -1,4 +1,4 @@
-"""The basic strategy: every link once, all with the same score; the base of other strategies that are shipped."""
+"""Ships the basic strategy, every link once with the same score, the base of the other ones."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from scrapyd_dist.strategy.traps import Traps
 
 
 class BasicStrategy(CrawlingStrategy):
-    """Requests every link that the crawl does not know yet, but for those beyond the limits that its arguments set."""
+    """Requests every link that the crawl does not know yet, within the limits of its arguments."""
 
     traps = Traps()
 
@@ -28,6 +28,7 @@ class BasicStrategy(CrawlingStrategy):
         )
 
     def read_seeds(self, stream: Iterable[str] | None) -> None:
+        """Schedule each line that is neither empty nor a comment."""
         for line in stream or ():
             url = line.strip()
             if url and not url.startswith("#"):
@@ -35,12 +36,15 @@ class BasicStrategy(CrawlingStrategy):
                 self.schedule(seed, self.score(seed))
 
     def page_crawled(self, response: Response) -> None:
+        """Mark the page as crawled."""
         response.meta["state"] = States.CRAWLED
 
     def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:
+        """Return the links whose depth and path are within the limits."""
         return [link for link in links if self.traps.passes(link)]
 
     def links_extracted(self, request: Request, links: list[Request]) -> None:
+        """Schedule new links, as far as the limits of their domains admit them."""
         for link in links:
             if link.meta["state"] == States.NOT_CRAWLED and self.traps.admit(self.domains, link):
                 self.schedule(link, self.score(link))

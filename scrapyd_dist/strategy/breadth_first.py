@@ -1,4 +1,4 @@
-"""Breadth first: the fewer links a page is away from a seed, the earlier it is requested."""
+"""Ships breadth first: the nearer a page is to a seed, the earlier it is requested."""
 
 from scrapyd_dist.strategy.basic import BasicStrategy
 from scrapyd_dist.strategy.interface import Request
@@ -8,4 +8,5 @@ class BreadthFirst(BasicStrategy):
     """Scores a link with 1 / (depth + 1)."""
 
     def score(self, link: Request) -> float:
+        """Return a score that falls with the depth."""
         return 1 / (int(link.meta.get("depth", 0)) + 1)

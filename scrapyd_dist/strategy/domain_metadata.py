@@ -1,4 +1,4 @@
-"""Metadata of sites during one round: loaded when it is asked for, and put back when a handler raises."""
+"""Keeps the metadata of sites during one round, and puts it back when a handler raises."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -11,12 +11,13 @@ LoadDomains = Callable[[Collection[str]], Mapping[str, dict[str, Any]]]
 
 
 class ForeignDomain(ValueError):
-    """A handler has changed the metadata of a site that another process may change at the same time."""
+    """A handler has changed the metadata of a site that another process may change as well."""
 
     def __init__(self, site: str) -> None:
         super().__init__(
-            f"the metadata of {site} cannot be changed here, because the partition of that site belongs to another"
-            " strategy process; change it in page_crawled or links_extracted of its own pages and links"
+            f"the metadata of {site} cannot be changed here, because the partition of that site"
+            " belongs to another strategy process; change it in page_crawled or links_extracted of"
+            " its own pages and links"
         )
 
 
@@ -25,19 +26,20 @@ class DomainMetadata:
 
     def __init__(self, load: LoadDomains) -> None:
         self._load = load
-        self._now: dict[str, dict[str, Any]] = {}
-        self._before: dict[
-            str, str
-        ] = {}  #: of sites that the handler has touched: what they were, as JSON
-        self._changed: set[str] = set()
-        self.used = False  #: whether the strategy has asked for any
+        self._now: dict[str, dict[str, Any]] = {}  #: site -> metadata, of the loaded ones
+        #: site -> metadata before the handler, as JSON; of those that it has touched
+        self._before: dict[str, str] = {}
+        self._changed: set[str] = set()  #: sites whose metadata is to be stored
+        self.used = False  #: whether the strategy has used any
 
     def load(self, sites: Collection[str]) -> None:
-        """Load these in one question."""
+        """Load these in one call to the store."""
         missing = [site for site in sites if site not in self._now]
-        if missing:
-            found = self._load(missing)
-            self._now.update({site: dict(found.get(site, {})) for site in missing})
+        if not missing:
+            return
+        found = self._load(missing)
+        for site in missing:
+            self._now[site] = dict(found.get(site, {}))
 
     def __getitem__(self, site: str) -> dict[str, Any]:
         self._touch(site)
@@ -55,33 +57,43 @@ class DomainMetadata:
         return bool(self._now[site])
 
     def keep(self, may_change: Callable[[str], bool]) -> None:
-        """The handler has ended: what it changed is to be stored; raises, with all put back, what speaks against it."""
+        """Note what the handler changed, which has ended.
+
+        Raises:
+            ForeignDomain: a site was changed for which `may_change` is False.
+            ValueError: the metadata is nested too deep, or is no JSON, as TypeError. All that was
+                changed is put back in these cases.
+        """
         try:
-            changed = {
-                site for site, before in self._before.items() if _text(self._now[site]) != before
-            }
+            changed = self._find_changed()
             for site in changed:
                 _check_depth(site, self._now[site])
-            foreign = next((site for site in sorted(changed) if not may_change(site)), None)
-            if foreign is not None:
-                raise ForeignDomain(foreign)
+            for site in sorted(changed):
+                if not may_change(site):
+                    raise ForeignDomain(site)
         except (TypeError, ValueError):  # TypeError: not JSON
             self.put_back()
             raise
         self._changed |= changed
         self._before.clear()
 
+    def _find_changed(self) -> set[str]:
+        return {
+            site for site, before in self._before.items() if _to_json(self._now[site]) != before
+        }
+
     def put_back(self) -> None:
         """Forget what the handler changed."""
-        self._now.update({site: json.loads(before) for site, before in self._before.items()})
+        for site, before in self._before.items():
+            self._now[site] = json.loads(before)
         self._before.clear()
 
     def changes(self) -> dict[str, dict[str, Any] | None]:
-        """What is to be stored; None: to be removed."""
+        """Return what is to be stored, by site; None: to be removed."""
         return {site: self._now[site] or None for site in self._changed}
 
     def forget(self) -> None:
-        """The changes so far are stored: what is asked for from now on is loaded anew."""
+        """Forget everything, as the changes are stored: what is used from now on is loaded anew."""
         self._now.clear()
         self._before.clear()
         self._changed.clear()
@@ -90,16 +102,18 @@ class DomainMetadata:
         self.used = True
         self.load([site])
         if site not in self._before:
-            self._before[site] = _text(self._now[site])
+            self._before[site] = _to_json(self._now[site])
 
 
 def _check_depth(site: str, metadata: Any, left: int = DEPTH) -> None:
-    if isinstance(metadata, (dict, list, tuple)):
-        if not left:
-            raise ValueError(f"the metadata of {site} is nested more than {DEPTH} deep")
-        for one in metadata.values() if isinstance(metadata, dict) else metadata:
-            _check_depth(site, one, left - 1)
+    if not isinstance(metadata, (dict, list, tuple)):
+        return
+    if not left:
+        raise ValueError(f"the metadata of {site} is nested more than {DEPTH} deep")
+    values = metadata.values() if isinstance(metadata, dict) else metadata
+    for value in values:
+        _check_depth(site, value, left - 1)
 
 
-def _text(metadata: Mapping[str, Any]) -> str:
+def _to_json(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, sort_keys=True, allow_nan=False)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import chain
 
 from scrapyd_dist.errors import fault_of
 from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
@@ -31,16 +32,24 @@ class HandlerCaller:
     """
 
     def __init__(self, strategy: CrawlingStrategy, *, before_each: Callable[[], object]) -> None:
-        self._strategy, self._before_each = strategy, before_each
-        self._uses_domains = False
+        self._strategy = strategy
+        self._before_each = before_each
+        self._uses_domains = False  #: whether a handler has used metadata of sites
 
     def handle(self, draft: RoundDraft, events: Collection[LinkEvent]) -> None:
         """Handle the events, with one look-up of the states of all their links."""
         self._strategy.context = draft
-        calls = [call for event in events if (call := self._prepared(draft, event))]
-        draft.look_up(print_ for call in calls for print_ in call.fingerprints)
+        calls: list[HandlerCall] = []
+        for event in events:
+            prepared = self._prepare(draft, event)
+            if prepared:
+                calls.append(prepared)
+        draft.look_up(chain.from_iterable(call.fingerprints for call in calls))
         if self._uses_domains:
-            draft.domains.load({one.site for call in calls for one in (call.request, *call.links)})
+            sites: set[str] = set()
+            for call in calls:
+                sites.update(request.site for request in (call.request, *call.links))
+            draft.domains.load(sites)
         for call in calls:
             self._before_each()
             self._call(draft, call)
@@ -52,43 +61,47 @@ class HandlerCaller:
         draft.look_up([event.fingerprint])
         _fail(draft, event, error)
 
-    def _prepared(self, draft: RoundDraft, event: LinkEvent) -> HandlerCall | None:
-        """What has to be called for an event; None when it is done with."""
+    def _prepare(self, draft: RoundDraft, event: LinkEvent) -> HandlerCall | None:
+        """Return what has to be called for an event; None when it is done with."""
         depth = int(link_meta(event.request).get("depth", 0))
         request = Request.of(event.request, event.fingerprint)
         request.meta["depth"] = depth
         call = HandlerCall(event=event, request=request, fingerprints=[event.fingerprint])
-        if event.kind is EventKind.LINKS:
-            try:
-                links = found_requests(event.links, depth + 1)
-                call.links = list(self._strategy.filter_extracted_links(request, links))
-                call.fingerprints += map(draft.fingerprint_of, call.links)
-                draft.keep()
-            except Exception as error:
-                _fail(draft, event, error)
-                return None
-            if not call.links:
-                draft.handled.append(event.number)
-                return None
+        if event.kind is not EventKind.LINKS:
+            return call
+        try:
+            links = found_requests(event.links, depth + 1)
+            call.links = list(self._strategy.filter_extracted_links(request, links))
+            call.fingerprints += map(draft.fingerprint_of, call.links)
+            draft.keep()
+        except Exception as error:
+            _fail(draft, event, error)
+            return None
+        if not call.links:
+            draft.handled.append(event.number)
+            return None
         return call
 
     def _call(self, draft: RoundDraft, call: HandlerCall) -> None:
-        event, request = call.event, call.request
+        """Call the handler; what it did is kept, or nothing of it when it raises."""
+        event = call.event
         try:
             if event.kind is EventKind.SCHEDULED:
                 draft.accept(event)
             else:
                 draft.own = b"" if event.kind is EventKind.LINKS else event.fingerprint
-                draft.give([request, *call.links])
-                self._tell(call)
+                draft.give([call.request, *call.links])
+                self._call_handler(call)
             draft.keep()
         except Exception as error:
             _fail(draft, event, error)
             return
-        draft.end_event(event, *_end_of(event))
+        state, reason = _find_end(event)
+        draft.end_event(event, state, reason)
 
-    def _tell(self, call: HandlerCall) -> None:
-        event, request = call.event, call.request
+    def _call_handler(self, call: HandlerCall) -> None:
+        event = call.event
+        request = call.request
         if event.kind is EventKind.CRAWLED:
             page = Response(
                 event.url or request.url, event.status, event.body, request, event.digest
@@ -101,18 +114,20 @@ class HandlerCaller:
 
 
 def _fail(draft: RoundDraft, event: LinkEvent, error: Exception) -> None:
-    """A handler has raised: its event becomes a dead letter."""
-    where = event.url or event.request["url"]
-    logger.error("Crawl %s: the strategy raised at %s", draft.rules.crawl, where, exc_info=error)
+    """Make a dead letter of an event whose handler has raised."""
+    url = event.url or event.request["url"]
+    logger.error("Crawl %s: the strategy raised at %s", draft.rules.crawl, url, exc_info=error)
     draft.forget()
     draft.count(FAULTS)
-    draft.end_event(event, *_end_of(event), fault=fault_of(error))
+    state, reason = _find_end(event)
+    draft.end_event(event, state, reason, fault=fault_of(error))
 
 
-def _end_of(event: LinkEvent) -> tuple[States, str]:
-    """The state of a link after its own event, unless the strategy has another one, and the reason for the log."""
-    return (
-        (States.ERROR, event.error)
-        if event.kind is EventKind.ERROR
-        else (States.CRAWLED, str(event.status or ""))
-    )
+def _find_end(event: LinkEvent) -> tuple[States, str]:
+    """Return the state of a link after its own event, and the reason for the log.
+
+    The strategy may give it another state.
+    """
+    if event.kind is EventKind.ERROR:
+        return States.ERROR, event.error
+    return States.CRAWLED, str(event.status or "")

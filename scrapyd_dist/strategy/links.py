@@ -1,7 +1,8 @@
-"""What a store keeps for a crawling strategy: links with their states, events of workers, and steps that change them.
+"""Defines what a store keeps for a crawling strategy: links, events of workers, and steps.
 
-A link is a request that the strategy knows of, under its fingerprint. It belongs to the partition of its site, and each
-partition is worked by one strategy process at a time. Part of the worker half: imports the standard library only.
+A link is a request that the strategy knows of, under its fingerprint. It belongs to the partition
+of its site, and each partition is worked by one strategy process at a time. Part of the worker
+half: imports the standard library only.
 """
 
 import zlib
@@ -15,13 +16,16 @@ from scrapyd_dist.payload import RequestValue
 
 #: partitions of every strategy: the most processes that one can have
 PARTITIONS = 64
-#: what a strategy process does, as a producer of its frontier; nothing is missing of a lost one, as events stay
+#: what a strategy process does, as a producer of its frontier; nothing is missing of a lost one, as
+#: events stay
 WORK = "strategy"
-#: request meta: what the worker is told of a link that it requests and what it tells of a link found
+#: request meta: what the worker gets with a link that it requests, and says of a link found
 LINK_META = "distributed_link"
-#: its key that says how the page is read: the spider's callback gets it, or its text or the links of a sitemap go to
-#: the strategy
-READ, PAGE, BODY, SITEMAP = "read", "page", "body", "sitemap"
+#: its key that says how the page is read
+READ = "read"
+PAGE = "page"  #: the spider's callback gets it
+BODY = "body"  #: its text goes to the strategy
+SITEMAP = "sitemap"  #: the links of a sitemap go to the strategy
 #: a score of 1.0 as the priority of a request, which is a whole number
 PRIORITY = 1_000_000
 #: the reason of a link that was not requested in time
@@ -40,12 +44,12 @@ class States(IntEnum):
 
 
 class EventKind(str, Enum):
-    """What a worker tells a strategy."""
+    """What an event for a strategy is about."""
 
     CRAWLED = "crawled"  #: the page of a link has come
     LINKS = "links"  #: links of such a page, of the sites of one partition
     ERROR = "error"  #: a link gave no page, or its callback raised
-    #: another strategy process has scheduled this link, which is of a partition that it does not hold
+    #: another strategy process has scheduled this link, whose partition it does not hold
     SCHEDULED = "scheduled"
 
 
@@ -60,13 +64,12 @@ class Link:
     slot: str = ""  #: the slot of its batches
     partition: int = 0
     depth: int = 0  #: links from a seed
-    request: RequestValue | None = (
-        None  #: while it waits in the queue; None when it is in a batch, or was crawled
-    )
+    #: while it waits in the queue; None when it is in a batch, or was crawled
+    request: RequestValue | None = None
     due: float = 0.0  #: seconds since the epoch before which it is not requested
     expires: float = 0.0  #: seconds since the epoch after which it is not requested; 0: never
     reason: str = ""  #: why it is in this state, for the log of changes
-    waits: bool = False  #: told by the store: it is in the queue, and no batch has been made of it
+    waits: bool = False  #: set by the store: it is in the queue, and in no batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +83,7 @@ class FoundLink:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkEvent:
-    """What a worker tells of one link of its batch; kept in the step that acks the batch."""
+    """What a worker reports of one link of its batch; kept in the step that acks the batch."""
 
     kind: EventKind
     fingerprint: bytes  #: of the link that was requested
@@ -90,9 +93,7 @@ class LinkEvent:
     url: str = ""  #: of the page, after redirects
     status: int = 0
     body: str | None = None  #: where the request asked for it
-    digest: str = (
-        ""  #: hash of the page's body, in hex: the same as long as the page stays the same
-    )
+    digest: str = ""  #: hash of the page's body, in hex: the same as long as the page is the same
     error: str = ""  #: name of the exception's class, or a reason in words
     links: Sequence[FoundLink] = ()
     fault: str = ""  #: of a dead letter: what its handler raised
@@ -114,25 +115,21 @@ class StrategyStep:
     process: str  #: has to hold all these partitions still
     partitions: Collection[int]
     handled: Collection[int] = ()  #: events, which are removed
-    dead: Mapping[int, str] = field(
-        default_factory=dict
-    )  #: events that become dead letters -> what was raised
-    links: Sequence[
-        Link
-    ] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
-    #: links that get another score, and those of them that wait in the queue another place there; the rest of each
-    #: stays as it is, and one that is not QUEUED any more is left alone
+    #: events that become dead letters -> what was raised
+    dead: Mapping[int, str] = field(default_factory=dict)
+    #: to be kept, each in the place of that of its fingerprint; its change is logged
+    links: Sequence[Link] = ()
+    #: links that get another score, and those of them that wait in the queue another place there;
+    #: the rest of each stays as it is, and one that is not QUEUED any more is left alone
     moved: Mapping[bytes, LinkMove] = field(default_factory=dict)
-    events: Sequence[
-        LinkEvent
-    ] = ()  #: to be kept behind all others, for partitions of any process; numbered anew
-    domains: Mapping[str, Mapping[str, Any] | None] = field(
-        default_factory=dict
-    )  #: site -> metadata; None: removed
-    #: batches of links, which are in no queue any more (their `fingerprints`), stay QUEUED, and may have been in a
-    #: batch before
+    #: to be kept behind all others, for partitions of any process; numbered anew
+    events: Sequence[LinkEvent] = ()
+    #: site -> metadata; None: removed
+    domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    #: batches of links, which are in no queue any more (their `fingerprints`), stay QUEUED, and may
+    #: have been in a batch before
     new: Sequence[NewBatch] = ()
-    dropped: Collection[int] = ()  #: DEAD batches, to be removed; `events` tell of their links
+    dropped: Collection[int] = ()  #: DEAD batches, to be removed; `events` are of their links
     counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
     now: float = 0.0  #: time of the changes in the log, seconds since the epoch
 
@@ -173,7 +170,7 @@ class StrategyBacklog:
     ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
 
     def to_document(self) -> dict[str, Any]:
-        """The numbers of it, as JSON."""
+        """Return its numbers, as JSON."""
         return {
             "links": {state.name.lower(): self.states.get(state, 0) for state in States if state},
             "queue": {"now": self.queued, "later": self.later},
@@ -184,36 +181,49 @@ class StrategyBacklog:
 
 
 def priority_of(score: float) -> int:
+    """Return the priority of a request with this score."""
     return round(score * PRIORITY)
 
 
 def is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
-    """Whether nothing is left to be requested or handled, and no process reads seeds, or was lost while it did."""
-    own = producer_name(WORK, "")
-    seeding = any(not name.startswith(own) for name in (*backlog.producers, *backlog.lost))
-    left = backlog.waiting or backlog.out or strategy.queued or strategy.later or strategy.events
-    return not (left or seeding)
+    """Return whether nothing is left to be requested or handled.
+
+    Then no process reads seeds, either, or was lost while it did.
+    """
+    if backlog.waiting or backlog.out:
+        return False
+    if strategy.queued or strategy.later or strategy.events:
+        return False
+    own_prefix = producer_name(WORK, "")
+    producers = (*backlog.producers, *backlog.lost)
+    return all(name.startswith(own_prefix) for name in producers)
 
 
 def link_meta(value: RequestValue) -> dict[str, Any]:
-    """What a request's meta says of its link; empty when that is nothing."""
+    """Return what a request's meta says of its link; empty when that is nothing."""
     meta = value.get("meta", {})
-    told = meta.get("$dict", meta).get(
-        LINK_META
-    )  # the codec's form of a dict with keys that begin with $
-    return told if isinstance(told, dict) else {}
+    # The codec wraps a dict with keys that begin with $.
+    link = meta.get("$dict", meta).get(LINK_META)
+    if not isinstance(link, dict):
+        return {}
+    return link
 
 
-def with_link_meta(value: RequestValue, told: Mapping[str, Any]) -> RequestValue:
-    """The request with this in its meta in place of what that said of its link; nothing of it when that is empty."""
+def with_link_meta(value: RequestValue, link: Mapping[str, Any]) -> RequestValue:
+    """Return the request with `link` in its meta in place of what that said of its link.
+
+    When `link` is empty, the meta says nothing of it.
+    """
     outer = value.get("meta", {})
     meta = {name: item for name, item in outer.get("$dict", outer).items() if name != LINK_META}
-    if told:
-        meta[LINK_META] = dict(told)
-    left = {name: item for name, item in value.items() if name != "meta"}
-    return {**left, "meta": {"$dict": meta} if "$dict" in outer else meta} if meta else left
+    if link:
+        meta[LINK_META] = dict(link)
+    changed = {name: item for name, item in value.items() if name != "meta"}
+    if meta:
+        changed["meta"] = {"$dict": meta} if "$dict" in outer else meta
+    return changed
 
 
 def partition_of(site: str) -> int:
-    """The partition of a site (registered domain), the same on every machine."""
+    """Return the partition of a site (registered domain), the same on every machine."""
     return zlib.crc32(site.encode("utf-8", "surrogatepass")) % PARTITIONS

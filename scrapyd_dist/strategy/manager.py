@@ -1,11 +1,13 @@
-"""The manager of a strategy process: calls the strategy for what workers told, and cuts the next batches.
+"""Runs a strategy process: calls the strategy for the events of workers, and cuts the next batches.
 
-One call of `work` is one round; it has no thread and does not wait. What a round changes is kept in one step, which
-the store refuses when another process has the partitions by now: then all of it is thrown away.
+One call of `work` is one round; it has no thread and does not wait. What a round changes is kept in
+one step, which the store refuses when another process has the partitions by now: then all of it is
+thrown away.
 
-Partitions of other processes: a request of one, from a handler or a seed, is handed over as an event of kind SCHEDULED,
-in the same step, and placed by the manager that holds the partition. So seeds need no process that holds all
-partitions, several may read seeds at once, and the queue of a partition has one writer only.
+Partitions of other processes: a request of one, from a handler or a seed, is handed over as an
+event of kind SCHEDULED, in the same step, and placed by the manager that holds the partition. So
+seeds need no process that holds all partitions, several may read seeds at once, and the queue of a
+partition has one writer only.
 """
 
 import logging
@@ -49,22 +51,28 @@ logger = logging.getLogger(__name__)
 
 #: seconds for which partitions are held without a sign of life
 HELD = 30.0
-#: requests of a slot that wait in batches: the order at a site is exact but for these, and what workers hold
+#: requests of a slot that wait in batches: the order at a site is exact but for these, and what
+#: workers hold
 AHEAD = 64
-#: events and links of a round, and links that one step takes from the queue
-ROUND_EVENTS, ROUND_LINKS, ROUND_CUT = 500, 10_000, 1_000
+#: events of a round, at most
+ROUND_EVENTS = 500
+#: links in these events, at most
+ROUND_LINKS = 10_000
+#: links that one step takes from the queue, at most
+ROUND_CUT = 1_000
 #: seeds of one step
 SEEDS = 1_000
 #: times that a step of seeds is tried, with the partitions as they are by then
 _TRIES = 5
 #: seconds between two looks at how far the crawl is, and two signs of life
 _PACE = 1.0
-#: dead batches that one step tells of
+#: dead batches that one step drops
 _DEAD_BATCHES = 100
 #: the error of a link whose batch has killed its workers, or could not be ended by any
 WORKER_DIED = "WorkerDied"
-#: names of counts in the crawl's account, besides `EXPIRED`
-SEALED, REFUSED = "sealed", "refused"
+# Names of counts in the crawl's account, besides `EXPIRED`.
+SEALED = "sealed"
+REFUSED = "refused"
 
 
 class ManagerStore(Protocol):
@@ -72,22 +80,60 @@ class ManagerStore(Protocol):
 
     def hold_partitions(
         self, crawl: str, process: str, seconds: float, *, finished: bool = False
-    ) -> list[int]: ...
-    def leave_partitions(self, crawl: str, process: str) -> None: ...
-    def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]: ...
-    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]: ...
-    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]: ...
+    ) -> list[int]:
+        """Hold partitions for so many seconds, and return those that the process has."""
+        ...
+
+    def leave_partitions(self, crawl: str, process: str) -> None:
+        """Leave all partitions of the process."""
+
+    def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]:
+        """Return the oldest events of these partitions."""
+        ...
+
+    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
+        """Return those of the links that are known."""
+        ...
+
+    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return the metadata of those of the sites that have any."""
+        ...
+
     def queue_heads(
         self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
-    ) -> list[Link]: ...
-    def apply(self, step: StrategyStep) -> list[Batch]: ...
-    def strategy_backlog(self, crawl: str) -> StrategyBacklog: ...
-    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool: ...
-    def backlog(self, crawl: str) -> Backlog: ...
-    def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]: ...
-    def payload(self, crawl: str, number: int) -> dict[str, str]: ...
-    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
-    def sign_off(self, crawl: str, producer: str) -> None: ...
+    ) -> list[Link]:
+        """Return the links that are to be requested next."""
+        ...
+
+    def apply(self, step: StrategyStep) -> list[Batch]:
+        """Make all changes of a step, or raise `StepRefused` and make none."""
+        ...
+
+    def strategy_backlog(self, crawl: str) -> StrategyBacklog:
+        """Return how far the strategy is."""
+        ...
+
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
+        """End the strategy, and return whether it has ended."""
+        ...
+
+    def backlog(self, crawl: str) -> Backlog:
+        """Return what is in batches."""
+        ...
+
+    def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
+        """Return the batches in these states; in any without them."""
+        ...
+
+    def payload(self, crawl: str, number: int) -> dict[str, str]:
+        """Return the settings that carry the requests of a batch."""
+        ...
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        """Register a producer for so many seconds."""
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        """Sign a producer off."""
 
 
 @dataclass(kw_only=True)
@@ -108,18 +154,18 @@ class StrategyManager:
     ahead: int = AHEAD
     size: int = FAIR_SIZE  #: most requests in a batch
     held_for: float = HELD
-    over: bool = field(
-        default=False, init=False
-    )  #: the strategy has ended, and all that was told is handled
-    _held: frozenset[int] = field(default=frozenset(), init=False)
-    _finished: bool = field(default=False, init=False)
-    _voted: bool = field(default=False, init=False)
-    _life_at: float | None = field(default=None, init=False)
-    _look_at: float | None = field(default=None, init=False)
-    _cut_at: float | None = field(default=None, init=False)
+    #: whether the strategy has ended, and all events are handled
+    over: bool = field(default=False, init=False)
+    _held: frozenset[int] = field(default=frozenset(), init=False)  #: partitions
+    _finished: bool = field(default=False, init=False)  #: what `finished()` said last
+    _voted: bool = field(default=False, init=False)  #: what the store knows of that
+    # Times by `clock`; None: at once.
+    _life_at: float | None = field(default=None, init=False)  #: of the last sign of life
+    _check_at: float | None = field(default=None, init=False)  #: of the last check for the end
+    _cut_at: float | None = field(default=None, init=False)  #: of the last cut between seeds
     _caller: HandlerCaller = field(init=False)
-    _entry: Registration = field(init=False)
-    _seeds_entry: Registration = field(init=False)  #: while it reads seeds
+    _entry: Registration = field(init=False)  #: as a producer of the frontier
+    _seeds_entry: Registration = field(init=False)  #: likewise, while it reads seeds
     _events: int = field(default=ROUND_EVENTS, init=False)  #: to be read for the next round
     _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
     _seeding: RoundDraft | None = field(default=None, init=False)  #: of the seeds that are read
@@ -135,36 +181,41 @@ class StrategyManager:
             seconds=self.held_for,
             clock=self.clock,
         )
-        self._entry, self._seeds_entry = entry(work=WORK), entry(work=seeds_work(self.source))
+        self._entry = entry(work=WORK)
+        self._seeds_entry = entry(work=seeds_work(self.source))
 
     def work(self) -> bool:
-        """Make one round; whether there was something to do, so that the next is due at once.
+        """Make one round, and return whether there was something to do, so that the next is due.
 
-        Raises `StoreError` when the store does not answer: call it again, as nothing was lost.
+        Raises:
+            StoreError: the store does not answer; call it again, as nothing was lost.
         """
         self._live()
         try:
-            did = self._handle()
-            did = (not self._vote() and self._cut()) or did
-            if not did or self._finished or self._is_due(self._look_at):
-                did = self._look() or did
+            was_busy = self._handle_events()
+            if not self._vote() and self._cut():
+                was_busy = True
+            if not was_busy or self._finished or self._is_due(self._check_at):
+                was_busy = self._check_end() or was_busy
         except StepRefused as refused:
             logger.info("Crawl %s: this round is made again: %s", self.crawl, refused)
             self._life_at = None  # the partitions are read anew
             return False
-        return did
+        return was_busy
 
     def read_seeds(self, stream: Iterable[str] | None) -> int:
-        """Have the strategy read its seeds; how many were new, or were handed over to other processes.
+        """Have the strategy read its seeds.
 
-        What it schedules is kept in steps of a bounded number, and requests begin meanwhile. Reading the same seeds
-        again requests none of them twice.
+        Returns how many were new, or were handed over to other processes. What the strategy
+        schedules is kept in steps of a bounded number, and requests begin meanwhile. Reading the
+        same seeds again requests none of them twice.
         """
         self._live()
         self._seeds_entry.renew()
-        draft = self._seeding = self._draft()
+        draft = self._make_draft()
+        self._seeding = draft
         self._seeded = 0
-        draft.seeded = lambda: self._seed_scheduled(draft)
+        draft.seeded = lambda: self._keep_full_step(draft)
         self.strategy.context = draft
         try:
             self.strategy.read_seeds(stream)
@@ -175,7 +226,10 @@ class StrategyManager:
         return self._seeded
 
     def work_between_seeds(self) -> bool:
-        """`work`, for a stream of seeds that is waited for: those that were read so far are kept first."""
+        """Make one round while a stream of seeds is waited for.
+
+        Those that were read so far are kept first. Returns as `work` does.
+        """
         draft = self._seeding
         if draft is not None:
             self._keep_seeds(draft)
@@ -186,7 +240,10 @@ class StrategyManager:
                 self.strategy.context = draft
 
     def close(self, *, leave: bool = True) -> None:
-        """The process ends; without `leave` the frontier goes on waiting for a strategy process, as in a pause."""
+        """End the process.
+
+        Without `leave` the frontier goes on waiting for a strategy process, as in a pause.
+        """
         try:
             self.strategy.close()
         finally:
@@ -195,7 +252,10 @@ class StrategyManager:
                 self._entry.sign_off()
 
     def others(self) -> list[str]:
-        """The names of other processes of the strategy that live, as producers of the frontier."""
+        """Return the names of other processes of the strategy that live.
+
+        They are those of producers of the frontier.
+        """
         self._live()
         return self._entry.take_over()
 
@@ -205,20 +265,22 @@ class StrategyManager:
         return last is None or not 0.0 <= self.clock() - last < _PACE
 
     def _live(self) -> None:
-        """Hold the partitions, and tell the vote."""
-        for entry in (self._entry, self._seeds_entry) if self._seeding else (self._entry,):
-            entry.renew()
-        if self._is_due(self._life_at) or self._voted is not self._finished:
-            self._voted = self._finished
-            held = self.store.hold_partitions(
-                self.crawl, self.process, self.held_for, finished=self._voted
-            )
-            self._held = frozenset(held)
-            self._life_at = self.clock()
+        """Hold the partitions, and vote."""
+        self._entry.renew()
+        if self._seeding:
+            self._seeds_entry.renew()
+        if not self._is_due(self._life_at) and self._voted is self._finished:
+            return
+        self._voted = self._finished
+        held = self.store.hold_partitions(
+            self.crawl, self.process, self.held_for, finished=self._voted
+        )
+        self._held = frozenset(held)
+        self._life_at = self.clock()
 
     # events
 
-    def _draft(self) -> RoundDraft:
+    def _make_draft(self) -> RoundDraft:
         rules = DraftRules(
             crawl=self.crawl,
             fingerprint=self.fingerprint,
@@ -228,68 +290,73 @@ class StrategyManager:
         )
         return RoundDraft(store=self.store, rules=rules, partitions=self._held, clock=self.clock)
 
-    def _handle(self) -> bool:
-        """Handle the oldest events, in one step; whether there were any."""
-        told = self.store.events(self.crawl, self._held, self._events) if self._held else []
-        if not told:
+    def _handle_events(self) -> bool:
+        """Handle the oldest events, in one step, and return whether there were any."""
+        if not self._held:
             return False
-        events = _within(told, ROUND_LINKS)
-        # What is too much for this round, such as pages with many links, is not read in the next one, either.
-        few = len(events) if len(events) < len(told) else self._events
-        self._events = min(2 * few, ROUND_EVENTS)
-        draft = self._draft()
+        read = self.store.events(self.crawl, self._held, self._events)
+        if not read:
+            return False
+        events = _limit_links(read, ROUND_LINKS)
+        # What is too much for this round, such as pages with many links, is not read in the next
+        # one, either.
+        number = len(events) if len(events) < len(read) else self._events
+        self._events = min(2 * number, ROUND_EVENTS)
+        draft = self._make_draft()
         self._caller.handle(draft, events)
         try:
             self.store.apply(draft.step(self.process))
         except ContentRefused as error:
             self._events = max(1, len(events) // 2)  # until the event that it is about is alone
             if len(events) == 1:
-                self._caller.bury(draft := self._draft(), events[0], error)
-                self.store.apply(draft.step(self.process))
+                burial = self._make_draft()
+                self._caller.bury(burial, events[0], error)
+                self.store.apply(burial.step(self.process))
         return True
 
     # seeds
 
-    def _seed_scheduled(self, draft: RoundDraft) -> None:
+    def _keep_full_step(self, draft: RoundDraft) -> None:
+        """Keep the seeds that were scheduled so far, if they are enough for a step."""
         self._live()
-        self._keep_seeds(draft, SEEDS)
+        if len(draft.scheduled) >= SEEDS:
+            self._keep_seeds(draft)
 
-    def _keep_seeds(self, draft: RoundDraft, least: int = 0) -> None:
-        """Keep what was scheduled so far, if it is enough, whatever becomes of the partitions meanwhile."""
-        if len(draft.wishes) < least:
-            return
+    def _keep_seeds(self, draft: RoundDraft) -> None:
+        """Keep what was scheduled so far, whatever becomes of the partitions meanwhile."""
         draft.domains.keep(lambda site: partition_of(site) in self._held)
         counts = {BEYOND_DEPTH: draft.beyond} if draft.beyond else {}
         changes = draft.domains.changes()
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             self._live()
             try:
-                self._seeded += self._seed_step(draft.wishes, counts, changes)
+                self._seeded += self._apply_seeds(draft.scheduled, counts, changes)
                 break
             except StepRefused:
                 self._life_at = None
-                if not left:
+                if not tries_left:
                     raise
-        draft.wishes, draft.beyond = [], 0
+        draft.scheduled = []
+        draft.beyond = 0
         draft.forget_looked_up()
         self._cut_meanwhile()
 
-    def _seed_step(
+    def _apply_seeds(
         self,
-        wishes: Sequence[ScheduledRequest],
+        seeds: Sequence[ScheduledRequest],
         counts: Mapping[str, int],
         changes: Mapping[str, dict[str, Any] | None],
     ) -> int:
-        step = self._draft()
-        step.counts.update(counts)
-        step.wishes = list(wishes)
-        step.keep()
-        step.resolve()
-        held = self._held | {
-            partition_of(site) for site in changes
-        }  # those of the metadata may have gone meanwhile
-        self.store.apply(replace(step.step(self.process), domains=changes, partitions=held))
-        return len(step.links) + len(step.events)
+        """Keep seeds in one step, and return how many were new, or were handed over."""
+        draft = self._make_draft()
+        draft.counts.update(counts)
+        draft.scheduled = list(seeds)
+        draft.keep()
+        draft.resolve()
+        # The partitions of the metadata may have gone meanwhile.
+        partitions = self._held.union(map(partition_of, changes))
+        self.store.apply(replace(draft.step(self.process), domains=changes, partitions=partitions))
+        return len(draft.links) + len(draft.events)
 
     def _cut_meanwhile(self) -> None:
         if self._is_due(self._cut_at):
@@ -302,14 +369,12 @@ class StrategyManager:
     # batches
 
     def _cut(self) -> bool:
-        """Cut the next batches; whether there was anything to cut."""
+        """Cut the next batches, and return whether there was anything to cut."""
+        if not self._held:
+            return False
         now = self.clock()
-        heads = (
-            self.store.queue_heads(
-                self.crawl, self._held, ahead=self.ahead, limit=ROUND_CUT, now=now
-            )
-            if self._held
-            else []
+        heads = self.store.queue_heads(
+            self.crawl, self._held, ahead=self.ahead, limit=ROUND_CUT, now=now
         )
         if not heads:
             return False
@@ -319,6 +384,7 @@ class StrategyManager:
             EXPIRED: result.expired,
             REFUSED: len(result.errors) - result.expired,
         }
+        counts = {name: number for name, number in numbers.items() if number}
         step = StrategyStep(
             crawl=self.crawl,
             process=self.process,
@@ -326,25 +392,21 @@ class StrategyManager:
             links=result.errors,
             new=result.new,
             now=now,
-            counts={name: number for name, number in numbers.items() if number},
+            counts=counts,
         )
         self.store.apply(step)
         return True
 
-    def _tell_of_dead(self, backlog: Backlog) -> bool:
-        """Drop batches that are dead, and tell the processes of their links; whether there were any."""
-        if sum(slot.batches.get(BatchState.DEAD.value, 0) for slot in backlog.slots) <= len(
-            self._unreadable
-        ):
+    def _drop_dead_batches(self, backlog: Backlog) -> bool:
+        """Drop dead batches, with an event for each link, and return whether there were any."""
+        number = sum(slot.batches.get(BatchState.DEAD.value, 0) for slot in backlog.slots)
+        if number <= len(self._unreadable):
             return False
-        dead = [
-            one
-            for one in self.store.batches(self.crawl, {BatchState.DEAD})
-            if one.number not in self._unreadable
-        ]
+        batches = self.store.batches(self.crawl, {BatchState.DEAD})
+        readable = [batch for batch in batches if batch.number not in self._unreadable]
         events: list[LinkEvent] = []
-        dropped = []
-        for batch in dead[:_DEAD_BATCHES]:
+        dropped: list[int] = []
+        for batch in readable[:_DEAD_BATCHES]:
             try:
                 values = decode(self.store.payload(self.crawl, batch.number).get, key=self.key)
             except PayloadError as error:
@@ -356,26 +418,27 @@ class StrategyManager:
                 )
                 self._unreadable.add(batch.number)
                 continue
-            events += map(_died, values)
+            events += map(_make_error_event, values)
             dropped.append(batch.number)
-        if dropped:
-            # Events of any partition: no process has to hold them for that. Of two that do this, one is refused.
-            self.store.apply(
-                StrategyStep(
-                    crawl=self.crawl,
-                    process=self.process,
-                    partitions=(),
-                    dropped=dropped,
-                    events=events,
-                    now=self.clock(),
-                )
-            )
-        return bool(dropped)
+        if not dropped:
+            return False
+        # Events of any partition: no process has to hold them for that. Of two processes that do
+        # this, one is refused.
+        step = StrategyStep(
+            crawl=self.crawl,
+            process=self.process,
+            partitions=(),
+            dropped=dropped,
+            events=events,
+            now=self.clock(),
+        )
+        self.store.apply(step)
+        return True
 
     # the end
 
     def _vote(self) -> bool:
-        """Ask the strategy whether it has finished."""
+        """Call `finished` of the strategy, keep the answer and return it."""
         try:
             self._finished = bool(self.strategy.finished())
         except Exception:
@@ -385,47 +448,55 @@ class StrategyManager:
             self._finished = False
         return self._finished
 
-    def _look(self) -> bool:
-        """See how far the crawl is, and end it when it is time; whether there was something to do."""
-        self._look_at = self.clock()
+    def _check_end(self) -> bool:
+        """End the crawl when it is time, and return whether there was something to do."""
+        self._check_at = self.clock()
         # The batches first: what they lead to afterwards is in the second answer.
-        backlog, strategy = self.store.backlog(self.crawl), self.store.strategy_backlog(self.crawl)
-        if self._tell_of_dead(backlog):
+        backlog = self.store.backlog(self.crawl)
+        strategy = self.store.strategy_backlog(self.crawl)
+        if self._drop_dead_batches(backlog):
             return True
-        self.over = strategy.ended and not (backlog.waiting or backlog.out or strategy.events)
+        is_left = backlog.waiting or backlog.out or strategy.events
+        self.over = strategy.ended and not is_left
         if strategy.ended:
             return False
-        if _all_finished(strategy):
+        if _have_all_finished(strategy):
             logger.info("Crawl %s: all processes of the strategy have finished", self.crawl)
             self.store.end_strategy(self.crawl)
             return True
-        if not self.standing and any(strategy.states.values()) and is_empty(backlog, strategy):
-            # What others had under way was perhaps in neither answer.
-            self.over = self.store.end_strategy(self.crawl, if_empty=True)
-            if self.over:
-                logger.info("Crawl %s: nothing is left to be requested", self.crawl)
-            return not self.over
-        return False
+        if not self._seems_done(backlog, strategy):
+            return False
+        # What others had under way was perhaps in neither answer.
+        self.over = self.store.end_strategy(self.crawl, if_empty=True)
+        if self.over:
+            logger.info("Crawl %s: nothing is left to be requested", self.crawl)
+        return not self.over
+
+    def _seems_done(self, backlog: Backlog, strategy: StrategyBacklog) -> bool:
+        """Return whether the strategy had links, and nothing is left of them."""
+        has_begun = any(strategy.states.values())
+        return not self.standing and has_begun and is_empty(backlog, strategy)
 
 
 def seeds_work(source: str) -> str:
-    """The work of a process that reads seeds from there, as a producer of the frontier."""
+    """Return the work of a process that reads seeds from there, as a producer of the frontier."""
     return f"seeds {source}".rstrip()
 
 
-def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
-    """The first events, at least one, that have no more links than that."""
-    taken: list[LinkEvent] = []
+def _limit_links(events: Sequence[LinkEvent], most: int) -> list[LinkEvent]:
+    """Return the first events, at least one, that have no more links than that."""
+    limited: list[LinkEvent] = []
+    left = most
     for event in events:
-        links -= len(event.links)
-        if taken and links < 0:
+        left -= len(event.links)
+        if limited and left < 0:
             break
-        taken.append(event)
-    return taken
+        limited.append(event)
+    return limited
 
 
-def _died(value: RequestValue) -> LinkEvent:
-    """What is told of a request whose batch is dead."""
+def _make_error_event(value: RequestValue) -> LinkEvent:
+    """Return the event of a request whose batch is dead."""
     return LinkEvent(
         kind=EventKind.ERROR,
         fingerprint=bytes.fromhex(link_meta(value).get("fingerprint", "")),
@@ -436,9 +507,11 @@ def _died(value: RequestValue) -> LinkEvent:
     )
 
 
-def _all_finished(strategy: StrategyBacklog) -> bool:
-    """Whether all partitions are held, by processes that have finished."""
-    held = {partition for process in strategy.processes for partition in process.partitions}
-    return len(held) == PARTITIONS and all(
-        one.finished for one in strategy.processes if one.partitions
-    )
+def _have_all_finished(strategy: StrategyBacklog) -> bool:
+    """Return whether all partitions are held, by processes that have finished."""
+    held: set[int] = set()
+    for process in strategy.processes:
+        if process.partitions and not process.finished:
+            return False
+        held.update(process.partitions)
+    return len(held) == PARTITIONS

@@ -1,4 +1,7 @@
-"""Revisiting: pages are requested again, those that change more often sooner; such a crawl has no end."""
+"""Ships revisiting: pages are requested again, those that change more often sooner.
+
+Such a crawl has no end.
+"""
 
 from typing import Any
 
@@ -8,8 +11,10 @@ from scrapyd_dist.strategy.traps import number_of
 
 #: the key in a request's meta: how the page was, and when it is due
 SEEN = "revisit"
-#: what the interval of a page is multiplied with when it has changed, has not, or could not be had
-CHANGED, SAME, FAILED = 0.5, 1.5, 2.0
+# What the interval of a page is multiplied with.
+CHANGED = 0.5  #: when it has changed
+SAME = 1.5  #: when it has not
+FAILED = 2.0  #: when it could not be had
 #: times in a row that a page may fail before it is given up
 FAILURES = 5
 
@@ -17,8 +22,8 @@ FAILURES = 5
 class Revisit(BreadthFirst):
     """Finds pages breadth first, and requests each again after an interval of its own.
 
-    The first `interval` is a day. It halves when the page has changed and grows by half when it has not, and stays from
-    `shortest` (an hour) to `longest` (thirty days), all in seconds.
+    The first `interval` is a day. It halves when the page has changed and grows by half when it has
+    not, and stays from `shortest` (an hour) to `longest` (thirty days), all in seconds.
     """
 
     def __init__(
@@ -31,24 +36,29 @@ class Revisit(BreadthFirst):
     ) -> None:
         super().__init__(**limits)
         self.interval = number_of("interval", interval)
-        self.shortest, self.longest = number_of("shortest", shortest), number_of("longest", longest)
+        self.shortest = number_of("shortest", shortest)
+        self.longest = number_of("longest", longest)
 
     def page_crawled(self, response: Response) -> None:
+        """Schedule the page again, sooner if it has changed."""
         super().page_crawled(response)
         seen = response.meta.get(SEEN, {})
         factor = 1.0
         if seen.get("digest"):
             factor = SAME if seen["digest"] == response.digest else CHANGED
-        self._again(response.request, factor, digest=response.digest, failures=0)
+        self._schedule_again(response.request, factor, digest=response.digest, failures=0)
 
     def request_error(self, request: Request, error: str) -> None:
+        """Schedule the page again, unless it has failed too often."""
         super().request_error(request, error)
         seen = request.meta.get(SEEN, {})
         failures = seen.get("failures", 0) + 1
         if failures < FAILURES:
-            self._again(request, FAILED, digest=seen.get("digest", ""), failures=failures)
+            self._schedule_again(request, FAILED, digest=seen.get("digest", ""), failures=failures)
 
-    def _again(self, request: Request, factor: float, *, digest: str, failures: int) -> None:
+    def _schedule_again(
+        self, request: Request, factor: float, *, digest: str, failures: int
+    ) -> None:
         interval = request.meta.get(SEEN, {}).get("interval", self.interval) * factor
         interval = min(max(interval, self.shortest), self.longest)
         request.meta[SEEN] = {"interval": interval, "digest": digest, "failures": failures}

@@ -1,4 +1,4 @@
-"""What one round of a strategy process is going to change: collected while handlers run, and kept in one step.
+"""Collects what one round of a strategy process is going to change, to be kept in one step.
 
 What a handler schedules counts when it has returned; when it raises, nothing of it does.
 """
@@ -28,23 +28,31 @@ from scrapyd_dist.strategy.links import (
     with_link_meta,
 )
 
-#: names of counts in the crawl's account
-SCHEDULED, BEYOND_DEPTH = "scheduled", "beyond_depth"
-#: what a strategy knows of a request that it takes for a new one, and of one that it wants again
-_NEW, _OVER = (None, States.NOT_CRAWLED), (States.CRAWLED, States.ERROR)
+# Names of counts in the crawl's account.
+SCHEDULED = "scheduled"
+BEYOND_DEPTH = "beyond_depth"
+#: states, as a strategy knew them, of a request that it takes for a new one
+_NEW = (None, States.NOT_CRAWLED)
+#: likewise, of one that it wants again
+_OVER = (States.CRAWLED, States.ERROR)
 #: in the meta of a link that is handed over: how it was scheduled
-_WISH = "scheduled"
+_HANDOVER = "scheduled"
 
 
 class LinkStore(Protocol):
     """What a draft asks of the store; each verb as `store.StrategyStore` has it."""
 
-    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]: ...
-    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]: ...
+    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
+        """Return those of the links that are known."""
+        ...
+
+    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return the metadata of those of the sites that have any."""
+        ...
 
 
 def site_slot(url: str) -> str:
-    """The slot of a request that names none: one for each site."""
+    """Return the slot of a request that names none: there is one for each site."""
     return slot_of_site("", site_of(url))
 
 
@@ -82,8 +90,9 @@ class RoundDraft:
 
     store: LinkStore
     rules: DraftRules
-    partitions: frozenset[int]
+    partitions: frozenset[int]  #: those that the process holds
     clock: Callable[[], float]
+    # What the step is going to change.
     #: called after each request that is scheduled outside of a handler: of a seed
     seeded: Callable[[], None] | None = None
     links: dict[bytes, Link] = field(default_factory=dict)
@@ -92,48 +101,59 @@ class RoundDraft:
     handled: list[int] = field(default_factory=list)
     dead: dict[int, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    wishes: list[ScheduledRequest] = field(default_factory=list)  #: of the handler that runs
-    beyond: int = 0  #: requests that this handler would have too deep
-    unresolved: list[ScheduledRequest] = field(
-        default_factory=list
-    )  #: whose states have to be looked up first
-    known: dict[bytes, Link | None] = field(default_factory=dict)  #: what the store said
-    given: list[tuple[Request, bytes, States]] = field(
-        default_factory=list
-    )  #: whose states the handler was told
-    own: bytes = b""  #: of the link whose own event is being handled
+    # What the handler that runs has done.
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
+    beyond: int = 0  #: requests that would have been too deep
+    #: (request, fingerprint, state) of those whose states the handler got
+    given: list[tuple[Request, bytes, States]] = field(default_factory=list)
+    own: bytes = b""  #: fingerprint of the link whose own event is being handled
+    # What is known of links.
+    known: dict[bytes, Link | None] = field(default_factory=dict)  #: what the store has of them
+    #: requests whose states have to be looked up before they can be placed
+    unresolved: list[ScheduledRequest] = field(default_factory=list)
 
     @cached_property
     def domains(self) -> DomainMetadata:
+        """Metadata of sites, loaded when it is asked for."""
         return DomainMetadata(lambda names: self.store.domains(self.rules.crawl, names))
 
     def now(self) -> float:
+        """Return the time in seconds since the epoch."""
         return self.clock()
 
     # states
 
     def look_up(self, fingerprints: Iterable[bytes]) -> None:
-        """Learn of those links that are not known yet, in one question."""
-        wanted = {one for one in fingerprints if one not in self.known}
-        if wanted:
-            found = self.store.links(self.rules.crawl, wanted)
-            self.known.update({one: found.get(one) for one in wanted})
+        """Learn of those links that are not known yet, in one call to the store."""
+        unknown = {fingerprint for fingerprint in fingerprints if fingerprint not in self.known}
+        if not unknown:
+            return
+        found = self.store.links(self.rules.crawl, unknown)
+        for fingerprint in unknown:
+            self.known[fingerprint] = found.get(fingerprint)
 
     def link(self, fingerprint: bytes) -> Link | None:
-        """The link as it will be after this step, as far as that is known."""
+        """Return the link as it will be after this step, as far as that is known."""
         return self.links.get(fingerprint) or self.known.get(fingerprint)
 
     def in_queue(self, fingerprint: bytes) -> bool:
-        """Whether the link will wait in the queue after this step; False as well when it is in a batch."""
-        changed, known = self.links.get(fingerprint), self.known.get(fingerprint)
-        return changed.request is not None if changed else known is not None and known.waits
+        """Return whether the link will wait in the queue after this step.
+
+        False as well when it is in a batch.
+        """
+        changed = self.links.get(fingerprint)
+        if changed:
+            return changed.request is not None
+        known = self.known.get(fingerprint)
+        return known is not None and known.waits
 
     def state_of(self, fingerprint: bytes) -> States:
+        """Return the state of a link after this step; NOT_CRAWLED if it is not known."""
         link = self.link(fingerprint)
         return link.state if link else States.NOT_CRAWLED
 
     def give(self, requests: Iterable[Request]) -> None:
-        """Tell requests their states, which were looked up."""
+        """Set the states of requests, which were looked up."""
         for request in requests:
             fingerprint = self.fingerprint_of(request)
             state = self.state_of(fingerprint)
@@ -141,58 +161,64 @@ class RoundDraft:
             self.given.append((request, fingerprint, state))
 
     def fingerprint_of(self, request: Request) -> bytes:
+        """Return the fingerprint of a request, which is calculated if it has none yet."""
         return request.fingerprint or self.rules.fingerprint(request.to_value())
 
     def refresh_states(self, requests: Iterable[Request]) -> None:
-        every = list(requests)
-        self.look_up(self.fingerprint_of(one) for one in every)
-        self.give(every)
+        """Look the states of requests up, and set them."""
+        all_requests = list(requests)
+        self.look_up(map(self.fingerprint_of, all_requests))
+        self.give(all_requests)
 
     # scheduling
 
     def schedule(self, request: Request, score: float, *, dont_queue: bool) -> None:
+        """Keep in mind that a request is to be queued; see `CrawlingStrategy.schedule`."""
         if not 0.0 <= score <= 1.0:  # which NaN is not, either
             raise ValueError(
-                f"the score of {request.url} is {score}, and has to be from 0.0 to 1.0: of a site, the request with the"
-                " highest score is made first"
+                f"the score of {request.url} is {score}, and has to be from 0.0 to 1.0: of a site,"
+                " the request with the highest score is made first"
             )
-        meta, limit = request.meta, self.rules.max_depth
+        meta = request.meta
         depth = int(meta.get("depth", 0))
-        if limit and depth > limit and not dont_queue:
+        if self._is_too_deep(depth) and not dont_queue:
             self.beyond += 1
             return
-        due, expires = (_moment(request, name) for name in ("crawl_at", "expires"))
+        due = _read_time(request, "crawl_at")
+        expires = _read_time(request, "expires")
         value = request.to_value()
         if not (request.is_plain and self.rules.has_key):
-            _check(value, has_key=self.rules.has_key)
+            _check_value(value, has_key=self.rules.has_key)
         fingerprint = request.fingerprint or self.rules.fingerprint(value)
-        self.wishes.append(
-            ScheduledRequest(
-                value=value,
-                fingerprint=fingerprint,
-                score=float(score),
-                due=due,
-                expires=expires,
-                depth=depth,
-                partition=partition_of(request.site),
-                slot=check_slot_name(meta.get("slot") or ""),
-                dont_queue=dont_queue,
-                own=fingerprint == self.own,
-                state=None if meta.get("state") is None else States(meta["state"]),
-            )
+        scheduled = ScheduledRequest(
+            value=value,
+            fingerprint=fingerprint,
+            score=float(score),
+            due=due,
+            expires=expires,
+            depth=depth,
+            partition=partition_of(request.site),
+            slot=check_slot_name(meta.get("slot") or ""),
+            dont_queue=dont_queue,
+            own=fingerprint == self.own,
+            state=_read_state(meta.get("state")),
         )
+        self.scheduled.append(scheduled)
         if not dont_queue:
             meta["state"] = States.QUEUED
         if self.seeded:
             self.seeded()
 
+    def _is_too_deep(self, depth: int) -> bool:
+        return bool(self.rules.max_depth) and depth > self.rules.max_depth
+
     def keep(self) -> None:
-        """The handler has returned: what it did counts."""
+        """Count what the handler did, as it has returned."""
         self.domains.keep(lambda site: partition_of(site) in self.partitions)
         self.count(BEYOND_DEPTH, self.beyond)
-        for wish in self.wishes:
-            self._place(wish)
-        queued = {wish.fingerprint for wish in self.wishes if not wish.dont_queue}
+        for scheduled in self.scheduled:
+            self._place(scheduled)
+        queued = {scheduled.fingerprint for scheduled in self.scheduled if not scheduled.dont_queue}
         for request, fingerprint, before in self.given:
             after = request.meta.get("state", before)
             if after not in {before, States.QUEUED} and fingerprint not in queued:
@@ -206,68 +232,91 @@ class RoundDraft:
         self.domains.forget()
 
     def forget(self) -> None:
-        """The handler has raised: nothing of it counts."""
+        """Undo what the handler did, as it has raised."""
         self.domains.put_back()
         self._begin()
 
     def _begin(self) -> None:
-        self.wishes, self.given, self.beyond, self.own = [], [], 0, b""
+        """Make everything ready for the next handler."""
+        self.scheduled = []
+        self.given = []
+        self.beyond = 0
+        self.own = b""
 
     def resolve(self) -> None:
         """Place the requests whose states were not known, with one look-up for all of them."""
-        waiting, self.unresolved = self.unresolved, []
-        self.look_up(wish.fingerprint for wish in waiting if wish.fingerprint not in self.links)
-        for wish in waiting:
-            self._place(wish)
-
-    def _place(self, wish: ScheduledRequest) -> None:
-        """Decide what becomes of a request that was scheduled."""
-        known = wish.fingerprint in self.links or wish.fingerprint in self.known
-        state = self.state_of(wish.fingerprint)
-        # The link of the event that is being handled is in no batch any more, though it is QUEUED in the store.
-        waits = state is States.QUEUED and (not wish.own or self.in_queue(wish.fingerprint))
-        if wish.partition not in self.partitions:
-            self.events.append(_handed_over(wish))
-        elif not known:
-            self.unresolved.append(wish)
-        elif wish.dont_queue:
-            (self._move if waits else self._rescore)(wish)
-        elif waits and wish.state not in _NEW:
-            self._move(wish)
-        elif not waits and (wish.own or state is States.NOT_CRAWLED or wish.state in _OVER):
-            self._queue(wish)
-
-    def _queue(self, wish: ScheduledRequest) -> None:
-        before = self.known.get(wish.fingerprint)
-        slot = wish.slot or (before.slot if before else "") or self.rules.slot_of(wish.value["url"])
-        self.links[wish.fingerprint] = Link(
-            fingerprint=wish.fingerprint,
-            url=wish.value["url"],
-            state=States.QUEUED,
-            score=wish.score,
-            slot=slot,
-            partition=wish.partition,
-            depth=wish.depth,
-            request=wish.value,
-            due=wish.due,
-            expires=wish.expires,
+        waiting = self.unresolved
+        self.unresolved = []
+        self.look_up(
+            scheduled.fingerprint
+            for scheduled in waiting
+            if scheduled.fingerprint not in self.links
         )
-        self.moved.pop(wish.fingerprint, None)
+        for scheduled in waiting:
+            self._place(scheduled)
+
+    def _place(self, scheduled: ScheduledRequest) -> None:
+        """Decide what becomes of a request that was scheduled."""
+        is_known = scheduled.fingerprint in self.links or scheduled.fingerprint in self.known
+        if scheduled.partition not in self.partitions:
+            self.events.append(_make_handover(scheduled))
+        elif not is_known:
+            self.unresolved.append(scheduled)
+        elif self._is_waiting(scheduled):
+            if scheduled.dont_queue or scheduled.state not in _NEW:
+                self._move(scheduled)
+        elif scheduled.dont_queue:
+            self._rescore(scheduled)
+        elif self._is_to_be_queued(scheduled):
+            self._queue(scheduled)
+
+    def _is_waiting(self, scheduled: ScheduledRequest) -> bool:
+        if self.state_of(scheduled.fingerprint) is not States.QUEUED:
+            return False
+        # The link of the event that is being handled is in no batch any more, though it is QUEUED
+        # in the store.
+        return not scheduled.own or self.in_queue(scheduled.fingerprint)
+
+    def _is_to_be_queued(self, scheduled: ScheduledRequest) -> bool:
+        """Return whether the request is new, or the strategy wants it again knowingly."""
+        is_new = self.state_of(scheduled.fingerprint) is States.NOT_CRAWLED
+        return scheduled.own or is_new or scheduled.state in _OVER
+
+    def _queue(self, scheduled: ScheduledRequest) -> None:
+        before = self.known.get(scheduled.fingerprint)
+        slot = scheduled.slot
+        if not slot and before:
+            slot = before.slot
+        if not slot:
+            slot = self.rules.slot_of(scheduled.value["url"])
+        self.links[scheduled.fingerprint] = Link(
+            fingerprint=scheduled.fingerprint,
+            url=scheduled.value["url"],
+            state=States.QUEUED,
+            score=scheduled.score,
+            slot=slot,
+            partition=scheduled.partition,
+            depth=scheduled.depth,
+            request=scheduled.value,
+            due=scheduled.due,
+            expires=scheduled.expires,
+        )
+        self.moved.pop(scheduled.fingerprint, None)
         self.count(SCHEDULED)
 
-    def _move(self, wish: ScheduledRequest) -> None:
-        due = None if wish.dont_queue else wish.due
-        queued = self.links.get(wish.fingerprint)
+    def _move(self, scheduled: ScheduledRequest) -> None:
+        queued = self.links.get(scheduled.fingerprint)
         if queued:
-            due = queued.due if due is None else due
-            self.links[wish.fingerprint] = replace(queued, score=wish.score, due=due)
-        else:
-            self.moved[wish.fingerprint] = LinkMove(score=wish.score, due=due)
+            due = queued.due if scheduled.dont_queue else scheduled.due
+            self.links[scheduled.fingerprint] = replace(queued, score=scheduled.score, due=due)
+            return
+        new_due = None if scheduled.dont_queue else scheduled.due
+        self.moved[scheduled.fingerprint] = LinkMove(score=scheduled.score, due=new_due)
 
-    def _rescore(self, wish: ScheduledRequest) -> None:
-        link = self.link(wish.fingerprint)
+    def _rescore(self, scheduled: ScheduledRequest) -> None:
+        link = self.link(scheduled.fingerprint)
         if link:
-            self.links[wish.fingerprint] = replace(link, score=wish.score, request=None)
+            self.links[scheduled.fingerprint] = replace(link, score=scheduled.score, request=None)
 
     def _set_state(
         self,
@@ -295,9 +344,9 @@ class RoundDraft:
     # events
 
     def end_event(self, event: LinkEvent, state: States, reason: str, fault: str = "") -> None:
-        """An event was handled, or is a dead letter: its link is in the queue again, or has ended in this state.
+        """Note that an event was handled, or is a dead letter because of a `fault`.
 
-        Call after `keep` or `forget`.
+        Its link is in the queue again, or has ended in this state. Call after `keep` or `forget`.
         """
         if fault:
             self.dead[event.number] = fault
@@ -316,14 +365,15 @@ class RoundDraft:
 
     def accept(self, event: LinkEvent) -> None:
         """Schedule what another process has handed over."""
-        self._place(_taken_over(event))
+        self._place(_read_handover(event))
 
     def count(self, name: str, number: int = 1) -> None:
+        """Add a number to a count in the crawl's account."""
         if number:
             self.counts[name] = self.counts.get(name, 0) + number
 
     def step(self, process: str) -> StrategyStep:
-        """The step that keeps all of this."""
+        """Return the step that keeps all of this."""
         return StrategyStep(
             crawl=self.rules.crawl,
             process=process,
@@ -339,17 +389,21 @@ class RoundDraft:
         )
 
 
-def _moment(request: Request, name: str) -> float:
-    """A time that a request's meta names, 0 for none."""
-    moment = float(request.meta.get(name) or 0.0)
-    if not math.isfinite(moment):
+def _read_time(request: Request, name: str) -> float:
+    """Return a time that a request's meta names, 0 for none."""
+    seconds = float(request.meta.get(name) or 0.0)
+    if not math.isfinite(seconds):
         raise ValueError(
-            f"the {name} of {request.url} is {moment}, and has to be seconds since the epoch"
+            f"the {name} of {request.url} is {seconds}, and has to be seconds since the epoch"
         )
-    return moment
+    return seconds
 
 
-def _check(value: RequestValue, *, has_key: bool) -> None:
+def _read_state(number: Any) -> States | None:
+    return None if number is None else States(number)
+
+
+def _check_value(value: RequestValue, *, has_key: bool) -> None:
     if not has_key and (hidden := hidden_by(value)):
         raise ValueError(
             f"the request of {value['url']} has {hidden}, and there is no key to encrypt it with"
@@ -362,47 +416,46 @@ def _check(value: RequestValue, *, has_key: bool) -> None:
         ) from None
 
 
-def _handed_over(wish: ScheduledRequest) -> LinkEvent:
-    """The event that tells the process of another partition of a request."""
-    told = {
-        "score": wish.score,
-        "due": wish.due,
-        "expires": wish.expires,
-        "slot": wish.slot,
-        "depth": wish.depth,
-        "state": wish.state,
-        "dont_queue": wish.dont_queue,
+def _make_handover(scheduled: ScheduledRequest) -> LinkEvent:
+    """Return the event that hands a request over to the process of another partition."""
+    fields = {
+        "score": scheduled.score,
+        "due": scheduled.due,
+        "expires": scheduled.expires,
+        "slot": scheduled.slot,
+        "depth": scheduled.depth,
+        "state": scheduled.state,
+        "dont_queue": scheduled.dont_queue,
     }
     return LinkEvent(
         kind=EventKind.SCHEDULED,
-        fingerprint=wish.fingerprint,
-        partition=wish.partition,
-        url=wish.value["url"],
-        request=with_link_meta(wish.value, {**link_meta(wish.value), _WISH: told}),
+        fingerprint=scheduled.fingerprint,
+        partition=scheduled.partition,
+        url=scheduled.value["url"],
+        request=with_link_meta(scheduled.value, {**link_meta(scheduled.value), _HANDOVER: fields}),
     )
 
 
-def _taken_over(event: LinkEvent) -> ScheduledRequest:
-    """The request that such an event tells of."""
-    told = dict(link_meta(event.request))
-    wish = told.pop(_WISH)
-    state = wish["state"]
+def _read_handover(event: LinkEvent) -> ScheduledRequest:
+    """Return the request that such an event hands over."""
+    meta = dict(link_meta(event.request))
+    fields = meta.pop(_HANDOVER)
     return ScheduledRequest(
-        value=with_link_meta(event.request, told),
+        value=with_link_meta(event.request, meta),
         fingerprint=event.fingerprint,
-        score=wish["score"],
-        due=wish["due"],
-        expires=wish["expires"],
-        slot=wish["slot"],
-        depth=wish["depth"],
+        score=fields["score"],
+        due=fields["due"],
+        expires=fields["expires"],
+        slot=fields["slot"],
+        depth=fields["depth"],
         partition=event.partition,
-        dont_queue=wish["dont_queue"],
-        state=None if state is None else States(state),
+        dont_queue=fields["dont_queue"],
+        state=_read_state(fields["state"]),
     )
 
 
 def found_requests(found: Sequence[FoundLink], depth: int) -> list[Request]:
-    """The links of a page as the strategy sees them."""
+    """Return the links of a page as the strategy sees them."""
     requests = []
     for link in found:
         request = Request.of(link.request, link.fingerprint)

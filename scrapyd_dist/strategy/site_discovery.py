@@ -1,4 +1,4 @@
-"""Discovery of sites: their robots.txt, sitemaps and home pages, then a limited number of pages of each."""
+"""Ships the discovery strategy: a site's robots.txt, sitemaps and home page, then some pages."""
 
 import re
 from collections.abc import Iterable
@@ -12,30 +12,38 @@ from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
 from scrapyd_dist.strategy.links import States
 from scrapyd_dist.strategy.traps import number_of
 
-ROBOTS, SITEMAP, HOME, INTERESTING, OTHER = 1.0, 0.9, 0.8, 0.7, 0.5  #: scores
-FATAL, ROBOTS_SIZE = (
-    "DNSLookupError",
-    32_768,
-)  #: the error that ends a domain; the part of a robots.txt that is kept
+# Scores.
+ROBOTS = 1.0
+SITEMAP = 0.9
+HOME = 0.8
+INTERESTING = 0.7
+OTHER = 0.5
+
+#: the error that ends a domain
+FATAL = "DNSLookupError"
+#: characters of a robots.txt that are kept
+ROBOTS_SIZE = 32_768
+#: the pages that are interesting, unless an argument says otherwise
 FIRST = r"(?i)/(about|contact|company|team|jobs|careers|news|blog|press)\b"
-#: keys of a domain's metadata; `wait` also of a request's meta: the addresses that wait for its robots.txt
-_HOSTS, _WAIT, _RULES, _PAGES, _SITEMAPS, _GONE = (
-    "hosts",
-    "wait",
-    "rules",
-    "pages",
-    "sitemaps",
-    "gone",
-)
-#: a robots.txt -> its rules
-_rules = lru_cache(1_000)(Protego.parse)
+
+# Keys of a domain's metadata.
+_HOSTS = "hosts"  #: host -> an object with `_RULES` or `_WAIT`
+_RULES = "rules"  #: the text of the host's robots.txt
+_WAIT = "wait"  #: the addresses that wait for it; also a key of the meta of its request
+_PAGES = "pages"  #: number of pages that were scheduled
+_SITEMAPS = "sitemaps"  #: likewise, of sitemaps
+_GONE = "gone"  #: whether the domain has no address
+
+#: returns the rules of a robots.txt
+_parse_rules = lru_cache(1_000)(Protego.parse)
 
 
 class Discovery(CrawlingStrategy):
-    """Requests at most `max_pages` pages of each domain, and no path that its robots.txt keeps closed.
+    """Requests some pages of each domain, and no path that its robots.txt keeps closed.
 
-    A seed stands for its host; the first one of a host is requested as well. `interesting` is a regular expression.
-    Where redirects lead is not known before: leave ROBOTSTXT_OBEY on, so that closed paths are safe from them, too.
+    At most `max_pages` are requested. A seed stands for its host; the first one of a host is
+    requested as well. `interesting` is a regular expression. Where redirects lead is not known
+    before: leave ROBOTSTXT_OBEY on, so that closed paths are safe from them, too.
     """
 
     def __init__(
@@ -45,92 +53,105 @@ class Discovery(CrawlingStrategy):
         interesting: str = FIRST,
         user_agent: str = "*",
     ) -> None:
-        self.max_pages, self.max_sitemaps = (
-            number_of("max_pages", max_pages),
-            number_of("max_sitemaps", max_sitemaps),
-        )
-        self.interesting, self.user_agent = re.compile(interesting), user_agent
+        self.max_pages = number_of("max_pages", max_pages)
+        self.max_sitemaps = number_of("max_sitemaps", max_sitemaps)
+        self.interesting = re.compile(interesting)
+        self.user_agent = user_agent
 
     @classmethod
     def from_crawler(cls, crawler: Any, **arguments: str) -> "Discovery":
-        agent = (
-            crawler.settings.get("ROBOTSTXT_USER_AGENT")
-            or crawler.settings.get("USER_AGENT")
-            or "*"
-        )
+        """Make the strategy, with the user agent of the project's settings."""
+        settings = crawler.settings
+        agent = settings.get("ROBOTSTXT_USER_AGENT") or settings.get("USER_AGENT") or "*"
         return cls(**{"user_agent": agent, **arguments})
 
     def read_seeds(self, stream: Iterable[str] | None) -> None:
-        for url in filter(None, map(str.strip, stream or ())):
-            self._ask(url, [url])
+        """Schedule the robots.txt of each seed's host."""
+        for line in stream or ():
+            url = line.strip()
+            if url:
+                self._schedule_robots(url, [url])
 
     def page_crawled(self, response: Response) -> None:
-        if response.body is not None:
-            self._open(
-                response.request, response.body[:ROBOTS_SIZE] if response.status_code < 300 else ""
-            )
+        """Read a robots.txt that has come; other pages are done with."""
+        if response.body is None:
+            return
+        text = ""
+        if response.status_code < 300:
+            text = response.body[:ROBOTS_SIZE]
+        self._open_host(response.request, text)
 
     def request_error(self, request: Request, error: str) -> None:
+        """Give a domain without an address up, and take a host without a robots.txt for open."""
         super().request_error(request, error)
         if error == FATAL:
             self.domains[request.site][_GONE] = True
         elif request.meta.get("read") == "body":
-            self._open(request, "")  # without a robots.txt all is open
+            self._open_host(request, "")
 
     def links_extracted(self, request: Request, links: list[Request]) -> None:
+        """Schedule new links, within the limits of their domains."""
         for link in links:
-            domain, host = self.domains[link.site], urlsplit(link.url).netloc
-            hosts = domain.setdefault(_HOSTS, {})
+            domain = self.domains[link.site]
+            domain.setdefault(_HOSTS, {})
             if link.meta["state"] != States.NOT_CRAWLED or domain.get(_GONE):
                 continue
             if link.meta.get("read") == "sitemap":
-                self._sitemap(link, domain)
-            elif _RULES in hosts.get(host, ()):
-                self._page(link, INTERESTING if self.interesting.search(link.url) else OTHER)
-            elif host in hosts:
-                hosts[host][_WAIT] = [*dict.fromkeys([*hosts[host][_WAIT], link.url])][
-                    : self.max_pages
-                ]
-            elif len(hosts) < self.max_pages:
-                hosts[host] = {_WAIT: [link.url]}
-                self._ask(link.url, [])
+                self._schedule_sitemap(link, domain)
+            else:
+                self._add_page(link, domain[_HOSTS])
 
-    def _ask(self, url: str, wait: list[str]) -> None:
-        self.schedule(
-            self.create_request(urljoin(url, "/robots.txt"), meta={"read": "body", _WAIT: wait}),
-            ROBOTS,
-        )
+    def _add_page(self, link: Request, hosts: dict[str, Any]) -> None:
+        """Schedule a page if the rules of its host are known, else let it wait for them."""
+        host = urlsplit(link.url).netloc
+        if _RULES in hosts.get(host, ()):
+            is_interesting = self.interesting.search(link.url)
+            self._schedule_page(link, INTERESTING if is_interesting else OTHER)
+        elif host in hosts:
+            waiting = dict.fromkeys([*hosts[host][_WAIT], link.url])
+            hosts[host][_WAIT] = list(waiting)[: self.max_pages]
+        elif len(hosts) < self.max_pages:
+            hosts[host] = {_WAIT: [link.url]}
+            self._schedule_robots(link.url, [])
 
-    def _open(self, robots: Request, text: str) -> None:
-        """The rules of a host are known: schedule its sitemaps, its home page, and what has waited for that."""
-        domain, host = self.domains[robots.site], urlsplit(robots.url).netloc
-        waited = domain.setdefault(_HOSTS, {}).get(host, {}).get(_WAIT, ())
-        domain[_HOSTS][host] = {_RULES: text}
-        for url in _rules(text).sitemaps:
-            self._sitemap(
-                self.create_request(urljoin(robots.url, url), meta={"read": "sitemap"}), domain
-            )
+    def _schedule_robots(self, url: str, waiting: list[str]) -> None:
+        robots_url = urljoin(url, "/robots.txt")
+        robots = self.create_request(robots_url, meta={"read": "body", _WAIT: waiting})
+        self.schedule(robots, ROBOTS)
+
+    def _open_host(self, robots: Request, text: str) -> None:
+        """Schedule the sitemaps and the home page of a host, and what has waited for its rules."""
+        domain = self.domains[robots.site]
+        host = urlsplit(robots.url).netloc
+        hosts = domain.setdefault(_HOSTS, {})
+        waited = hosts.get(host, {}).get(_WAIT, ())
+        hosts[host] = {_RULES: text}
+        for url in _parse_rules(text).sitemaps:
+            sitemap_url = urljoin(robots.url, url)
+            sitemap = self.create_request(sitemap_url, meta={"read": "sitemap"})
+            self._schedule_sitemap(sitemap, domain)
         urls = dict.fromkeys([urljoin(robots.url, "/"), *robots.meta.get(_WAIT, ()), *waited])
-        self.refresh_states(pages := list(map(self.create_request, urls)))
+        pages = list(map(self.create_request, urls))
+        self.refresh_states(pages)
         for page in pages:
             if page.meta["state"] == States.NOT_CRAWLED:
-                self._page(page, HOME if urlsplit(page.url).path == "/" else OTHER)
+                is_home = urlsplit(page.url).path == "/"
+                self._schedule_page(page, HOME if is_home else OTHER)
 
-    def _sitemap(self, sitemap: Request, domain: dict[str, Any]) -> None:
-        if domain.get(_SITEMAPS, 0) < self.max_sitemaps:
-            domain[_SITEMAPS] = domain.get(_SITEMAPS, 0) + 1
+    def _schedule_sitemap(self, sitemap: Request, domain: dict[str, Any]) -> None:
+        number = domain.get(_SITEMAPS, 0)
+        if number < self.max_sitemaps:
+            domain[_SITEMAPS] = number + 1
             self.schedule(sitemap, SITEMAP)
 
-    def _page(self, page: Request, score: float) -> None:
+    def _schedule_page(self, page: Request, score: float) -> None:
+        """Schedule a page, unless its domain has too many, is gone, or closes its path."""
         domain = self.domains[page.site]
-        rules, pages = (
-            _rules(domain[_HOSTS][urlsplit(page.url).netloc][_RULES]),
-            domain.get(_PAGES, 0),
-        )
-        if (
-            pages < self.max_pages
-            and not domain.get(_GONE)
-            and rules.can_fetch(page.url, self.user_agent)
-        ):
+        host = urlsplit(page.url).netloc
+        rules = _parse_rules(domain[_HOSTS][host][_RULES])
+        pages = domain.get(_PAGES, 0)
+        if pages >= self.max_pages or domain.get(_GONE):
+            return
+        if rules.can_fetch(page.url, self.user_agent):
             domain[_PAGES] = pages + 1
             self.schedule(page, score)

@@ -1,4 +1,4 @@
-"""What the row of a strategy's frontier says of the strategy: the class, its arguments, and the terms of its crawl."""
+"""Defines what a frontier's row says of its strategy: class, arguments and terms of the crawl."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,10 @@ from scrapyd_dist.frontier.intake import STRATEGY
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyTerms:
-    """A strategy as each of its processes makes it. It is signed with the row, because it names code to run."""
+    """A strategy as each of its processes makes it.
+
+    It is signed with the row, because it names code to run.
+    """
 
     path: str  #: MODULE:CLASS
     spider: str
@@ -21,16 +24,18 @@ class StrategyTerms:
     ahead: int = 0  #: requests of a slot that wait in batches; 0: as many as usual
 
     def to_option(self) -> dict[str, Any]:
-        """As the row has it."""
+        """Return it as the row has it."""
         return {**asdict(self), "args": dict(self.args)}
 
     @classmethod
     def of(cls, row: Crawl) -> "StrategyTerms":
         """Read them from a row that this project has signed; ConfigError if it is no strategy's."""
-        said = row.options.get(STRATEGY)
-        if not isinstance(said, dict):
+        option = row.options.get(STRATEGY)
+        if not isinstance(option, dict):
+            kind = "a frontier" if row.kind == "frontier" else "a crawl"
             raise ConfigError(
-                f"{row.id} is no crawling strategy's: it is {'a frontier' if row.kind == 'frontier' else 'a crawl'}."
-                " `sdist strategy` lists the strategies."
+                f"{row.id} is no crawling strategy's: it is {kind}. `sdist strategy` lists the"
+                " strategies."
             )
-        return cls(**{name: said[name] for name in cls.__dataclass_fields__ if name in said})
+        # A row of another version may have more.
+        return cls(**{name: option[name] for name in cls.__dataclass_fields__ if name in option})

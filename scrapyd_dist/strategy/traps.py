@@ -1,4 +1,4 @@
-"""Limits against sites that never end: the depth, pages, query variants and path repetitions of a domain."""
+"""Limits crawls of sites that never end: the depth, pages, queries and repetitions of a domain."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ def number_of(name: str, value: Any) -> int:
         number = -1
     if number < 0:
         raise ConfigError(
-            f"The argument {name} of the strategy is {value!r}, and has to be a whole number from 0 on."
+            f"The argument {name} of the strategy is {value!r}, and has to be a whole number from 0"
+            " on."
         )
     return number
 
@@ -43,33 +44,39 @@ class Traps:
         return cls(**{name: number_of(name, value) for name, value in limits.items()})
 
     def passes(self, link: Request) -> bool:
-        """Whether a link's depth and path are within the limits."""
+        """Return whether a link's depth and path are within the limits."""
         if self.max_depth and link.meta.get("depth", 0) > self.max_depth:
             return False
-        parts = (
-            Counter(part for part in urlsplit(link.url).path.split("/") if part)
-            if self.max_repeats
-            else None
-        )
-        return not parts or max(parts.values()) <= self.max_repeats
+        if not self.max_repeats:
+            return True
+        parts = urlsplit(link.url).path.split("/")
+        repeats = Counter(filter(None, parts))
+        return not repeats or max(repeats.values()) <= self.max_repeats
 
     def admit(self, domains: DomainMapping, link: Request) -> bool:
-        """Whether its domain may have one more page, and its path one more query; counts it then."""
+        """Return whether its domain may have one more page, and its path one more query.
+
+        Counts the page and the query then.
+        """
         if not (self.max_pages or self.max_variants):
             return True
         counted = domains[link.site].setdefault(COUNTED, {"pages": 0, "variants": {}})
         if self.max_pages and counted["pages"] >= self.max_pages:
             return False
-        if self.max_variants and "?" in link.url:
-            address = urlsplit(link.url)
-            path, variants = (
-                f"{crc32(f'{address.netloc}{address.path}'.encode()):x}",
-                counted["variants"],
-            )
-            if variants.get(path, 0) >= self.max_variants:
-                return False
-            variants[path] = variants.pop(path, 0) + 1
-            if len(variants) > PATHS:
-                del variants[next(iter(variants))]
+        has_variants = self.max_variants and "?" in link.url
+        if has_variants and not self._admit_variant(counted["variants"], link.url):
+            return False
         counted["pages"] += 1
+        return True
+
+    def _admit_variant(self, variants: dict[str, int], url: str) -> bool:
+        """Count one more query of a path, unless it has too many; the least recent come first."""
+        address = urlsplit(url)
+        path = f"{address.netloc}{address.path}"
+        key = f"{crc32(path.encode()):x}"
+        if variants.get(key, 0) >= self.max_variants:
+            return False
+        variants[key] = variants.pop(key, 0) + 1
+        if len(variants) > PATHS:
+            del variants[next(iter(variants))]
         return True

@@ -1,6 +1,7 @@
-"""Interfaces for sending a Call to a Node, and the sending to many nodes; importing this package loads no HTTP library.
+"""Defines interfaces for sending a Call to a Node, and sends to many nodes.
 
-`requests` blocks, and in threads serves asyncio without a reactor; `treq` runs in a Twisted reactor.
+`requests` blocks, and in threads serves asyncio without a reactor; `treq` runs in a Twisted
+reactor. Importing this package loads no HTTP library.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from scrapyd_dist.scrapyd.api import Call
 A = TypeVar("A")
 T = TypeVar("T")
 
-#: Connect timeout in seconds, unless the call's own timeout is shorter.
+#: connect timeout in seconds, unless the call's own timeout is shorter
 CONNECT_TIMEOUT = 10.0
 #: maximum number of concurrent calls to different nodes
 MAX_THREADS = 64
@@ -28,16 +29,21 @@ class Sender(Protocol):
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """Send a call and return the value that it reads from the reply.
 
-        `timeout` is in total seconds, including connection and body, or, of a call with a sink, in seconds without
-        data; None for the call's own. Raises a `NodeError`, whose class says what went wrong, and whether the node may
-        have accepted the call; the bytes that a sink has got until then are correct. Exceptions of a sink are raised.
+        `timeout` is in total seconds, including connection and body, or, of a call with a sink, in
+        seconds without data; None for the call's own. Exceptions of a sink are raised.
+
+        Raises:
+            NodeError: its class says what went wrong, and whether the node may have accepted the
+                call; the bytes that a sink has got until then are correct.
         """
 
 
 class AsyncSender(Protocol):
     """Sends calls asynchronously, as `Sender` does."""
 
-    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]: ...
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]:
+        """Send a call, and return the value that it reads from the reply, when awaited."""
+        ...
 
     def close(self) -> None:
         """Release threads and connections."""
@@ -47,16 +53,17 @@ class AsyncSender(Protocol):
 class NodeAnswer(Generic[A, T]):
     """The result of one call: a value or an error."""
 
-    asked: A
+    asked: A  #: the argument that the call was made for
     value: T | None = None
     error: NodeError | None = None
 
 
 @contextmanager
 def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of 1 to `MAX_THREADS` threads.
+    """Open a pool of 1 to `MAX_THREADS` threads.
 
-    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
+    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others
+    are not awaited.
     """
     pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, size)))
     try:
@@ -70,16 +77,16 @@ def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
 def sweep(
     whom: Sequence[A], ask: Callable[[A], T], *, threads: int = MAX_THREADS
 ) -> Iterator[NodeAnswer[A, T]]:
-    """Call `ask` for all arguments, such as nodes or jobs, concurrently, and yield each answer when it arrives.
+    """Call `ask` for all of `whom`, such as nodes or jobs, and yield each answer when it arrives.
 
-    `ask` returns a value or raises NodeError; any other exception is raised from the generator. Calls that have not
-    begun are cancelled when the generator is closed.
+    `ask` returns a value or raises NodeError; any other exception is raised from the generator. The
+    calls are concurrent; those that have not begun are cancelled when the generator is closed.
     """
     with thread_pool(min(threads, len(whom))) as pool:
-        asked = {pool.submit(ask, one): one for one in whom}
-        for done in as_completed(asked):
-            failed = done.exception()
-            if isinstance(failed, NodeError):
-                yield NodeAnswer(asked=asked[done], error=failed)
+        arguments = {pool.submit(ask, argument): argument for argument in whom}
+        for future in as_completed(arguments):
+            error = future.exception()
+            if isinstance(error, NodeError):
+                yield NodeAnswer(asked=arguments[future], error=error)
             else:
-                yield NodeAnswer(asked=asked[done], value=done.result())
+                yield NodeAnswer(asked=arguments[future], value=future.result())

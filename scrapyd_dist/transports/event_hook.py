@@ -1,6 +1,7 @@
-"""Tells a command or an http(s) address of an event, by a JSON document: on its standard input, or by POST.
+"""Notifies a command or an http(s) address of an event with a JSON document.
 
-The rule it keeps: what may be secret in an address or a command is never told, nor in a list of processes.
+A command gets it on its standard input, an address by POST. The rule it keeps: what may be secret
+in an address or a command is in no message, nor in a list of processes.
 """
 
 import json
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
@@ -24,10 +25,11 @@ from scrapyd_dist.version import __version__
 PATIENCE = 60.0
 #: seconds for the connection to the address
 CONNECT = 10.0
-#: characters of a command's last words that are told
+#: characters of a command's last line that are shown
 WORDS = 300
-#: what the shell is told: the command's text is in a variable, since everybody on the machine can read arguments
+#: the variable with the command's text, since everybody on the machine can read arguments
 _TEXT = "SDIST_HOOK_TEXT"
+#: what the shell runs
 _RUN = f'sdist_hook_text=${_TEXT}; unset {_TEXT}; eval "$sdist_hook_text"'
 
 
@@ -41,32 +43,39 @@ class EventHook:
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a URL to notify, not a command to run."""
+        """Whether it is a URL to post to, not a command to run."""
         return self.target.strip().lower().startswith(("http://", "https://"))
 
     def check(self) -> None:
         """Raise `ConfigError` if it can be neither a command nor an address."""
         if self.target and not self.target.strip():
             raise ConfigError(
-                f"{self.option} has only spaces in it: give it a command or an address, or leave it out."
+                f"{self.option} has only spaces in it: give it a command or an address, or leave it"
+                " out."
             )
         scheme, sign, _ = self.target.strip().partition("://")
         if sign and scheme.isalnum() and not self.is_address:
             raise ConfigError(
-                f"{self.option} takes a command, or an address that begins with http:// or https://, and this one"
-                f" begins with {scheme}://."
+                f"{self.option} takes a command, or an address that begins with http:// or"
+                f" https://, and this one begins with {scheme}://."
             )
         if self.is_address and not self._shown:
             raise ConfigError(f"The address of {self.option} has no host, or a port that is none.")
 
     @property
     def _shown(self) -> str:
-        """The address without path, query and credentials, which are often secret; empty if host or port are wrong."""
+        """The address without path, query and credentials, which are often secret.
+
+        It is empty if host or port are wrong.
+        """
         try:
             parts = urlsplit(self.target.strip())
-            host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+            port = parts.port
         except ValueError:
-            host = None
+            return ""
+        host = parts.hostname
+        if port:
+            host = f"{host}:{port}"
         return f"{parts.scheme}://{host}/…" if host else ""
 
     def notify(
@@ -76,30 +85,29 @@ class EventHook:
         *,
         patience: float = PATIENCE,
     ) -> str:
-        """Run the command, with more variables in its environment, or post to the address; gives what went wrong.
+        """Run the command, with more variables in its environment, or post to the address.
 
-        Blocking; never raises, and gives up after `patience` seconds.
+        Returns what went wrong, in a sentence; empty if nothing did. Blocks; never raises, and
+        gives up after `patience` seconds.
         """
         if not self.target:
             return ""
         data = json.dumps(document).encode()
         try:
-            return (
-                self._post(data, patience)
-                if self.is_address
-                else self._run(data, variables, patience)
-            )
+            if self.is_address:
+                return self._post(data, patience)
+            return self._run(data, variables, patience)
         except Exception as error:
             return f"Nothing was told of {self.event} ({self.option}): {type(error).__name__}."
 
     def _run(self, data: bytes, variables: Mapping[str, str], patience: float) -> str:
-        what = f"The command of {self.option}"
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
-            given.write(data)
-            given.seek(0)
+        command = f"The command of {self.option}"
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as document:
+            document.write(data)
+            document.seek(0)
             process = subprocess.Popen(
                 ["/bin/sh", "-c", _RUN],
-                stdin=given,
+                stdin=document,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **variables, _TEXT: self.target},
@@ -112,18 +120,14 @@ class EventHook:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 if isinstance(error, subprocess.TimeoutExpired):
-                    return f"{what} was killed after {patience:g} seconds."
+                    return f"{command} was killed after {patience:g} seconds."
                 raise
             if not code:
                 return ""
-            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * WORDS))
-            lines = [
-                line.strip()
-                for line in output.read().decode("utf-8", "replace").splitlines()
-                if line.strip()
-            ]
-            last_words = f": {lines[-1][:WORDS].rstrip('.')}" if lines else ""
-            return f"{what} ended with code {code}{last_words}."
+            last_line = _read_last_line(output)
+            if last_line is not None:
+                return f"{command} ended with code {code}: {last_line}."
+            return f"{command} ended with code {code}."
 
     def _post(self, data: bytes, patience: float) -> str:
         import requests
@@ -131,13 +135,11 @@ class EventHook:
         from scrapyd_dist.transports.requests import TimedAdapter
 
         headers = {"Content-Type": "application/json", "User-Agent": f"scrapyd-dist/{__version__}"}
-        where = f"{self._shown} could not be told of {self.event} ({self.option})"
+        problem = f"{self._shown} could not be told of {self.event} ({self.option})"
         try:
             with _unlogged(), requests.Session() as session:
-                for scheme in (
-                    "http://",
-                    "https://",
-                ):  # a timeout alone holds for each read of the answer's head
+                # A timeout alone holds for each read of the answer's head.
+                for scheme in ("http://", "https://"):
                     session.mount(scheme, TimedAdapter(patience))
                 timeout = (min(CONNECT, patience), patience)
                 with session.post(
@@ -148,19 +150,31 @@ class EventHook:
                     allow_redirects=False,
                     stream=True,
                 ) as answer:
-                    # What it says is not read: its code tells all, and a body might never end.
-                    good = answer.ok and not answer.is_redirect
-                    return "" if good else f"{where}: it answered {answer.status_code}."
+                    # The body is not read: the status says all, and a body might never end.
+                    if answer.ok and not answer.is_redirect:
+                        return ""
+                    return f"{problem}: it answered {answer.status_code}."
         except requests.Timeout:
-            return f"{where}: it did not answer in time."
+            return f"{problem}: it did not answer in time."
         except requests.RequestException as error:  # whose text has the address in it
-            return f"{where}: {type(error).__name__}."
+            return f"{problem}: {type(error).__name__}."
+
+
+def _read_last_line(output: IO[bytes]) -> str | None:
+    """Return the last line that is not blank, shortened and without a full stop, or None."""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - 4 * WORDS))
+    for line in reversed(output.read().decode("utf-8", "replace").splitlines()):
+        if line.strip():
+            return line.strip()[:WORDS].rstrip(".")
+    return None
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
     """Keep what urllib3 logs of this exchange out of the crawl's log: it names the whole path."""
-    thread, logger = threading.get_ident(), logging.getLogger("urllib3.connectionpool")
+    thread = threading.get_ident()
+    logger = logging.getLogger("urllib3.connectionpool")
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return record.thread != thread

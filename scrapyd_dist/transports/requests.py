@@ -1,7 +1,8 @@
-"""Sends calls with the requests library, for blocking code, or in threads for asyncio without a reactor.
+"""Sends calls with the requests library, for blocking code, or in threads for asyncio.
 
-There is no session of requests, and so no proxies of the environment, no netrc, no redirects and no cookies; its
-exceptions are translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
+There is no session of requests, and so no proxies of the environment, no netrc, no redirects and no
+cookies; its exceptions are translated. Connections are not kept open, because a stale one would
+make a failed POST ambiguous.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from scrapyd_dist.transports.reply_intake import (
 )
 
 T = TypeVar("T")
-#: Maximum concurrent calls per node, for asyncio.
+#: maximum concurrent calls per node, for asyncio
 THREADS = 8
 
 
@@ -52,45 +53,55 @@ class _Deadline:
         self.renew()
 
     def renew(self) -> None:
+        """Move the deadline to the whole time from now on."""
         self._at = time.monotonic() + self._seconds
 
     @property
     def left(self) -> float:
+        """Seconds until the deadline; below 0 after it."""
         return self._at - time.monotonic()
 
 
 class _TimedReader(RawIOBase):
     """Reads from a socket until the deadline.
 
-    The timeouts of a socket hold for each read alone: a head, the size of a chunk, or trailers that come byte by byte,
-    or have no end, would never exceed them.
+    The timeouts of a socket hold for each read alone: a head, the size of a chunk, or trailers that
+    come byte by byte, or have no end, would never exceed them.
     """
 
     def __init__(self, sock: Any, source: Any, deadline: _Deadline) -> None:
-        self._sock, self._source, self._deadline = sock, source, deadline
+        self._sock = sock
+        self._source = source
+        self._deadline = deadline
 
     def readable(self) -> bool:
+        """Return True, as the interface of `RawIOBase` asks."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if (left := self._deadline.left) <= 0:
+        """Read into the buffer, and return the number of bytes; TimeoutError at the deadline."""
+        left = self._deadline.left
+        if left <= 0:
             raise TimeoutError
         self._sock.settimeout(left)
         read: int | None = self._source.readinto(buffer)
         return read
 
     def close(self) -> None:
+        """Close the socket's reader as well."""
         self._source.close()
         super().close()
 
 
 class _TimedResponse(HTTPResponse):
+    """A response that is read until the deadline."""
+
     def __init__(self, deadline: _Deadline, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self.fp = BufferedReader(_TimedReader(sock, self.fp.detach(), deadline))
 
 
-def _timed(
+def _make_timed_pool(
     kind: type[urllib3.HTTPConnectionPool], deadline: _Deadline, *args: Any, **kwargs: Any
 ) -> Any:
     """Return a pool of this kind, whose replies must be complete at the deadline."""
@@ -105,11 +116,15 @@ def _timed(
 
 
 class _UncheckedAdapter(urllib3.connection.HTTPSConnection):
-    """A connection for `verify = no`, without urllib3's warning at each call: the target asks for it explicitly."""
+    """A connection for `verify = no`, without urllib3's warning at each call.
+
+    The target asks for it explicitly.
+    """
 
     def connect(self) -> None:
+        """Connect, and keep urllib3 from warning."""
         super().connect()
-        # urllib3 uses it for its warning only; a warning filter would affect the project's, too
+        # urllib3 uses it for its warning only; a warning filter would affect the project's, too.
         self.is_verified = True
 
 
@@ -118,7 +133,7 @@ class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
 
 
 class TimedAdapter(requests.adapters.HTTPAdapter):
-    """Connections whose replies must be complete after so many seconds."""
+    """Makes connections whose replies must be complete after so many seconds."""
 
     _https: type[urllib3.HTTPConnectionPool] = urllib3.HTTPSConnectionPool
 
@@ -129,17 +144,19 @@ class TimedAdapter(requests.adapters.HTTPAdapter):
     def init_poolmanager(
         self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
     ) -> None:
+        """Make the pools of connections, with the deadline."""
         super().init_poolmanager(connections, maxsize, block, **kwargs)
-        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {
-            "http": urllib3.HTTPConnectionPool,
-            "https": self._https,
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": partial(_make_timed_pool, urllib3.HTTPConnectionPool, self.deadline),
+            "https": partial(_make_timed_pool, self._https, self.deadline),
         }
-        timed = {scheme: partial(_timed, kind, self.deadline) for scheme, kind in kinds.items()}
-        self.poolmanager.pool_classes_by_scheme = timed
 
 
 class _NodeAdapter(TimedAdapter):
-    """A connection by a node's TLS options: may connect to an address and check the certificate for a host name."""
+    """Makes a connection by a node's TLS options.
+
+    It may connect to an address and check the certificate for a host name.
+    """
 
     def __init__(self, node: Node, seconds: float) -> None:
         self._node = node
@@ -150,6 +167,7 @@ class _NodeAdapter(TimedAdapter):
     def init_poolmanager(
         self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
     ) -> None:
+        """Make the pools of connections, for the host name of the certificate."""
         name = self._node.tls_name
         if name is not None and self._node.url.startswith("https:"):
             kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
@@ -163,10 +181,11 @@ class RequestsTransport:
         self._connect_timeout = connect_timeout
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """Send a call and return the value that it reads from the reply; see `Sender`."""
         seconds = call.timeout if timeout is None else timeout
         with (
             closing(_NodeAdapter(node, seconds)) as adapter,
-            self._head(adapter, node, call, seconds) as response,
+            self._request_head(adapter, node, call, seconds) as response,
         ):
             intake = ReplyIntake(node, call, response.status_code, response.headers.items())
             while not intake.full:
@@ -183,35 +202,43 @@ class RequestsTransport:
                     adapter.deadline.renew()
             return intake.done()
 
-    def _head(
+    def _request_head(
         self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float
     ) -> requests.Response:
         """Send the request and wait for the head of the reply."""
         content_type, body = call.body()
         headers = {**request_headers(node, call, content_type), "Connection": "close"}
         connect = min(self._connect_timeout, seconds)
-        # `read` starts when the request is sent, so the total is `seconds`
+        # `read` starts when the request is sent, so the total is `seconds`.
         timeout = urllib3.Timeout(connect=connect, read=seconds, total=seconds)
-        verify = (node.ca or True) if node.verify else False
+        verify: bool | str = node.verify
+        if node.verify and node.ca:
+            verify = node.ca
         try:
             request = requests.Request(
                 call.method, node.url_of(call.target), headers=headers, data=body
             ).prepare()
-            return adapter.send(request, stream=True, timeout=timeout, verify=verify)  # type: ignore[arg-type]  # the stubs lag
+            return adapter.send(
+                request,
+                stream=True,
+                timeout=timeout,  # type: ignore[arg-type]  # the stubs lag
+                verify=verify,
+            )
         except (
             requests.RequestException,
             urllib3.exceptions.HTTPError,
             OSError,
             UnicodeError,
         ) as e:
-            raise _head_error(e, node, call, connect, seconds) from e
+            raise _translate_head_error(e, node, call, connect, seconds) from e
 
 
 class ThreadTransport:
-    """An `AsyncSender` over a blocking `Sender`, with a thread pool per node, so that a silent node blocks no other.
+    """An `AsyncSender` over a blocking `Sender`.
 
-    A cancelled call continues in its thread until its timeout; the node may still accept it. The timeout of a call
-    starts when a thread begins it. The sink of a call is called in a thread of the pool.
+    It has a thread pool per node, so that a silent node blocks no other. A cancelled call continues
+    in its thread until its timeout; the node may still accept it. The timeout of a call starts when
+    a thread begins it. The sink of a call is called in a thread of the pool.
     """
 
     def __init__(self, sender: Sender | None = None) -> None:
@@ -219,6 +246,7 @@ class ThreadTransport:
         self._pools: dict[str, ThreadPoolExecutor] = {}  #: by node url
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """Send a call in a thread of the node's pool; see `AsyncSender`."""
         if node.url not in self._pools:
             self._pools[node.url] = ThreadPoolExecutor(
                 max_workers=THREADS, thread_name_prefix="sdist-send"
@@ -232,24 +260,30 @@ class ThreadTransport:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _head_error(
+def _translate_head_error(
     error: Exception, node: Node, call: Call[T], connect: float, seconds: float
 ) -> NodeError:
-    """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
-    where, causes = str(node), list(_causes(error))
+    """Return the `NodeError` for a failure before the head of the reply.
+
+    Its class says whether the request may have been sent.
+    """
+    where = str(node)
+    causes = list(_find_causes(error))
     if isinstance(error, requests.ConnectTimeout):
         return ConnectTimeout.at(where, f"{connect:g} s")
     if isinstance(error, requests.Timeout):
-        # A server without TLS takes the handshake for the beginning of a request and waits for the rest.
-        handshake = any("handshake" in str(cause) for cause in causes)
-        return NoTls.at(where, f"{connect:g} s") if handshake else no_reply(node, call, seconds)
+        # A server without TLS takes the handshake for the beginning of a request and waits for the
+        # rest.
+        if any("handshake" in str(cause) for cause in causes):
+            return NoTls.at(where, f"{connect:g} s")
+        return no_reply(node, call, seconds)
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        # requests checks for the CA file before it connects
+        # requests checks for the CA file before it connects.
         return TlsRefused.at(where, f"the CA file {node.ca} cannot be read")
-    return _connection_error(causes, where, call.path)
+    return _translate_connection_error(causes, where, call.path)
 
 
-def _connection_error(causes: list[BaseException], where: str, path: str) -> NodeError:
+def _translate_connection_error(causes: list[BaseException], where: str, path: str) -> NodeError:
     def has(*kinds: type[BaseException]) -> bool:
         return any(isinstance(cause, kinds) for cause in causes)
 
@@ -258,20 +292,23 @@ def _connection_error(causes: list[BaseException], where: str, path: str) -> Nod
     if has(socket.gaierror, requests.exceptions.InvalidURL, UnicodeError):
         return HostNotFound.at(where)
     if has(urllib3.exceptions.NewConnectionError):
-        others = (
-            one
-            for one in causes
-            if isinstance(one, OSError) and not isinstance(one, ConnectionRefusedError)
-        )
-        return ConnectionRefused.at(
-            where, next((one.strerror for one in others if one.strerror), "")
-        )
+        return ConnectionRefused.at(where, _find_reason(causes))
     if has(HTTPException) and not has(RemoteDisconnected):
         return NotJson.at(where, f"{path}: the server does not speak HTTP")
     return ConnectionLost.at(where, path)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _find_reason(causes: list[BaseException]) -> str:
+    """Return the system's words for why there is no connection; empty if it was just refused."""
+    for cause in causes:
+        if isinstance(cause, ConnectionRefusedError):
+            continue
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    return ""
+
+
+def _find_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and all its causes, wherever the libraries keep them."""
     seen: set[int] = set()
     queue: list[object] = [error]

@@ -155,7 +155,7 @@ def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
 def test_the_settings_are_filled_to_the_last_byte_and_not_beyond(pieces: int, extra: int) -> None:
     rooms = [ARGUMENT_MAX - len(payload.setting_name(n)) - 1 for n in range(pieces)]
     text = random_text(sum(rooms) + extra)
-    carried = payload._spread(text)
+    carried = payload._split_into_settings(text)
     check(carried)
     assert "".join(carried.values()) == text
     assert list(carried) == [payload.setting_name(n) for n in range(len(carried))]
