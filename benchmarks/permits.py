@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -80,9 +81,8 @@ def ours(what: str, store: Store, seconds: float) -> Iterator[Row]:
             ask = PermitRequest(
                 key=f"{words}{ahead}", domain="example.com", count=ahead, limit=limit
             )
-            yield timed(
-                f"{what}, {words}", ahead, seconds, lambda ask=ask: store.take_permits([ask])
-            )  # type: ignore[misc]  # a default binds it
+            take = partial(store.take_permits, [ask])
+            yield timed(f"{what}, {words}", ahead, seconds, take)
 
 
 def handed_back(what: str, store: Store, seconds: float) -> Row:

@@ -322,7 +322,7 @@ def _compiled(source: bytes, path: str) -> bytes:
     """
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     # The same code gives the same bytes: what is just read has no references from elsewhere.
-    packed = marshal.dumps(marshal.loads(marshal.dumps(code, _MARSHAL_VERSION)), _MARSHAL_VERSION)
+    packed = marshal.dumps(marshal.loads(marshal.dumps(code, _MARSHAL_VERSION)), _MARSHAL_VERSION)  # noqa: S302 - our own
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + packed
 
 

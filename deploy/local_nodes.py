@@ -391,7 +391,7 @@ def _folder_of(pid: int) -> Path | None:
 
 def _psutil() -> Any:
     try:
-        import psutil
+        import psutil  # noqa: PLC0415 - of the extra `local`
     except ImportError:
         raise not_installed("psutil") from None
     return psutil

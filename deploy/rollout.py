@@ -589,7 +589,7 @@ class NodeUpload:
 
     def _pause(self, tried: int) -> bool:
         """Wait until the next retry; return False if there is none left."""
-        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)
+        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not cryptography
         if tried >= self.request.retries or time.monotonic() + pause > self._deadline:
             return False
         self.report_step(self.node, Step.RETRYING)

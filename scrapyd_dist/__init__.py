@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     # The one allowed exception to "the core imports no wing": the public line in settings.py
     # names the package, and the component lives in middlewares/.
     if name in __all__:
-        from importlib import import_module
+        from importlib import import_module  # noqa: PLC0415 - see the module docstring
 
         home = "errors" if name == "SessionExpired" else "middlewares.addon"
         return getattr(import_module(f"scrapyd_dist.{home}"), name)

@@ -39,7 +39,7 @@ def state_key(state: Path) -> bytes:
     """Return the project's Fernet key, made on first use in a file that only its owner can read."""
     path = state / _FILE
     if not path.exists():
-        from cryptography.fernet import Fernet
+        from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
 
         handle, name = tempfile.mkstemp(dir=state, prefix=".key-")
         with os.fdopen(handle, "wb") as file:
@@ -86,7 +86,7 @@ def seal(secret: bytes, public: str) -> str:
     Raises:
         SealError: the public key is invalid.
     """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
 
     pair = X25519PrivateKey.generate()
     own_public = _public_bytes(pair)
@@ -104,7 +104,7 @@ def unseal(token: str, key: bytes) -> bytes:
     Raises:
         SealError: it was sealed for another key, or is none.
     """
-    from cryptography.fernet import InvalidToken
+    from cryptography.fernet import InvalidToken  # noqa: PLC0415 - see the module
 
     public, _, sealed = token.partition(".")
     pair = _derive_pair(key)
@@ -121,28 +121,28 @@ def _make_box(pair: X25519PrivateKey, their_public: bytes, publics: bytes) -> Fe
 
     `publics` is the public key of the sealing pair, then the other.
     """
-    from cryptography.fernet import Fernet
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415 - as above
 
     shared = pair.exchange(X25519PublicKey.from_public_bytes(their_public))
     return Fernet(base64.urlsafe_b64encode(_derive(shared, _OF_A_SEAL + publics)))
 
 
 def _derive_pair(key: bytes) -> X25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
 
     return X25519PrivateKey.from_private_bytes(_derive(key, _OF_AN_EGG))
 
 
 def _public_bytes(pair: X25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - see the module
 
     return pair.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
 def _derive(secret: bytes, purpose: bytes) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
 
     return HKDF(algorithm=SHA256(), length=_LENGTH, salt=None, info=purpose).derive(secret)
 

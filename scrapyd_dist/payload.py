@@ -191,7 +191,7 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
     """
     text = to_json(values)
     if key and any(map(_is_private, values)):
-        from cryptography.fernet import Fernet
+        from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
 
         compressed = zlib.compress(text.encode(), 9)
         return _split_into_settings("e:" + Fernet(key).encrypt(compressed).decode())
@@ -250,7 +250,7 @@ def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[Reque
 
 
 def _decrypt(text: str, key: bytes | None) -> bytes:
-    from cryptography.fernet import Fernet, InvalidToken
+    from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415 - only needed for encrypted batches
 
     if key is None:
         raise PayloadError(

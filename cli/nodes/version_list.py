@@ -10,7 +10,7 @@ from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import DistError, NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd import api
@@ -40,7 +40,7 @@ class _Answer(Protocol):
         """Return the node that was asked."""
 
     @property
-    def error(self) -> NodeError | None:
+    def error(self) -> DistError | None:
         """Return why there is no answer; None where there is one."""
 
 
@@ -110,11 +110,11 @@ def _answered(entries: Iterable[A]) -> list[A]:
     return [entry for entry in entries if entry.error is None]
 
 
-def _errors(entries: Iterable[_Answer]) -> list[NodeError | None]:
+def _errors(entries: Iterable[NodeVersions]) -> list[NodeError | None]:
     return [entry.error for entry in entries]
 
 
-def _counting_errors(context: Context, answers: Iterable[_Answer]) -> list[NodeError | None]:
+def _counting_errors(context: Context, answers: Iterable[_Answer]) -> list[DistError | None]:
     """Return the errors of the nodes that count, None for each that answered; see `heard`."""
     by_node = {answer.node: answer.error for answer in answers}
     return list(heard(context, by_node).values())

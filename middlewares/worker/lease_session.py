@@ -233,7 +233,7 @@ class LeasedWork:
             rules_lead_away=crawl.kind == "crawl",
             changed=self._changed,
             target=_target(crawler),
-            again=lambda *expired: self._own_requests.again(*expired),
+            again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
         )
         self.context = context = LeaseContext(
             crawler=crawler,

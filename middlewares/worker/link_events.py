@@ -273,7 +273,7 @@ class StrategyBatch(BatchUnit):
             return
         try:
             await self._keep_addresses(response, mark.source)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a site may send, it is no fault of the project's code
             logger.warning(
                 "the sitemap %s cannot be read: %s: %s", response.url, type(error).__name__, error
             )

@@ -276,7 +276,7 @@ class RequestTracker:
         followed, it is the fleet's.
         """
         spider = self._spider
-        if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:
+        if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - Scrapy's mark
             return False
         follows = self._target is not None and self._target.follows
         return not (follows or request.meta.get(MARK))

@@ -456,7 +456,7 @@ class BatchUnit(WorkUnit):
             reason = (
                 f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
             )
-            logger.error(reason)
+            logger.error(reason)  # noqa: TRY400 - it says all
             self.ledger.missed(mark.position, "failed", reason)
             if mark.position is None:
                 self.problem = self.problem or f"An item was lost: {reason}."

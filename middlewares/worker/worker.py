@@ -75,7 +75,7 @@ class Worker:
                 yield request
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)
-            logger.error(self._problem)
+            logger.error(self._problem)  # noqa: TRY400 - it says all
         except StoreLost as error:
             self._fail(str(error), FinishReason.STORE_LOST)
         except Exception as error:  # Scrapy would only log it, and end as if all were done

@@ -241,7 +241,7 @@ class Registration:
     frontier: str
     work: str  #: the name of its work; a new process of the same work takes over from a lost one
     #: `<host>.<pid>`, which tells apart processes of the same work
-    process: str = field(default_factory=lambda: this_process())
+    process: str = field(default_factory=lambda: this_process())  # noqa: PLW0108 - it stands below
     seconds: float = REGISTERED  #: it counts as lost without a heartbeat for so long
     clock: Callable[[], float] = time.monotonic
     #: when the last heartbeat was sent, by the clock; None while it is not registered

@@ -132,7 +132,7 @@ def _site(host: str) -> str:
 
 @cache
 def _extract() -> TLDExtract:
-    from tldextract import TLDExtract
+    from tldextract import TLDExtract  # noqa: PLC0415 - slow to import, and only slots by site need it
 
     # The bundled list: no network, no cache files.
     return TLDExtract(suffix_list_urls=(), cache_dir=None)

@@ -256,10 +256,10 @@ def _arguments_value(text: str) -> RequestValue:
     """Read a JSON object as spider arguments."""
     fields = _json(text)
     if not isinstance(fields, dict):
-        raise ValueError("it is no object of names and values")
+        raise ValueError("it is no object of names and values")  # noqa: TRY004 - of the row, not of our caller
     for name, item in fields.items():
         if not isinstance(item, (str, int, float)) or isinstance(item, bool):
-            raise ValueError(f"its {name} is neither text nor a number: {json.dumps(item)[:100]}")
+            raise ValueError(f"its {name} is neither text nor a number: {json.dumps(item)[:100]}")  # noqa: TRY004 - as above
     return _checked_arguments({name: str(item) for name, item in fields.items()})
 
 
@@ -289,7 +289,7 @@ def _request_value(text: str) -> RequestValue:
 def _check_fields(fields: Any) -> None:
     """Raise ValueError if this is no object, or has a field that no request can have."""
     if not isinstance(fields, dict):
-        raise ValueError("it is neither a URL nor an object with one")
+        raise ValueError("it is neither a URL nor an object with one")  # noqa: TRY004 - of the row, not of our caller
     unknown = fields.keys() - FIELDS.keys()
     if unknown:
         names = ", ".join(sorted(unknown))

@@ -77,7 +77,7 @@ def _server(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _fetch_by_ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
-    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:
+    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:  # noqa: S321 - the user's choice of feed storage
         server.connect(parts.hostname or "", parts.port or 21)
         server.login(unquote(account.username or ""), unquote(account.password or ""))
         with copy.open("wb") as file:

@@ -170,7 +170,7 @@ class ItemOutput:
         path: str | Path,
         *,
         overwrite: bool = True,
-        format: str | None = None,
+        format: str | None = None,  # noqa: A002 - Scrapy's word
     ) -> ItemOutput:
         """Return the output of this name.
 

@@ -99,7 +99,7 @@ class PartPublisher:
             try:
                 self._read_and_write(accepted)
                 problem[0] = None
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised below
                 problem[0] = error
 
         # A daemon, as in `start`.
@@ -215,7 +215,7 @@ class PartPublisher:
         while not self._closed.is_set():
             try:
                 self._deliver()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised below
                 self._warn_once(_words(error))
                 self._closed.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

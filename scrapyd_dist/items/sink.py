@@ -84,7 +84,7 @@ def open_sink(address: str, folder: Path) -> Sink:
     """
     parts = split(address, "The address of --deliver (DISTRIBUTED_DELIVER)")
     if "://" not in address:
-        return FolderSink(folder / os.path.expanduser(address))
+        return FolderSink(folder / os.path.expanduser(address))  # noqa: PTH111 - a ~ that is no user's is a name
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return FolderSink(Path(unquote(parts.path)))
     if parts.scheme not in _OBJECTS | _FILES:
@@ -155,7 +155,7 @@ class RemoteSink:
         """Put the content of a local file there; call `moved` when the driver tells of progress."""
 
         def store(fs: Any, target: str) -> None:
-            from fsspec.callbacks import Callback
+            from fsspec.callbacks import Callback  # noqa: PLC0415 - an extra
 
             progress = Callback(hooks={"moved": lambda *_args, **_more: moved()})
             fs.put_file(str(path), target, callback=progress)
@@ -183,7 +183,7 @@ class RemoteSink:
             return work(self._fs)
         except ConfigError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything
             self._fs = None
             if reused:  # the server may have closed a connection that was idle
                 return self._call(work)
@@ -193,7 +193,7 @@ class RemoteSink:
 
     def _connect(self) -> Any:
         try:
-            from fsspec.core import url_to_fs
+            from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
 
             # A connection of an earlier call may be stale.
             fs, self._root = url_to_fs(self.shown, skip_instance_cache=True, **self._login)

@@ -232,10 +232,10 @@ def short_names(names: Sequence[str]) -> list[str]:
     short = list(names)
     if _should_be_cut(short):
         backwards = [name[::-1] for name in short]
-        cut = _length_of_words(commonprefix(backwards))
+        cut = _length_of_words(commonprefix(backwards))  # noqa: RUF071 - of texts, not of paths
         short = [name[: len(name) - cut] for name in short]
     if _should_be_cut(short):
-        cut = _length_of_words(commonprefix(short))
+        cut = _length_of_words(commonprefix(short))  # noqa: RUF071 - of texts, not of paths
         if cut > 1:
             short = [f"…{name[cut:]}" for name in short]
     return short

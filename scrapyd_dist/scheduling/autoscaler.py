@@ -194,7 +194,7 @@ class Autoscaler:
         """List a worker in the store, and start it on its node."""
         state = self.state
         node = worker.member.node
-        assert state.reach
+        assert state.reach  # noqa: S101 - workers are started only where they lease
         loop = asyncio.get_running_loop()
         way = await loop.run_in_executor(None, state.reach, node)  # it may look up a name
         if way.reason:
@@ -255,7 +255,7 @@ class Autoscaler:
 
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a worker, and judge its end."""
-        assert isinstance(out, WorkerRun)
+        assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.report = report
         self.state.stray_items += report.stray_items
         self.state.close_crawl(report.closed_by)
@@ -277,7 +277,7 @@ class Autoscaler:
 
         It may still run, and is cancelled.
         """
-        assert isinstance(out, WorkerRun)
+        assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         self.ending += 1
         await self.state.abandon(out)
         await self._ended(out, reason, blame=blame, harmless=harmless)

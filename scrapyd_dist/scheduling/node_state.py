@@ -251,7 +251,7 @@ class WorkerRun(JobRun):
         """
         return self.report is None or super().to_blame
 
-    def left(self, now: float) -> float:
+    def left(self, now: float) -> float:  # noqa: ARG002 - a worker has no known end
         """Return `LASTING`: it ends when there is no more work."""
         return LASTING
 
@@ -261,7 +261,7 @@ class WorkerRun(JobRun):
 
 
 def _event() -> asyncio.Event:
-    import asyncio
+    import asyncio  # noqa: PLC0415 - the help of a command, which needs the names here only, loads no event loop
 
     return asyncio.Event()
 

@@ -59,7 +59,7 @@ class Call(Generic[T]):
     def body(self) -> tuple[str | None, bytes | None]:
         """Return content type and body of the request; (None, None) for a GET."""
         if self.upload is not None:
-            from urllib3 import encode_multipart_formdata
+            from urllib3 import encode_multipart_formdata  # noqa: PLC0415 - only an upload needs it
 
             name, filename, content = self.upload
             file = (filename, content, "application/octet-stream")

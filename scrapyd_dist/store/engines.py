@@ -40,7 +40,7 @@ def open_store(
         StoreError: it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
-        from scrapyd_dist.store.sqlite_strategy import sqlite_parts
+        from scrapyd_dist.store.sqlite_strategy import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
 
         path = str(where).removeprefix("sqlite://")
         parts = sqlite_parts(path, durable=durable, owned=owned, key=key)
@@ -51,7 +51,7 @@ def open_store(
             f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an"
             " SQLite file, or redis://host:6379/0."
         )
-    from scrapyd_dist.store.redis_strategy import redis_parts
+    from scrapyd_dist.store.redis_strategy import redis_parts  # noqa: PLC0415 - as above
 
     return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
 
@@ -80,7 +80,7 @@ def _first_with(name: str, parts: tuple[object, ...]) -> object:
 
 
 def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
-    import sqlite3
+    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
 
     @wraps(verb)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -204,14 +204,14 @@ page = text_of(PAGE_MAX)
 def prose(value: Any) -> str:
     """Check a text for people; control characters are replaced, and what is too long is cut."""
     if not isinstance(value, str):
-        raise ValueError("is no text")
+        raise ValueError("is no text")  # noqa: TRY004 - as all of these
     return _CONTROL_BUT_LINES.sub("\ufffd", value[:PROSE_MAX])
 
 
 def document(value: Any) -> dict[str, Any]:
     """Check a JSON object that is not nested too deeply."""
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is no JSON object")  # noqa: TRY004 - as all of these
     _check_depth(value, DEPTH)
     return value
 

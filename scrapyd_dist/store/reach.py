@@ -49,7 +49,7 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
             reason=f"the store's address has a password, and {node.name} has no key to read it"
             " with: its code was not deployed by sdist from here"
         )
-    from cryptography.fernet import Fernet
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - only an address with a secret pays for it
 
     return Way(told={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
 

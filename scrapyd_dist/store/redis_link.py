@@ -347,9 +347,9 @@ class RedisConnection:
 
 def _module() -> Any:
     try:
-        import redis
-        import redis.backoff
-        import redis.retry
+        import redis  # noqa: PLC0415 - an extra, loaded when it is asked for
+        import redis.backoff  # noqa: PLC0415 - an extra, loaded when it is asked for
+        import redis.retry  # noqa: PLC0415 - an extra, loaded when it is asked for
     except ImportError:
         raise ConfigError(
             "a store on a Redis server needs the package redis: pip install 'scrapyd-dist[redis]'."

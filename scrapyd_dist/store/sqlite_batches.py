@@ -206,7 +206,7 @@ class SqliteBatches(SqlitePort, BatchStore):
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         """Return the batches in one of these states, or all, by number."""
         where, values = in_states(states)
-        query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"
+        query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - own words
         return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
@@ -234,7 +234,7 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
         """Set the priority of those of these batches that wait, and return their numbers."""
-        query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"
+        query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"  # noqa: S608 - own words
         changed = []
         with self._file.step():
             self._crawl_number(crawl)
@@ -264,7 +264,7 @@ class SqliteBatches(SqlitePort, BatchStore):
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """Return the attempts in one of these states, or all, in the order they were sent."""
         where, values = in_states(states)
-        query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"
+        query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - own words
         return self._all(partial(self._door.attempt, crawl), query, crawl, *values)
 
     def lease(
@@ -280,12 +280,12 @@ class SqliteBatches(SqlitePort, BatchStore):
         """Take or prolong the lease of an attempt; False when the holder must stop."""
         if again:
             query = (
-                f"UPDATE leases SET until = {NOW} + :seconds WHERE crawl = :crawl"
+                f"UPDATE leases SET until = {NOW} + :seconds WHERE crawl = :crawl"  # noqa: S608 - own words
                 " AND batch = :batch AND attempt = :attempt AND holder = :holder"
             )
         else:
             query = (
-                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"
+                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"  # noqa: S608 - own words
                 " ON CONFLICT DO UPDATE SET holder = excluded.holder, until = excluded.until"
                 f" WHERE until < {NOW} OR holder = excluded.holder"
             )
@@ -306,7 +306,7 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def expired(self, crawl: str) -> list[Attempt]:
         """Return the attempts that are out and whose lease has run out."""
-        query = f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}"
+        query = f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}"  # noqa: S608 - own words
         late = set(map(tuple, self._db.execute(query, (crawl,))))
         out = self.attempts(crawl, LEASABLE)
         return [attempt for attempt in out if (attempt.batch, attempt.number) in late]
@@ -375,7 +375,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         There are none while the crawl is to rest.
         """
         query = (
-            "SELECT DISTINCT slot FROM slot_counts"
+            "SELECT DISTINCT slot FROM slot_counts"  # noqa: S608 - own words
             f" WHERE crawl = ? AND {_WAITING} AND batches > 0"
             " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
         )
@@ -395,7 +395,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
-            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",
+            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
             (crawl, batch.number, number, wanted.lessee.job, wanted.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
@@ -408,7 +408,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         with self._file.step():
             self._crawl_number(crawl)
             self._db.execute(
-                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"
+                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
                 " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
                 (crawl, producer, seconds),
             )
@@ -421,7 +421,7 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def backlog(self, crawl: str) -> Backlog:
         """Return the counts that triggers keep, whatever the number of batches."""
-        expired = f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}"
+        expired = f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}"  # noqa: S608 - own words
         acked = "SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'"
         standing = "SELECT standing FROM crawls WHERE id = ?"
         with self._file.step(writes=False):
@@ -438,7 +438,7 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def _producers(self, crawl: str) -> tuple[list[str], list[str]]:
         """Return the producers that live, and those whose time ran out, by name."""
-        query = f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name"
+        query = f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name"  # noqa: S608 - own words
         live: list[str] = []
         lost: list[str] = []
         for name, is_lost in self._db.execute(query, (crawl,)):
@@ -460,7 +460,7 @@ class SqliteBatches(SqlitePort, BatchStore):
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """Return the batches that are first in the line of a slot."""
         where = f"crawl = ? AND slot = ? AND {_WAITING} ORDER BY priority DESC, number LIMIT ?"
-        query = f"SELECT * FROM batches WHERE {where}"
+        query = f"SELECT * FROM batches WHERE {where}"  # noqa: S608 - own words
         return self._all(self._door.batch, query, crawl, slot, limit)
 
 

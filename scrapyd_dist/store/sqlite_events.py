@@ -36,12 +36,12 @@ class SqliteEvents(SqlitePort):
     def count(self, strategy: int, **changes: int) -> None:
         """Add to these counts of the strategy."""
         assignments = ", ".join(f"{name} = {name} + ?" for name in changes)
-        query = f"UPDATE strategies SET {assignments} WHERE number = ?"
+        query = f"UPDATE strategies SET {assignments} WHERE number = ?"  # noqa: S608 - own names
         self._db.execute(query, (*changes.values(), strategy))
 
     def numbers(self, strategy: int, kind: str, how_many: int) -> int:
         """Take the next so many numbers of this kind, and return the last one given before them."""
-        last: int = self._value(f"SELECT {kind} FROM strategies WHERE number = ?", strategy)
+        last: int = self._value(f"SELECT {kind} FROM strategies WHERE number = ?", strategy)  # noqa: S608 - own names
         if how_many:
             self.count(strategy, **{kind: how_many})
         return last

@@ -95,11 +95,11 @@ class SqliteConnection:
 
     def _connect(self) -> sqlite3.Connection:
         check_local(self.path)
-        if os.path.isdir(self.path):
+        if os.path.isdir(self.path):  # noqa: PTH112 - of pathlib's, this raises nothing where it may not look
             raise NoPlaceForStore(
                 f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}"
             )
-        if os.path.exists(self.path) and not os.path.isfile(self.path):
+        if os.path.exists(self.path) and not os.path.isfile(self.path):  # noqa: PTH110, PTH113 - as above
             raise NoPlaceForStore(
                 f"the store {self.path} cannot be opened: it is no plain file. {_ELSEWHERE}"
             )
@@ -235,11 +235,11 @@ class SqliteConnection:
 
     def _remove(self, table: str, key: str, where: str, value: object) -> None:
         """Remove the rows of a table that meet a condition, some in each step."""
-        rows = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_ROWS}"
+        rows = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_ROWS}"  # noqa: S608 - own names
         removed = _ROWS
         while removed == _ROWS:
             with self.step():
-                statement = f"DELETE FROM {table} WHERE ({key}) IN ({rows})"
+                statement = f"DELETE FROM {table} WHERE ({key}) IN ({rows})"  # noqa: S608 - own names
                 removed = self.db.execute(statement, (value,)).rowcount
 
     def _give_back(self) -> None:
@@ -338,7 +338,7 @@ class SqlitePort:
             comparison = "IS" if value is None else "="
             conditions.append(f"{name} {comparison} :key_{name}")
             values[f"key_{name}"] = value
-        query = f"UPDATE {table} SET {assignments} WHERE {' AND '.join(conditions)}"
+        query = f"UPDATE {table} SET {assignments} WHERE {' AND '.join(conditions)}"  # noqa: S608 - own names
         return self._db.execute(query, values).rowcount
 
     def _crawl_number(self, crawl: str) -> int:

@@ -29,13 +29,13 @@ class SqlitePartitions(SqlitePort):
     def _sign_on(self, strategy: int, process: str, seconds: float, *, finished: bool) -> None:
         """Note that the process lives, and remove those whose time has run out."""
         self._db.execute(
-            f"INSERT INTO strategy_processes VALUES (?, ?, {NOW} + ?, ?)"
+            f"INSERT INTO strategy_processes VALUES (?, ?, {NOW} + ?, ?)"  # noqa: S608 - own words
             " ON CONFLICT (strategy, name)"
             " DO UPDATE SET until = excluded.until, finished = excluded.finished",
             (strategy, process, seconds, finished),
         )
         late = (
-            "SELECT name FROM strategy_processes"
+            "SELECT name FROM strategy_processes"  # noqa: S608 - own words
             f" WHERE strategy = ? AND until < {NOW} AND name != ?"
         )
         for (name,) in self._db.execute(late, (strategy, process)).fetchall():
@@ -44,7 +44,7 @@ class SqlitePartitions(SqlitePort):
     def leave(self, strategy: int, process: str) -> None:
         """Remove a process, and free its partitions; inside of a step."""
         for table, column in (("strategy_partitions", "process"), ("strategy_processes", "name")):
-            query = f"DELETE FROM {table} WHERE strategy = ? AND {column} = ?"
+            query = f"DELETE FROM {table} WHERE strategy = ? AND {column} = ?"  # noqa: S608 - own names
             self._db.execute(query, (strategy, process))
 
     def check(self, crawl: str, strategy: int, process: str, partitions: Collection[int]) -> None:
@@ -63,7 +63,7 @@ class SqlitePartitions(SqlitePort):
     def live(self, strategy: int) -> list[StrategyProcess]:
         """Return the processes whose time has not run out, by name."""
         query = (
-            "SELECT name, finished FROM strategy_processes"
+            "SELECT name, finished FROM strategy_processes"  # noqa: S608 - own words
             f" WHERE strategy = ? AND until >= {NOW} ORDER BY name"
         )
         held = self._held(strategy)

@@ -73,7 +73,7 @@ class SqliteLinks(SqlitePort):
         """Yield the rows of those of these links that are there."""
         for chunk in split_evenly(list(fingerprints), TOGETHER):
             marks = ", ".join("?" * len(chunk))
-            query = f"SELECT * FROM links WHERE strategy = ? AND fingerprint IN ({marks})"
+            query = f"SELECT * FROM links WHERE strategy = ? AND fingerprint IN ({marks})"  # noqa: S608 - only marks are added
             yield from self._db.execute(query, (strategy, *chunk))
 
     # changes

@@ -100,7 +100,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             for chunk in split_evenly(list(names), TOGETHER):
                 marks = ", ".join("?" * len(chunk))
                 query = (
-                    "SELECT domain, metadata FROM link_domains"
+                    "SELECT domain, metadata FROM link_domains"  # noqa: S608 - only marks are added
                     f" WHERE strategy = ? AND domain IN ({marks})"
                 )
                 rows += map(tuple, self._db.execute(query, (strategy, *chunk)))

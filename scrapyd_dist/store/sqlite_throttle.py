@@ -49,7 +49,7 @@ _COUNTS = (
     " WHERE domain = throttle_domains.domain AND at > :now - 2 * max(window, throttle_keys.gap)"
 )
 _FORGET = (
-    "DELETE FROM throttle_domains"
+    "DELETE FROM throttle_domains"  # noqa: S608 - own words
     f" WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"
 )
 
@@ -146,7 +146,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         if not terms.apart:
             return []
         keys = "SELECT number FROM throttle_keys WHERE domain = ? AND key != ?"
-        query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"
+        query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"  # noqa: S608 - own words
         return self._grants(query, request.domain, request.key, start - terms.apart)
 
     def _grants(self, query: str, *values: int | str) -> list[int]:
@@ -269,7 +269,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         self._db.executemany(query, pairs_with(version, noted))
         # A version goes with all of its domains: what is left of it would look like all.
         last = "SELECT version FROM throttle_changes ORDER BY version DESC LIMIT 1 OFFSET ?"
-        self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))
+        self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))  # noqa: S608 - own words
 
     def _changed(self, known: int | None, version: int) -> frozenset[str]:
         query = "SELECT version, domain FROM throttle_changes WHERE version > ? AND version <= ?"

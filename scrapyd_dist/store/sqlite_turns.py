@@ -77,7 +77,7 @@ class SqliteTurns(SqlitePort):
             marks = ", ".join("?" * len(names))
             where = f"crawl = ? AND holder = ? AND waiting > 0 AND slot IN ({marks})"
         query = (
-            f"SELECT out, turn, slot FROM slot_turns WHERE {where} ORDER BY out, turn, slot LIMIT ?"
+            f"SELECT out, turn, slot FROM slot_turns WHERE {where} ORDER BY out, turn, slot LIMIT ?"  # noqa: S608 - own words
         )
         values = (wanted.crawl, holder, *names, len(wanted.enough) + 1)
         return list(map(tuple, self._db.execute(query, values)))
@@ -91,7 +91,7 @@ class SqliteTurns(SqlitePort):
         worker = wanted.lessee.job
         self._db.execute("UPDATE crawls SET turns = turns + 1 WHERE id = ?", (crawl,))
         turn = "(SELECT turns FROM crawls WHERE id = slot_turns.crawl)"
-        move_back = f"UPDATE slot_turns SET turn = {turn} WHERE crawl = ? AND slot = ?"
+        move_back = f"UPDATE slot_turns SET turn = {turn} WHERE crawl = ? AND slot = ?"  # noqa: S608 - own words
         self._db.execute(move_back, (crawl, slot))
         if not wanted.alone:
             return False
@@ -112,20 +112,20 @@ class SqliteTurns(SqlitePort):
         )
         held: dict[str, int] = dict(self._db.execute(query, (crawl,)).fetchall())
         workers = {worker, *held}
-        query = f"SELECT worker FROM hungry WHERE crawl = ? AND at > {NOW} - ?"
+        query = f"SELECT worker FROM hungry WHERE crawl = ? AND at > {NOW} - ?"  # noqa: S608 - own words
         for (hungry,) in self._db.execute(query, (crawl, HUNGRY)):
             workers.add(hungry)
         own = held.get(worker, 0)
         # More free slots than these change nothing, and are not counted.
         enough = len(workers) * (own + limit)
-        rows = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"
-        free = self._value(f"SELECT count(*) FROM ({rows})", crawl, "", enough)
+        rows = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"  # noqa: S608 - own words
+        free = self._value(f"SELECT count(*) FROM ({rows})", crawl, "", enough)  # noqa: S608 - own words
         slots = free + sum(held.values())
         return Share(own, math.ceil(slots / len(workers)))
 
     def note_hunger(self, wanted: LeaseRequest) -> None:
         """Note that the worker found nothing, though something waits: others have all slots."""
         query = (
-            f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at"
+            f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at"  # noqa: S608 - own words
         )
         self._change(query, (wanted.crawl, wanted.lessee.job))

@@ -39,16 +39,16 @@ class BasicStrategy(CrawlingStrategy):
         """Mark the page as crawled."""
         response.meta["state"] = States.CRAWLED
 
-    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:
+    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:  # noqa: ARG002 - for strategies below
         """Return the links whose depth and path are within the limits."""
         return [link for link in links if self.traps.passes(link)]
 
-    def links_extracted(self, request: Request, links: list[Request]) -> None:
+    def links_extracted(self, request: Request, links: list[Request]) -> None:  # noqa: ARG002 - for strategies below
         """Schedule new links, as far as the limits of their domains admit them."""
         for link in links:
             if link.meta["state"] == States.NOT_CRAWLED and self.traps.admit(self.domains, link):
                 self.schedule(link, self.score(link))
 
-    def score(self, link: Request) -> float:
+    def score(self, link: Request) -> float:  # noqa: ARG002 - for strategies below
         """Return the score of a link, from 0.0 to 1.0; `link.meta["depth"]` is 0 for a seed."""
         return 1.0

@@ -74,7 +74,7 @@ class HandlerCaller:
             call.links = list(self._strategy.filter_extracted_links(request, links))
             call.fingerprints += map(draft.fingerprint_of, call.links)
             draft.keep()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of the user's code
             _fail(draft, event, error)
             return None
         if not call.links:
@@ -93,7 +93,7 @@ class HandlerCaller:
                 draft.give([call.request, *call.links])
                 self._call_handler(call)
             draft.keep()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of the user's code
             _fail(draft, event, error)
             return
         state, reason = _find_end(event)

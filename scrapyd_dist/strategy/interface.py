@@ -258,7 +258,7 @@ class CrawlingStrategy(ABC):
     context: StrategyContext  #: set by the manager
 
     @classmethod
-    def from_crawler(cls, crawler: Any, **arguments: str) -> "CrawlingStrategy":
+    def from_crawler(cls, crawler: Any, **arguments: str) -> "CrawlingStrategy":  # noqa: ARG003 - for strategies that need it
         """Make the strategy, once in each process.
 
         The arguments are those of `-a NAME=VALUE`, as text.
@@ -284,7 +284,7 @@ class CrawlingStrategy(ABC):
         again, or another state is set here.
         """
 
-    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:
+    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:  # noqa: ARG002 - for strategies that need it
         """Return the links that are worth a look-up of their states; all by default.
 
         Called for the links of each page, by partition of their sites, so for one page it may be
@@ -301,7 +301,7 @@ class CrawlingStrategy(ABC):
         now, in `meta["state"]`, and its depth. Costs no call to the store.
         """
 
-    def request_error(self, request: Request, error: str) -> None:
+    def request_error(self, request: Request, error: str) -> None:  # noqa: ARG002 - for strategies that need it
         """Handle a request that gave no page, or whose callback raised.
 
         The state becomes ERROR by default. `error` is the name of the exception's class, such as
@@ -319,7 +319,7 @@ class CrawlingStrategy(ABC):
         """
         return False
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most strategies open nothing
         """Release what the strategy has opened.
 
         Called once, when its process ends and no round is under way.

@@ -89,7 +89,7 @@ class Discovery(CrawlingStrategy):
         elif request.meta.get("read") == "body":
             self._open_host(request, "")
 
-    def links_extracted(self, request: Request, links: list[Request]) -> None:
+    def links_extracted(self, request: Request, links: list[Request]) -> None:  # noqa: ARG002 - all are sorted alike
         """Schedule new links, within the limits of their domains."""
         for link in links:
             domain = self.domains[link.site]

@@ -97,7 +97,7 @@ class EventHook:
             if self.is_address:
                 return self._post(data, patience)
             return self._run(data, variables, patience)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what is told of has happened, and nothing may go wrong with it
             return f"Nothing was told of {self.event} ({self.option}): {type(error).__name__}."
 
     def _run(self, data: bytes, variables: Mapping[str, str], patience: float) -> str:
@@ -130,9 +130,9 @@ class EventHook:
             return f"{command} ended with code {code}."
 
     def _post(self, data: bytes, patience: float) -> str:
-        import requests
+        import requests  # noqa: PLC0415 - slow to import
 
-        from scrapyd_dist.transports.requests import TimedAdapter
+        from scrapyd_dist.transports.requests import TimedAdapter  # noqa: PLC0415 - only where a hook is given
 
         headers = {"Content-Type": "application/json", "User-Agent": f"scrapyd-dist/{__version__}"}
         problem = f"{self._shown} could not be told of {self.event} ({self.option})"

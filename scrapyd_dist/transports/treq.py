@@ -74,7 +74,7 @@ class TreqTransport:
     """
 
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
-        from twisted.internet import reactor
+        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
 
         self._reactor: Any = reactor
         self._policies: dict[tuple[object, ...], _TlsPolicy] = {}
@@ -165,7 +165,7 @@ class _NodeEndpoints:
         self._connect_timeout = connect_timeout
         self.head_left = float(HEAD_BYTES)  #: bytes that may still come before the head is over
 
-    def endpointForURI(self, uri: Any) -> Any:
+    def endpointForURI(self, uri: Any) -> Any:  # noqa: N802 - Twisted's
         """Return the endpoint that connects to the host of the URL."""
         endpoint: Any = HostnameEndpoint(
             self._reactor, uri.host, uri.port, timeout=self._connect_timeout
@@ -188,7 +188,7 @@ class _CountedEndpoint:
         owner = self._owner
 
         class Counted(ProtocolWrapper):
-            def dataReceived(self, data: bytes) -> None:
+            def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
                 """Pass data on, or abort the connection."""
                 owner.head_left -= len(data)
                 if owner.head_left < 0:
@@ -215,7 +215,11 @@ class _NodeAgent:
         self._uri = url.encode("ascii")
 
     def request(
-        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: Any = None
+        self,
+        method: bytes,
+        uri: bytes,
+        headers: Headers | None = None,
+        bodyProducer: Any = None,  # noqa: ARG002, N803 - the stand-in
     ) -> Deferred[Any]:
         """Send a request to the node's url in place of `uri`."""
         headers = headers.copy() if headers is not None else Headers()
@@ -257,7 +261,7 @@ class _Body(Protocol):
         self._cut = cut
         self._timer = clock.callLater(seconds, self._end, Failure(late))
 
-    def dataReceived(self, data: bytes) -> None:
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
         """Pass a piece to the intake."""
         if self.finished.called:
             return
@@ -265,13 +269,13 @@ class _Body(Protocol):
             self._timer.reset(self._seconds)
         try:
             self._intake.feed(data)
-        except Exception:
+        except Exception:  # noqa: BLE001 - raised where the body is awaited
             self._end(Failure())
         else:
             if self._intake.full:
                 self._end(None)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - Twisted's
         """End the body, with an error if it may not be whole."""
         is_whole = reason.check(ResponseDone, PotentialDataLoss)
         self._end(None if is_whole else Failure(self._cut))
@@ -330,7 +334,7 @@ class _TlsPolicy:
         if node.verify:
             self._checked = BrowserLikePolicyForHTTPS(_load_roots(node))
 
-    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: N802 - Twisted's
         """Return what makes the TLS connections to a host."""
         name = hostname
         if self._name is not None:
@@ -361,7 +365,7 @@ class _UncheckedCreator:
     def __init__(self, hostname: bytes) -> None:
         self._hostname = hostname
 
-    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
+    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002, N802, N803 - Twisted's
         """Return a connection that checks no certificate."""
         connection = SSL.Connection(CertificateOptions(verify=False).getContext(), None)
         connection.set_tlsext_host_name(self._hostname)

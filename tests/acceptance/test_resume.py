@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,15 @@ from rig.fixtures import StartCommand, StartFleet
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.proxy import Mishap, Proxy
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, CrawlState
 from scrapyd_dist.store import open_store
+
+
+def has_served(pages: SiteProcess, count: int) -> bool:
+    return sum(pages.item_hits().values()) >= count
 
 
 @pytest.mark.promise("All nodes are gone, the producer is killed, or its machine is switched off")
@@ -73,10 +79,7 @@ def test_the_producer_is_killed_at_some_moments(
     for number, moment in enumerate((70, 250)):
         if number:
             command = start_cli(it, "resume", crawls(it)[0].id, "--json")
-        # a default binds the variable of the loop
-        wait_for(
-            lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages"
-        )  # type: ignore[misc]  # of the default
+        wait_for(partial(has_served, pages, moment), 90, f"{moment} pages")
         producer = crawls(it)[0].pid
         assert producer, "it was over too early to show anything"
         os.kill(producer, signal.SIGKILL)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
     """The first worker, when so many are there; the others wait to be started."""
     await until(lambda: len(o.workers()) >= number, f"{number} workers")
     return o.workers()[0].begin()
+
+
+def has_failed(o: Bench, count: int) -> bool:
+    return o.state.counters.failed == count
 
 
 async def gone(o: Bench, worker: ModelWorker) -> None:
@@ -638,9 +643,7 @@ async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batc
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(
-                lambda count=count: o.state.counters.failed == count, "and it is out of reach"
-            )  # type: ignore[misc]  # the default binds it
+            await until(partial(has_failed, o, count), "and it is out of reach")
         next(worker for worker in o.workers() if worker.node is near).work_off()
         await o.over(whole=1)
 

@@ -47,7 +47,9 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context
 
 
 def cancelled(context: Context, *names: str) -> list[str]:
-    return [row.job for row in _Cancellation(context, JobQuery(), SignalOptions(), names)._find_open()]
+    return [
+        row.job for row in _Cancellation(context, JobQuery(), SignalOptions(), names)._find_open()
+    ]
 
 
 def test_a_crawl_is_stopped_with_its_own_jobs_only(context: Context) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.commands import Result
@@ -16,10 +17,10 @@ from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 from scrapyd_dist.errors import ConfigError, NoNodeReachable
 
 
-def request_of(**options: object) -> CrawlRequest:
+def request_of(**options: Any) -> CrawlRequest:
     return CrawlRequest(
         spider="s", options=ProducerOptions(**options), project=find_project(Settings())
-    )  # type: ignore[arg-type]  # as given
+    )
 
 
 @pytest.fixture

@@ -695,7 +695,9 @@ def test_memory_stays_flat_while_seeds_are_looked_up(monkeypatch: pytest.MonkeyP
                 self.schedule(seed)
                 draft = self.context
                 assert isinstance(draft, RoundDraft)
-                self.most = max(self.most, len(draft.known) + len(draft.given) + len(draft.scheduled))
+                self.most = max(
+                    self.most, len(draft.known) + len(draft.given) + len(draft.scheduled)
+                )
 
     strategy = Careful()
     rig = StrategyRig(strategy)
