@@ -254,5 +254,7 @@ def _is_item(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> bool:
 
 
 def _difference(kind: str, numbers: Sequence[str]) -> str:
-    more = " …" if len(numbers) > _SHOWN else ""
+    more = ""
+    if len(numbers) > _SHOWN:
+        more = " …"
     return f"{len(numbers):,} {kind}: {', '.join(numbers[:_SHOWN])}{more}"

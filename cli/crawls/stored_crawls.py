@@ -104,7 +104,9 @@ def try_again(
         if report.get("items") and any(known.get(place) is None for place in again):
             doubled.append(str(number))
     if doubled:
-        batches = "batch" if len(doubled) == 1 else "batches"
+        batches = "batches"
+        if len(doubled) == 1:
+            batches = "batch"
         complain(
             f"Which items of {batches} {some_of(doubled)} are those of the requests that are tried "
             "again is not known: a feed took only some of its items. What these requests yielded "
@@ -285,7 +287,9 @@ def retry(
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
     urls = try_again(store, context.root, crawl, kinds, batch or ())
     if not requeued and not urls:
-        hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
+        hint = ""
+        if not failed_urls:
+            hint = " Failed URLs of done batches are retried with --failed-urls."
         raise NothingMatched(
             f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}"
         )
@@ -445,7 +449,9 @@ def _lines(removed: Sequence[Mapping[str, Any]], jobs: int = 0) -> list[str]:
 def _say_removed(lines: Sequence[str], older_than: str | None, *, dry_run: bool) -> None:
     if not lines:
         say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
-    verb = "Would remove" if dry_run else "Removed"
+    verb = "Removed"
+    if dry_run:
+        verb = "Would remove"
     for line in lines:
         say(f"{verb} {line}")
 
@@ -480,13 +486,18 @@ def _count_old_jobs(store: Store | None, age: float | None) -> int:
 def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
     """Return the crawls of these names, each once; an error where one must not be removed."""
     by_name = {crawl.id: crawl for crawl in store.crawls()}
-    unknown = [name for name in names if name not in by_name]
+    unknown = []
+    running = []
+    for name in names:
+        if name not in by_name:
+            unknown.append(name)
+        elif producer_process.runs(by_name[name]):
+            running.append(name)
     if unknown:
         raise NothingMatched(
             f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists "
             "all."
         )
-    running = [name for name in names if producer_process.runs(by_name[name])]
     if running:
         raise ConfigError(
             f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait "

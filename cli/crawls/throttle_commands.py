@@ -326,13 +326,19 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
 
 def _rows_named(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     known = {row.domain: row for row in rows}
-    unknown = [name for name in names if name not in known]
+    found = []
+    unknown = []
+    for name in names:
+        if name in known:
+            found.append(known[name])
+        else:
+            unknown.append(name)
     if unknown:
         raise NothingMatched(
             f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
             " `sdist throttle show` lists all that is known."
         )
-    return [known[name] for name in names]
+    return found
 
 
 def _totals(rows: Sequence[Row]) -> dict[str, int]:

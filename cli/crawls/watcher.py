@@ -178,7 +178,9 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
 
     Of more nodes than `most_nodes` those in trouble are drawn, then the first.
     """
-    colour = "yellow" if wording.rests(document) else "cyan"
+    colour = "cyan"
+    if wording.rests(document):
+        colour = "yellow"
     head = Text.assemble(
         (str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour)
     )

@@ -190,7 +190,9 @@ def standing(crawl: Crawl) -> list[str]:
 def _standing_of_node(node: Mapping[str, Any]) -> str:
     rates = node.get("per_s")
     failed = number(node, "failed")
-    errors = f"errors {failed:,}" if failed else ""
+    errors = ""
+    if failed:
+        errors = f"errors {failed:,}"
     reason = str(node.get("reason") or "")
     if not reason and node.get("unreached"):
         reason = "is sent its batches"
@@ -223,7 +225,9 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for straggler in summary.get("stragglers") or ():
         slower = straggler.get("times_slower")
-        how = f"{slower:g} times slower than usual" if slower else "nothing is done yet"
+        how = "nothing is done yet"
+        if slower:
+            how = f"{slower:g} times slower than usual"
         since = clock(float(straggler.get("for_s") or 0))
         done = f"{number(straggler, 'done'):,} of {number(straggler, 'of'):,} done"
         batch = f"batch {straggler.get('batch')} on {straggler.get('node')}"
@@ -243,7 +247,9 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
         line = _node_line(node, all_done=all_done)
         lines.append(f"  {line}")
     lines += [f"  Note: {note}" for note in notes(summary)]
-    command = way_on(summary) if crawl.kind == "crawl" else ""
+    command = ""
+    if crawl.kind == "crawl":
+        command = way_on(summary)
     if command and command not in crawl.message:
         lines.append(f"  Go on with: sdist {command}")
     if crawl.message:
@@ -280,7 +286,9 @@ def _counts_line(summary: Mapping[str, Any]) -> str:
         count = number(summary, name)
         if count:
             others.append(f"{count:,} {label}")
-    aside = f" ({', '.join(others)})" if others else ""
+    aside = ""
+    if others:
+        aside = f" ({', '.join(others)})"
     return f"{found}; {succeeded(summary):,} done in {batches}{aside}."
 
 

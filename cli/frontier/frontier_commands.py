@@ -6,7 +6,7 @@ is.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -470,11 +470,11 @@ def _move_slots(
         values = requests_in(store, root, frontier, batch)
         prints = store.batch_fingerprints(frontier, batch.number)
         parts = in_slots(values, prints, goal, batch.priority, key_of(root))
-        if [part.slot for part in parts] != [batch.slot]:
+        lies_there = len(parts) == 1 and parts[0].slot == batch.slot
+        if not lies_there:
             store.split(frontier, batch.number, parts)
 
-    stored = store.batches(frontier, WAITING | OUT)
-    made = walk([batch for batch in stored if batch.slot in names], cut, "moved")
+    made = walk(_batches_of(store, frontier, names, WAITING | OUT), cut, "moved")
     filled = f"{goal.prefix}0"
     if goal.number > 1:
         filled += f" … {goal.prefix}{goal.number - 1}"
@@ -484,6 +484,13 @@ def _move_slots(
         {"frontier": frontier, "to": goal.names()},
         f"Moved {requests} of {batches} of {frontier} to {filled}.",
     )
+
+
+def _batches_of(
+    store: Store, frontier: str, slots: Collection[str], states: AbstractSet[BatchState]
+) -> list[Batch]:
+    """Return the batches in these slots that are in one of these states."""
+    return [batch for batch in store.batches(frontier, states) if batch.slot in slots]
 
 
 def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
@@ -792,8 +799,7 @@ def _delete_slots(
     """Delete the batches of these slots but those that workers have; gives the exit code."""
     names = {count.slot for count in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
-    stored = store.batches(frontier, set(BatchState) - {BatchState.SPLIT})
-    rows = [batch for batch in stored if batch.slot in names]
+    rows = _batches_of(store, frontier, names, set(BatchState) - {BatchState.SPLIT})
 
     def drop(batch: Batch) -> None:
         store.drop_batch(frontier, batch.number, forget=True)

@@ -386,7 +386,9 @@ def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
     foot: list[Text] = []
     if unseen := _describe_unseen(unseen_nodes):
         foot.append(Text(unseen, style="dim"))
-    jobs = sum(len(node["jobs"]) for node in nodes)
+    jobs = 0
+    for node in nodes:
+        jobs += len(node["jobs"])
     if jobs > len(drawn):
         foot.append(Text(f"and {counted(jobs - len(drawn), 'more job')}", style="dim"))
     return Group(grid, *foot, Text(_line(document), style="cyan"))

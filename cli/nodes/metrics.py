@@ -420,7 +420,10 @@ def metrics(
     with replacing(textfile) as file:
         os.fchmod(file.fileno(), 0o644)  # the collector is another user
         file.write(generate_latest(measured))
-    say(f"{sum(len(metric.samples) for metric in measured.collect())} numbers in {textfile}.")
+    numbers = 0
+    for metric in measured.collect():
+        numbers += len(metric.samples)
+    say(f"{numbers} numbers in {textfile}.")
 
 
 def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -> Measurements:

@@ -315,7 +315,10 @@ def list_(
     latest = _latest_versions(seen, name)
     usual = latest.get(name) or newest_of(seen)
     chosen = _in_states(seen, state)
-    rows = [status.document(latest[status.node.project or name]) for status in chosen]
+    rows = []
+    for status in chosen:
+        version = latest[status.node.project or name]
+        rows.append(status.document(version))
     if not output.rows({"project": name, "version": usual, "nodes": rows}, "nodes", "name"):
         _show(chosen, rows, most=len(chosen) if all_ else ROWS)
         if len(seen) > 1:

@@ -458,13 +458,18 @@ def _show_deleted(
     plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool
 ) -> None:
     """Say what was deleted, or would be, and what stays for which jobs."""
-    nodes = [_node_document(entry, "in_use", deleted=entry.old) for entry in plans]
+    nodes = []
+    rows: list[tuple[str, str]] = []
+    any_error = False
+    for entry in plans:
+        nodes.append(_node_document(entry, "in_use", deleted=entry.old))
+        rows += [(entry.node.name, name) for name in entry.old]
+        any_error = any_error or entry.error is not None
     if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
         return
-    rows = [(entry.node.name, name) for entry in plans for name in entry.old]
     if rows:
         table(("node", "would be deleted" if dry_run else "deleted"), rows)
-    elif not any(entry.error for entry in plans):
+    elif not any_error:
         say("There is nothing to delete.")
     _say_what_stays(plans)
 
