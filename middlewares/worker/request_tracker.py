@@ -183,7 +183,10 @@ class RequestTracker:
         self._again = again
         self._goals = GoalKeeper.of(crawler)
         self._target = target
-        self._rules_lead_away = rules_lead_away
+        #: the callback of what a CrawlSpider's rules follow, if that is left to the producer
+        self._left_callback = (
+            _find_left_callback(crawler.spider, target) if rules_lead_away else None
+        )
         is_limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         #: whether only the producer may add target requests: it alone counts how many there are
         self._only_producer_adds = is_limited and rules_lead_away
@@ -257,7 +260,8 @@ class RequestTracker:
         """Return the request as this worker crawls it; None if the frontier gets it, or nobody."""
         for name in OURS:
             request.meta.pop(name, None)
-        if self._rules_lead_away and self._is_left_to_producer(request):
+        left = self._left_callback
+        if left is not None and request.callback == left and not request.meta.get(MARK):
             count(self._crawler, "links_not_followed")
             return None
         target = self._target
@@ -268,18 +272,6 @@ class RequestTracker:
             if unit.finds.take(request, source) is not Disposition.LOCAL:
                 return None
         return self.watched(unit.followed(request, source), unit, source=source)
-
-    def _is_left_to_producer(self, request: Request) -> bool:
-        """Say whether a rule of a CrawlSpider follows such a link, and this worker must not.
-
-        That is the producer's, or each worker would crawl on; where the target says that rules are
-        followed, it is the fleet's.
-        """
-        spider = self._spider
-        if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - Scrapy's mark
-            return False
-        follows = self._target is not None and self._target.follows
-        return not (follows or request.meta.get(MARK))
 
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
         """Note that a request has failed, and return what its own errback makes of that."""
@@ -555,6 +547,18 @@ class RequestTracker:
         if unit is not None:
             unit.item_out()
             self.changed(unit)
+
+
+def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., Any] | None:
+    """Return the callback of requests that a worker does not follow; None if it follows all.
+
+    What a CrawlSpider's rule follows is the producer's, or each worker would crawl on; where the
+    target says that rules are followed, it is the fleet's.
+    """
+    if not isinstance(spider, CrawlSpider) or (target is not None and target.follows):
+        return None
+    callback: Callable[..., Any] = spider._callback
+    return callback
 
 
 def _unmark(request: Request) -> None:
