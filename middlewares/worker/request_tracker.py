@@ -557,7 +557,7 @@ def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., 
     """
     if not isinstance(spider, CrawlSpider) or (target is not None and target.follows):
         return None
-    callback: Callable[..., Any] = spider._callback
+    callback: Callable[..., Any] = spider._callback  # noqa: SLF001 - Scrapy's mark
     return callback
 
 

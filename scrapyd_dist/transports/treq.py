@@ -217,9 +217,9 @@ class _NodeAgent:
     def request(
         self,
         method: bytes,
-        uri: bytes,
+        uri: bytes,  # noqa: ARG002 - the stand-in
         headers: Headers | None = None,
-        bodyProducer: Any = None,  # noqa: ARG002, N803 - the stand-in
+        bodyProducer: Any = None,  # noqa: N803 - the stand-in
     ) -> Deferred[Any]:
         """Send a request to the node's url in place of `uri`."""
         headers = headers.copy() if headers is not None else Headers()
