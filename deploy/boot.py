@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -31,6 +32,8 @@ ZIPPED = "SCRAPYD_DIST_ZIPPED"
 LIST = "list"
 #: the oldest Python of a node; older ones read this module and `egg_folder`, too, to say so
 OLDEST_PYTHON = (3, 10)
+#: the oldest packages of a node, by their names in an environment
+OLDEST_PACKAGES = (("Scrapy", (2, 13)), ("Scrapyd", (1, 4)))
 
 
 class EggFinder:
@@ -74,9 +77,10 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     unpacked, if possible, and its folder is used in its place.
 
     Raises:
-        ImportError: the node's Python is too old for the worker half.
+        ImportError: the node's Python, Scrapy or Scrapyd is too old for the worker half.
     """
     _check_python()
+    _check_packages()
     if sys.argv[1:2] == [LIST]:
         keep_output_for_names()
     folder = egg
@@ -103,6 +107,21 @@ def _check_python() -> None:
         found = "{}.{}".format(*sys.version_info[:2])
         oldest = "{}.{}".format(*OLDEST_PYTHON)
         raise ImportError(f"Python {found} is too old for scrapyd-dist; it needs {oldest}")
+
+
+def _check_packages() -> None:
+    # Python 3.7 has no such module, and is refused before.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
+
+    for package, oldest in OLDEST_PACKAGES:
+        try:
+            numbers = re.findall(r"\d+", version(package.lower()))
+        except PackageNotFoundError:
+            continue  # it runs all the same, from a path
+        if tuple(map(int, numbers[:2])) < oldest:
+            found = ".".join(numbers[:2])
+            needed = "{}.{}".format(*oldest)
+            raise ImportError(f"{package} {found} is too old for scrapyd-dist; it needs {needed}")
 
 
 def _find_first(folder: str, egg: str, project: str) -> None:

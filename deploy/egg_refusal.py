@@ -11,8 +11,8 @@ from scrapyd_dist.joblogs.remedies import remedy_for
 
 from .egg import Egg
 
-#: what the egg's boot module says on a Python that is too old
-_OLD_PYTHON = re.compile(r"Python [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
+#: what the egg's boot module says where Python, Scrapy or Scrapyd is too old
+_TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
 
 def why(error: ApiRefused, egg: Egg) -> str:
@@ -23,14 +23,23 @@ def why(error: ApiRefused, egg: Egg) -> str:
             f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "
             "Run pip install 'setuptools<81' in the node's environment and restart its Scrapyd."
         )
-    if old := _OLD_PYTHON.search(words):
-        return (
-            f"its Scrapyd cannot run what sdist sends ({old[0]}). Install Scrapy and Scrapyd for "
-            f"Python {old[1]} or a later one on the node, start its Scrapyd with that, and deploy "
-            "again."
-        )
+    if old := _TOO_OLD.search(words):
+        return f"its Scrapyd cannot run what sdist sends ({old[0]}). {_newer(old[1], old[2])}"
     remedy = _remedy(words, egg).rstrip(".")
     return f"the project cannot be imported there ({words}). {remedy}, and deploy again."
+
+
+def _newer(name: str, needed: str) -> str:
+    """Return how a node gets what is new enough."""
+    if name == "Python":
+        return (
+            f"Install Scrapy and Scrapyd for Python {needed} or a later one on the node, start its "
+            "Scrapyd with that, and deploy again."
+        )
+    return (
+        f"On the node: pip install --upgrade '{name.lower()}>={needed}'; restart its Scrapyd, and "
+        "deploy again."
+    )
 
 
 def _remedy(words: str, egg: Egg) -> str:

@@ -213,6 +213,7 @@ class NodeDiagnosis(NodeStatus):
     found_at: str = ""  #: another base address at which Scrapyd answers
     certificate_ends: datetime | None = None  #: UTC
     knows_status: bool | None = None  #: whether it has status.json
+    too_old: bool = False  #: whether it is older than Scrapyd 1.4
     logs: bool | None = None  #: whether it serves a log folder
     ranges: bool | None = None  #: whether it supports Range requests
     start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds
@@ -323,13 +324,16 @@ def _check_start_delay(exam: NodeDiagnosis) -> Iterator[Finding]:
 
 def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check whether items and logs can be fetched."""
-    if exam.knows_status is False:
-        text = (
-            "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer a job"
-            " cannot be asked for"
-        )
-        remedy = "On the node: pip install --upgrade 'scrapyd>=1.5'"
+    remedy = "On the node: pip install --upgrade 'scrapyd>=1.5'"
+    if exam.too_old:
+        text = "it is older than Scrapyd 1.4: deployments and crawls leave it out"
         yield exam.finding(Severity.DANGER, "version", text, remedy)
+    elif exam.knows_status is False:
+        text = (
+            "it has no status.json, so it is older than Scrapyd 1.5: a job is looked up in its"
+            " whole list, which forgets old ones"
+        )
+        yield exam.finding(Severity.WARNING, "version", text, remedy)
     if exam.logs is False:
         text = (
             "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended"

@@ -22,7 +22,7 @@ from scrapyd_dist.progress import told
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.transports import Sender, job_state, sweep
 
 from ..context import Context, exit_code
 from ..crawls.crawl import CrawlId
@@ -755,8 +755,8 @@ class _Cancellation:
         return [row for row in rows if row in left]
 
     def _is_there(self, row: Listed) -> bool:
-        call = api.status(row.job, row.project)
-        state = self._context.sender.send(row.node, call, timeout=self._query.timeout)
+        timeout = self._query.timeout
+        state = job_state(self._context.sender, row.node, row.job, row.project, timeout)
         return state in {JobState.PENDING, JobState.RUNNING}
 
     def _still_there(self, left: Sequence[Listed]) -> StillRuns:

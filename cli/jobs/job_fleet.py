@@ -14,7 +14,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import nearest
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.transports import Sender, job_state, sweep
 
 from ..context import Context, must_answer
 from ..output import say
@@ -306,7 +306,7 @@ def post(
         if not error.maybe_accepted:
             return error, False
         try:  # the answer was lost, and perhaps not the job: only the node knows
-            state = sender.send(node, api.status(job, node.project), timeout=timeout)
+            state = job_state(sender, node, job, node.project, timeout)
         except NodeError as silence:
             return silence, True
         return (error if state is None else None), False

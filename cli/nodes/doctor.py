@@ -54,6 +54,10 @@ PATIENCE = 2.0
 EVERY = 1.0
 #: most seconds that are spent on such looks
 LOOKING = 60.0
+#: what the home page of a Scrapyd before 1.4 links to, and that of no later one
+OLD_LINK = b"http://curl.haxx.se/"
+#: most bytes of a home page that are read
+HOME_PAGE_BYTES = 100_000
 T = TypeVar("T")
 #: what findings of this machine stand under, where a node's name stands
 HERE = "this machine"
@@ -135,6 +139,8 @@ def examine(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
         return
     exam.certificate_ends = certificate_end(exam.node, timeout)
     exam.knows_status = _knows_status(sender, exam.node, timeout)
+    if exam.knows_status is False:
+        exam.too_old = _is_too_old(sender, exam.node, timeout)
     _examine_files(sender, exam, timeout)
     if exam.project is not None:
         _examine_code(sender, exam, timeout)
@@ -149,6 +155,12 @@ def _knows_status(sender: Sender, node: Node, timeout: float) -> bool | None:
     except NodeError:
         return None
     return True
+
+
+def _is_too_old(sender: Sender, node: Node, timeout: float) -> bool:
+    """Return whether a node without status.json is older than Scrapyd 1.4, by its home page."""
+    page = _answer(sender, node, api.fetch("", limit=HOME_PAGE_BYTES), timeout)
+    return page is not None and OLD_LINK in page.body
 
 
 def _answer(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | None:

@@ -347,5 +347,8 @@ def _words(error: Exception) -> str:
 
 
 def _lines_of(path: Path) -> int:
+    lines = 0
     with path.open("rb") as file:
-        return sum(1 for _ in file)
+        for _ in file:
+            lines += 1
+    return lines

@@ -216,7 +216,8 @@ class NodeMonitor:
         `words`: the end of the sentence that says why. What an attempt that was sent has done is
         kept with its result.
         """
-        verdict = by_report(api.JobState.FINISHED, report)
+        is_needless = isinstance(out, WorkerRun) and self.state.done.is_set()
+        verdict = by_report(api.JobState.FINISHED, report, needless=is_needless)
         if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
             return
         verdict = replace(verdict, reason=f"{verdict.reason}{words}")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.errors import ApiRefused, NodeError, NotFound
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.log_reads import facts_in
 from scrapyd_dist.joblogs.worker_report import (
@@ -64,15 +64,17 @@ class NodeClient:
             state = await self.sender.send(node, api.status(out.job, project), timeout=self.timeout)
             if state is not api.JobState.FINISHED or out.report is not None:
                 return state
-            # Scrapyd reports a finished job of this id first: it may belong to an earlier crawl of
-            # the same name.
-            jobs = await self.sender.send(node, api.listjobs(project), timeout=self.timeout)
+        except NotFound:
+            pass  # Scrapyd 1.4 has no status.json
         except ApiRefused:
             return None  # an unknown project has no jobs
-        for job in (*jobs.running, *jobs.pending):
-            if job.id == out.job:
-                return job.state
-        return state
+        # Scrapyd reports a finished job of this id first: it may belong to an earlier crawl of the
+        # same name.
+        try:
+            jobs = await self.sender.send(node, api.listjobs(project), timeout=self.timeout)
+        except ApiRefused:
+            return None
+        return jobs.state_of(out.job)
 
     async def report(self, out: JobRun) -> WorkerReport | None:
         """Return the worker's report; None when there is none, or it cannot be read."""

@@ -402,6 +402,10 @@ class Scheduler:
         for task in list(state.tasks):
             task.cancel()
         await asyncio.gather(*state.tasks, return_exceptions=True)
+        if state.fault is None:
+            # What was accepted since the last poll is done, and waits no more.
+            with contextlib.suppress(DistError):
+                state.backlog = await state.run(state.db.backlog)
 
     # polling
 

@@ -118,6 +118,16 @@ class Jobs:
     running: tuple[Job, ...]
     finished: tuple[Job, ...]
 
+    def state_of(self, job: str) -> JobState | None:
+        """Return the state of a job, None if the node does not know it (any more).
+
+        A finished job of the same id may belong to an earlier crawl of the same name.
+        """
+        for listed in (*self.running, *self.pending, *self.finished):
+            if listed.id == job:
+                return listed.state
+        return None
+
 
 def daemonstatus() -> Call[Load]:
     """Ask for the numbers of pending, running and remembered finished jobs."""

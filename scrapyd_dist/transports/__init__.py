@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import NodeError, NotFound
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.scrapyd.api import Call, JobState, listjobs, status
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -72,6 +72,19 @@ def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def job_state(
+    sender: Sender, node: Node, job: str, project: str | None, timeout: float
+) -> JobState | None:
+    """Ask a node for the state of a job; None if it does not know it (any more).
+
+    Scrapyd 1.4 has no status.json; its list of jobs is read then.
+    """
+    try:
+        return sender.send(node, status(job, project), timeout=timeout)
+    except NotFound:
+        return sender.send(node, listjobs(project), timeout=timeout).state_of(job)
 
 
 def sweep(

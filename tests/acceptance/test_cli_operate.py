@@ -451,7 +451,9 @@ def test_later_crawls_change_no_word_on_the_jobs_of_earlier_ones(
         for folder in node.logs_dir.glob("_sdist/six.*"):
             shutil.rmtree(folder)
     before = jobs_of_six()
-    assert {row["state"] for row in before.values()} == {"finished"}
+    # A worker that has begun when all is done is told to end.
+    assert {row["state"] for row in before.values() if row["items"]} == {"finished"}
+    assert {row["state"] for row in before.values()} <= {"finished", "cancelled"}
     assert sum(row["items"] for row in before.values()) == done["items"] == 60
     run_cli(made, "crawls", "clean", "six", "-y", code=0)
     crawl("six")

@@ -467,6 +467,21 @@ class TestBoot:
         ):
             boot.start(settings_module="shop.settings", boot="x", egg="x.egg")
 
+    @pytest.mark.parametrize(
+        ("found", "words"),
+        [
+            ({"scrapy": "2.11.2"}, r"Scrapy 2\.11 is too old for scrapyd-dist; it needs 2\.13"),
+            ({"scrapyd": "1.3.0"}, r"Scrapyd 1\.3 is too old for scrapyd-dist; it needs 1\.4"),
+        ],
+    )
+    def test_packages_that_are_too_old_are_named(
+        self, monkeypatch: pytest.MonkeyPatch, found: dict[str, str], words: str
+    ) -> None:
+        versions = {"scrapy": "2.13.0", "scrapyd": "1.4.3", **found}
+        monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+        with pytest.raises(ImportError, match=words):
+            boot.start(settings_module="shop.settings", boot="x", egg="x.egg")
+
     def test_key_and_folders_without_init_are_found(self, run: Run, shop: Path) -> None:
         write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
         code = "from importlib.resources import files\nfrom shop.plain.script import WORD\n"
@@ -563,6 +578,10 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
             "Install Scrapy and Scrapyd for Python",
         ),
         (
+            "ImportError: Scrapyd 1.3 is too old for scrapyd-dist; it needs 1.4",
+            "On the node: pip install --upgrade 'scrapyd>=1.4'; restart its Scrapyd, and deploy again",
+        ),
+        (
             "FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'",
             "Path(__file__).parent",
         ),
@@ -575,5 +594,5 @@ def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
     error.said = said
     told = why(error, build(shop, "shop.settings"))
     assert text in told
-    assert said.removeprefix("ImportError: Python ") in told
+    assert said.removeprefix("ImportError: ") in told
     assert ".." not in told

@@ -368,12 +368,8 @@ async def test_no_more_is_leased_than_the_limits_allow(
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(replace(JOB, **order), lease_next=[two])
     await asked.next(9)
-    assert (asked.batches, asked.requests, asked.limit, asked._count_left()) == (
-        2,
-        8,
-        limit,
-        wished,
-    )
+    assert (asked.batches, asked.requests, asked.limit) == (2, 8, limit)
+    assert asked._count_left() == wished
 
 
 # the parts on its node
@@ -409,11 +405,11 @@ KEY = Fernet.generate_key()
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as spiders write it
 
 
 class Naming(Hiding):
-    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
+    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as spiders write it
 
 
 def said(
