@@ -183,7 +183,7 @@ class Simulation:
             if cut is not None:
                 self._seal([cut])
         if self._found >= self._requests:
-            self._seal(self._cutter.take())
+            self._seal(self._cutter.cut_rest())
             self._closed = True
             self._pump()
             return
@@ -265,7 +265,7 @@ class Simulation:
     def _read_reports(self) -> None:
         for host in self._hosts:
             for run in host.running:
-                run.out.heard(self._report(run), self.now)
+                run.out.accept_report(self._report(run), self.now)
         self._pump()
         self._at(self.now + REPORTS, self._read_reports)
 

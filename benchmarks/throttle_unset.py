@@ -106,7 +106,7 @@ async def compare(folder: Path, rounds: int) -> tuple[float, float, float]:
 async def a_look(place: Path, rounds: int) -> float:
     """One look at the version of the rules, as each process takes it once a second."""
     with closing(open_store(place, durable=False)) as store:
-        gate = Gate.of(Side(place).crawler)
+        gate = Gate.for_crawler(Side(place).crawler)
         gate.open(store)
         client: Any = gate._client  # noqa: SLF001 - nothing else looks when it is told to
 

@@ -228,7 +228,7 @@ class LazyGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put what an alias stands for in its place, before the line is parsed."""
-        return super().parse_args(ctx, meant(args))
+        return super().parse_args(ctx, expand_alias(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find and load the command of a line; a verb without its group is an error with a hint."""
@@ -263,12 +263,12 @@ def _has_no_verb(ctx: Any, args: list[str]) -> bool:
     return args[0].startswith("-") and args[0] not in ctx.help_option_names
 
 
-def meant(args: list[str]) -> list[str]:
+def expand_alias(args: list[str]) -> list[str]:
     """Return a command line with the words that its alias stands for, if it begins with one."""
     for most in (1, 2):
         words = ALIASES.get(" ".join(args[:most]))
         if words is not None:
-            return meant([*words.split(), *args[most:]])
+            return expand_alias([*words.split(), *args[most:]])
     return args
 
 

@@ -95,7 +95,7 @@ class ConfigFiles(NamedTuple):
     parsers: tuple[tuple[Path, configparser.ConfigParser], ...]
 
     @classmethod
-    def of(cls, root: Path) -> "ConfigFiles":
+    def read(cls, root: Path) -> "ConfigFiles":
         """Return the files of the project in this folder that are there."""
         files = filter(Path.is_file, (*shared_files(), root / "scrapy.cfg"))
         return cls(root, tuple((file, read_files([file])) for file in files))
@@ -331,7 +331,7 @@ def config(
     """
     found = context.project
     settings, problem = settings_of(found)
-    files = ConfigFiles.of(found.root)
+    files = ConfigFiles.read(found.root)
     options = [
         *of_project(found, files, settings),
         *of_targets(found, files),

@@ -16,7 +16,7 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 
 from .context import Context, project_name
-from .node_status import TIMEOUT, look
+from .node_status import TIMEOUT, poll_nodes
 from .options import DIFFERENT, Timeout, option
 from .output import Output, can_ask, complain, put, say
 
@@ -304,7 +304,7 @@ def _show(
             nodes.append(node)
     rows = []
     cells = []
-    for status in look(context.sender, nodes, None, timeout):
+    for status in poll_nodes(context.sender, nodes, None, timeout):
         name = status.node.name
         state = status.short or "up"
         written = name in added

@@ -58,7 +58,7 @@ def ask_nodes(
             yield status
 
 
-def look(
+def poll_nodes(
     sender: Sender,
     fleet: Sequence[Node],
     project: str | None,

@@ -12,7 +12,7 @@ from .output import say
 E = TypeVar("E", bound=DistError)
 
 
-def heard(context: Context, answers: Mapping[Node, E | None]) -> dict[Node, E | None]:
+def without_drained(context: Context, answers: Mapping[Node, E | None]) -> dict[Node, E | None]:
     """Return what counts of the nodes' errors, or None for each that answered.
 
     A drained node that does not answer is left out, and named; where no other one was asked, all

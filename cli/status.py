@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import summary_of
 from scrapyd_dist.whole_files import replacing
 
 from .context import Context
@@ -89,7 +89,7 @@ def status(
     row = crawl_or_latest(context.store, crawl)
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
-    elif not output.document({**told(row), "state": watcher.alive_state(row)}):
+    elif not output.document({**summary_of(row), "state": watcher.alive_state(row)}):
         for line in _lines(context, row):
             put(line)
         if watcher.alive_state(row) == "died":
@@ -153,12 +153,12 @@ def report(
 
 def _versions_now(context: Context, row: Crawl) -> tuple["NodeNow", ...]:
     """Return which versions of the crawl's project the nodes have now."""
-    from scrapyd_dist.deploy.node_versions import look
+    from scrapyd_dist.deploy.node_versions import list_versions
 
     from scrapyd_dist.report.facts import NodeNow
 
     found = []
-    for seen in look(context.nodes(), row.project, timeout=5.0):
+    for seen in list_versions(context.nodes(), row.project, timeout=5.0):
         reason = str(seen.error or "")
         found.append(NodeNow(name=seen.node.name, versions=seen.versions, reason=reason))
     return tuple(found)

@@ -59,7 +59,7 @@ class NodeVersions:
         return self.versions[-1] if self.versions else None
 
 
-def look(
+def list_versions(
     nodes: Sequence[Node],
     project: str,
     version_of: VersionOf | None = None,

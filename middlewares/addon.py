@@ -252,7 +252,7 @@ class Distributed:
         if crawler.spider is None and _depends_on_target(crawler.settings):
             raise NotConfigured  # nothing is crawled without a spider
         cls._make_up_for_addon(crawler)
-        GoalKeeper.of(crawler)
+        GoalKeeper.for_crawler(crawler)
         if is_worker(crawler.settings) or is_producer(crawler.settings):
             contain_errors(crawler)
         if is_worker(crawler.settings):

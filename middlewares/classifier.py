@@ -147,7 +147,7 @@ class FrontierFeed:
         """
         if self.slotting is not None:
             return self.slotting.addressee(request, callback_name(request, self.spider))
-        addressee = Addressee.of(request)
+        addressee = Addressee.named_by(request)
         if addressee is None:
             return None
         whom = addressee.spider
@@ -222,7 +222,7 @@ class FoundRequests(FrontierFeed):
     found: list[FrontierIntake] = field(default_factory=list)
     _fingerprints: set[bytes] = field(default_factory=set)
 
-    def take(self, request: Request, source: int | None = None) -> Disposition:
+    def keep(self, request: Request, source: int | None = None) -> Disposition:
         """Keep a request that goes to the frontier; LOCAL is for the worker to crawl itself.
 
         `source` is the request of the batch that has led to it.

@@ -109,7 +109,7 @@ class GoalKeeper:
         self.reached = ""  #: the goal that is reached
 
     @classmethod
-    def of(cls, crawler: Crawler) -> GoalKeeper | None:
+    def for_crawler(cls, crawler: Crawler) -> GoalKeeper | None:
         """Return the keeper of this crawler; None where it has no goals."""
         if crawler not in cls._all:
             keeper = None

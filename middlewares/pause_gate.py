@@ -42,7 +42,7 @@ class PauseGate:
             handlers.download_request = self._held_deferred(handlers.download_request)
 
     @classmethod
-    def of(cls, crawler: Crawler) -> PauseGate:
+    def for_crawler(cls, crawler: Crawler) -> PauseGate:
         """Return the gate of this crawler, whose engine is there.
 
         It is made after guards that ask when a request was let go.

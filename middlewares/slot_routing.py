@@ -45,7 +45,7 @@ class Addressee:
     callback: str | None = None
 
     @classmethod
-    def of(cls, request: Request) -> Addressee | None:
+    def named_by(cls, request: Request) -> Addressee | None:
         """Return the one that the request's own meta names; None if it names none.
 
         Raises:
@@ -132,7 +132,7 @@ class SlotRouting:
         Raises:
             Undeliverable: there is none such.
         """
-        to = Addressee.of(request) or self.spiders.get(callback)
+        to = Addressee.named_by(request) or self.spiders.get(callback)
         if to is None:
             return None
         return self._resolve(to)
@@ -193,7 +193,7 @@ class SlotRouting:
             )
         if (prefix, number) != (slots.prefix, slots.number):
             slots = SlotRule(prefix=prefix, number=number, by=self.usual.by)
-        return slots.of(request.url, fingerprint)
+        return slots.slot_for(request.url, fingerprint)
 
 
 class SlotPlacement:

@@ -186,7 +186,7 @@ class Progress:
         for attempt in attempts:
             self._ended[attempt.node].update(counts_of(attempt.report))
 
-    def look(
+    def update(
         self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0
     ) -> None:
         """Update counts and rates at `now` by a monotonic clock.
@@ -476,7 +476,7 @@ def as_left(batch: Batch, crawl: Crawl) -> Batch:
     )
 
 
-def told(crawl: Crawl) -> dict[str, Any]:
+def summary_of(crawl: Crawl) -> dict[str, Any]:
     """Return a stored crawl's summary, with its state, message and exit code now.
 
     It is the last one of the producer; all zeros if there is none.
@@ -529,13 +529,13 @@ def learned_slots(crawls: Iterable[Crawl]) -> dict[str, int]:
 
 def labels_of(crawl: Crawl) -> tuple[str, ...]:
     """Return the labels of a crawl: those of its options, else those in its summary."""
-    labels = of(crawl.options, "settings", LABELS) or crawl.summary.get("labels") or ()
+    labels = nested_value(crawl.options, "settings", LABELS) or crawl.summary.get("labels") or ()
     if not isinstance(labels, (list, tuple)):
         return ()
     return tuple(map(str, labels))
 
 
-def of(document: Any, *names: str) -> Any:
+def nested_value(document: Any, *names: str) -> Any:
     """Return a value of a nested document; None if it is not there."""
     value = document
     for name in names:
@@ -556,7 +556,7 @@ def finite(value: Any) -> float:
 
 def number(document: Any, *names: str) -> int:
     """Return a count of a nested document; 0 if it is not there."""
-    return int(finite(of(document, *names)))
+    return int(finite(nested_value(document, *names)))
 
 
 def succeeded(document: Mapping[str, Any]) -> int:
@@ -579,8 +579,8 @@ def ended_in_words(document: Mapping[str, Any]) -> str:
 
     What may be missing is named as its exit code says.
     """
-    state = str(of(document, "state") or "")
-    code = of(document, "exit_code")
+    state = str(nested_value(document, "state") or "")
+    code = nested_value(document, "exit_code")
     if state != CrawlState.FINISHED.value or not code:
         return state
     losses = {
@@ -598,11 +598,11 @@ def way_on(document: Mapping[str, Any]) -> str:
 
     They are empty if it is whole.
     """
-    crawl = of(document, "crawl")
-    state = of(document, "state")
+    crawl = nested_value(document, "crawl")
+    state = nested_value(document, "state")
     if state in {CrawlState.STOPPED.value, CrawlState.INCOMPLETE.value, DIED}:
         return f"resume {crawl}"
-    if state != CrawlState.FINISHED.value or not of(document, "exit_code"):
+    if state != CrawlState.FINISHED.value or not nested_value(document, "exit_code"):
         return ""
     if number(document, "batches", "waiting"):  # its spider has closed it
         return f"resume {crawl}"

@@ -14,7 +14,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import labels_of, number, told, way_on
+from scrapyd_dist.progress import labels_of, number, summary_of, way_on
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import unknown
 from scrapyd_dist.store import Store
@@ -348,7 +348,7 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
     rows = _listed(context.store_if_any, label)
     documents = []
     for row in rows:
-        document = {**told(row), "state": watcher.alive_state(row)}
+        document = {**summary_of(row), "state": watcher.alive_state(row)}
         documents.append(document)
     if output.rows({"crawls": documents}, "crawls", "crawl"):
         return

@@ -23,7 +23,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import DIED, number, succeeded, told
+from scrapyd_dist.progress import DIED, number, succeeded, summary_of
 from scrapyd_dist.store import Store
 
 from ..options import option, span
@@ -119,7 +119,7 @@ class PlainView:
 
     def show(self, subject: Crawl, now: float) -> None:
         """Say what is new of a crawl; now: by the monotonic clock."""
-        state = wording.state_of(told(subject))
+        state = wording.state_of(summary_of(subject))
         if self._last_line is None:
             self._last_line = (now, CrawlState.STARTING.value)
         last, last_state = self._last_line
@@ -170,7 +170,7 @@ def live_view(
 
 def crawl_picture(crawl: Crawl, lines: int) -> Group:
     """Draw one picture of a crawl that fits into so many lines, if it has few notes."""
-    return frame(told(crawl), most_nodes=max(3, lines - _OTHER_LINES))
+    return frame(summary_of(crawl), most_nodes=max(3, lines - _OTHER_LINES))
 
 
 def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
@@ -456,7 +456,7 @@ def _wants_stop(crawl: str) -> bool:
 def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
     """Say what came of a crawl that ended; gives its exit code."""
     code = row.exit_code if row.exit_code is not None else 1
-    shown = watched.document(told(row))
+    shown = watched.document(summary_of(row))
     if not row.summary or watched.quiet or shown:  # without a summary it never started
         if row.message and code:
             complain(row.message)

@@ -15,7 +15,7 @@ from scrapyd_dist.progress import (
     ended_in_words,
     number,
     succeeded,
-    told,
+    summary_of,
     way_on,
 )
 
@@ -131,7 +131,7 @@ def _forecast_end(seconds: float | None, now: float) -> str:
 
 def progress_line(crawl: Crawl) -> str:
     """Return one line about a crawl that runs."""
-    summary = told(crawl)
+    summary = summary_of(crawl)
     if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
         return f"{crawl.id}: starting"
     expected, to_go = outlook(summary)
@@ -237,7 +237,7 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
 
 def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Return what came of a crawl that ended, in a few lines; misses: its URLs without a result."""
-    summary = told(crawl)
+    summary = summary_of(crawl)
     lines = [_result_line(crawl, summary), f"  {_counts_line(summary)}"]
     lines += _missed(summary, list(misses))
     total = number(summary, "batches", "total")

@@ -15,7 +15,7 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import number, told
+from scrapyd_dist.progress import number, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
 
@@ -188,7 +188,7 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
         with_prefix(slots_in(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
-    if not wanted.document(told(ended)):
+    if not wanted.document(summary_of(ended)):
         for line in wording.closing(ended, missing_rows(store, context.root, ended)):
             put(line)
     return code

@@ -518,7 +518,7 @@ def in_slots(
         known = [json.dumps(value, sort_keys=True).encode() for value in values]
     requests = []
     for value, fingerprint in zip(values, known, strict=True):
-        slot = goal.of(value["url"], fingerprint)
+        slot = goal.slot_for(value["url"], fingerprint)
         request = FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=priority)
         requests.append(request)
     parts = pack(requests, size=len(requests), key=key)

@@ -12,7 +12,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, labels_of, number, told
+from scrapyd_dist.progress import MISSED, labels_of, number, summary_of
 from scrapyd_dist.settings import MOST_SLOTS, nearest
 from scrapyd_dist.store import Store
 
@@ -263,7 +263,7 @@ class _Entry:
 def status(store: Store, row: Crawl, output: Output) -> None:
     """Say how a frontier stands, and what its workers have done."""
     entry = _Entry(store, row)
-    if output.document({**told(row), **entry.document()}):
+    if output.document({**summary_of(row), **entry.document()}):
         return
     pieces = [entry.state, counted(len(entry.counts), "slot")]
     pieces += [f"{number:,} {kind}" for kind, number in total_of(entry.counts).items()]

@@ -62,7 +62,7 @@ def _all_documents(store: Store | None) -> list[dict[str, Any]]:
     for row in store.crawls():
         if has_strategy(row):
             backlog = store.strategy_backlog(row.id)
-            documents.append(_document(row, StrategyTerms.of(row), backlog))
+            documents.append(_document(row, StrategyTerms.from_row(row), backlog))
     return documents
 
 

@@ -16,7 +16,7 @@ from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import nearest, of_options
 from scrapyd_dist.store import Store
@@ -167,7 +167,7 @@ def found_strategy(context: Context, name: str) -> tuple[Store, Crawl, StrategyT
         for listed in store.crawls():
             if listed.id == name:
                 row = store.own_crawl(name)
-                return store, row, StrategyTerms.of(row)
+                return store, row, StrategyTerms.from_row(row)
             if has_strategy(listed):
                 names.append(listed.id)
     raise NothingMatched(
@@ -203,7 +203,7 @@ bring the items home.
         code = _manage(context, wanted, name, outputs, seeds)
     ended = context.new_store.crawl(name)
     backlog = context.new_store.strategy_backlog(name)
-    if not wanted.document({**told(ended), "strategy": backlog.to_document()}):
+    if not wanted.document({**summary_of(ended), "strategy": backlog.to_document()}):
         for line in wording.closing(ended, missing_rows(context.new_store, context.root, ended)):
             put(line)
         put(counts_line(backlog))
@@ -271,7 +271,7 @@ def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Craw
     ConfigError if it is another one's, or in use.
     """
     row = open_frontier(store, name, project=project, now=time.time(), strategy=terms.to_option())
-    before = StrategyTerms.of(row)
+    before = StrategyTerms.from_row(row)
     if before.path != terms.path:
         raise ConfigError(
             f"{name} is the crawl of another strategy, {before.path}. Give this one a name of its "

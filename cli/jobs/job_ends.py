@@ -15,10 +15,10 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import PARTIAL, ApiRefused, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
-from scrapyd_dist.joblogs.log_reads import look
+from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store
@@ -129,7 +129,7 @@ def _wait_for_crawls(
     for crawl_id in ids:
         crawl = store.crawl(crawl_id)
         code = waited.codes[crawl_id]
-        rows.append({**told(crawl), "exit_code": code})
+        rows.append({**summary_of(crawl), "exit_code": code})
         codes.append(code)
         if code and crawl_id not in waited.died:
             ended = f"The crawl {crawl_id} {crawl.state.value} with exit code {code}."
@@ -347,7 +347,7 @@ class Waited:
         if row.over and not row.remembered:
             return True
         try:
-            seen = look(self.sender, row.node, row.log, timeout=TIMEOUT)
+            seen = read_log_end(self.sender, row.node, row.log, timeout=TIMEOUT)
         except NodeError:
             return False
         return seen is None or is_quiet(seen)
@@ -691,10 +691,10 @@ class _Cancellation:
         return rest
 
     def _was_signalled(self, signals: SentSignals, row: Listed) -> bool:
-        record = self._memory.of(row)
-        if signals.told(row) or (record is not None and record.signals):
+        record = self._memory.record_of(row)
+        if signals.was_signalled(row) or (record is not None and record.signals):
             return True
-        seen = look(self._context.sender, row.node, row.log, timeout=self._query.timeout)
+        seen = read_log_end(self._context.sender, row.node, row.log, timeout=self._query.timeout)
         return seen is not None and seen.facts.told
 
     def _signal(self, rows: Sequence[Listed], signal: str) -> dict[Listed, NodeError]:
@@ -719,7 +719,7 @@ class _Cancellation:
     ) -> None:
         changes = {}
         for row in rows:
-            if self._memory.of(row) is not None:
+            if self._memory.record_of(row) is not None:
                 changes[row.job] = change
         self._memory.change(changes)
 

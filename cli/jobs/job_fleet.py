@@ -44,11 +44,11 @@ class JobFleet:
         Raises what kept the nodes away if none of them answered; ConfigError or NothingMatched if
         there is no version that all have.
         """
-        self.look()
+        self.poll_nodes()
         must_answer(len(self.nodes), self.errors.values())
         self.version = self._common(version)
 
-    def look(self) -> None:
+    def poll_nodes(self) -> None:
         """Ask all nodes for their load and versions."""
         statuses = [NodeStatus(node=node, known=self.known) for node in self.nodes]
         for answer in sweep(statuses, self._read):

@@ -26,7 +26,7 @@ from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, nodes_by_url
 from ..options import JobProject, Nodes, Spider, Timeout
-from ..silence import heard
+from ..silence import without_drained
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -100,7 +100,7 @@ class JobList:
         answers = {}
         for node in nodes:
             answers[node] = self.failed.get(node)
-        counting = heard(context, answers)
+        counting = without_drained(context, answers)
         failed = {node: error for node, error in counting.items() if error is not None}
         return replace(self, failed=failed, asked=len(counting))
 

@@ -108,7 +108,7 @@ class JobMemory:
             for record in store.jobs(since):
                 self.records[record.id] = record
 
-    def of(self, place: Place) -> JobRecord | None:
+    def record_of(self, place: Place) -> JobRecord | None:
         """Return what is remembered of a job that is on the node which it was posted to."""
         record = self.records.get(place.job)
         if record is None or record.url != place.node.url:

@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
-from scrapyd_dist.joblogs.log_reads import look, survey
+from scrapyd_dist.joblogs.log_reads import read_log_end, survey
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
@@ -204,7 +204,7 @@ def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
 
 def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
     """Return the stats by the job's log; without a log, by what is remembered of the job."""
-    seen = look(judge.sender, row.node, row.log, timeout=judge.timeout)
+    seen = read_log_end(judge.sender, row.node, row.log, timeout=judge.timeout)
     if seen is None:
         return _remembered_stats(judge, row)
     facts: LogFacts | None = seen.facts
@@ -225,7 +225,7 @@ def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
 
 
 def _remembered_stats(judge: Judge, row: Listed) -> Mapping[str, Any]:
-    record = judge.memory.of(row)
+    record = judge.memory.record_of(row)
     if record is None or not record.state.over:
         return {}
     return stats_of_record(record)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
-from scrapyd_dist.joblogs.log_reads import LogExcerpt, look
+from scrapyd_dist.joblogs.log_reads import LogExcerpt, read_log_end
 from scrapyd_dist.joblogs.verdict import (
     STALL,
     Place,
@@ -100,7 +100,7 @@ class Judge:
 
     def judge(self, row: Listed) -> Judged:
         """Return the judgement; a job whose node does not answer is unknown, with the reason."""
-        record = self.memory.of(row)
+        record = self.memory.record_of(row)
         if record is not None and (record.state.over or record.state is Outcome.WAITING):
             return Judged(row=row, verdict=verdict_of(record), record=record)
         if row.silent:
@@ -117,7 +117,7 @@ class Judge:
 
     def _read_known(self, row: Listed) -> Judged | None:
         """Return the judgement that was written down when the job had ended."""
-        known = self._verdicts.of(self._keys(row))
+        known = self._verdicts.find(self._keys(row))
         if known is None:
             return None
         verdict = by_kept(known, signalled=self._signals.had_no_time(row))
@@ -143,7 +143,7 @@ class Judge:
     def _judge_by_log(
         self, row: Listed, record: JobRecord | None, kept: Kept | None, *, signalled: bool
     ) -> Judged:
-        seen = look(self.sender, row.node, row.log, timeout=self.timeout)
+        seen = read_log_end(self.sender, row.node, row.log, timeout=self.timeout)
         verdict = by_log(
             row.state,
             seen,
@@ -187,7 +187,7 @@ class Judge:
 
     def labels(self, place: Place) -> tuple[str, ...]:
         """Return the labels that the job was given, or its crawl."""
-        record = self.memory.of(place)
+        record = self.memory.record_of(place)
         if record is not None:
             return record.labels
         kept = self.of_store(place)
@@ -239,7 +239,7 @@ class Judge:
             verdict = by_report(row.state, report, signalled=signalled, needless=kept.needless)
             if verdict.outcome is not Outcome.DIED:
                 return verdict
-            seen = look(self.sender, row.node, row.log, timeout=self.timeout)
+            seen = read_log_end(self.sender, row.node, row.log, timeout=self.timeout)
             if seen is None or not seen.facts.last_error:
                 return verdict
             return replace(verdict, reason=f"{verdict.reason}; last: {seen.facts.last_error}")
@@ -331,7 +331,7 @@ def _to_judge(rows: Iterable[Listed], memory: JobMemory) -> list[Listed]:
     """Return those of the jobs that are over, and are remembered as open."""
     found = []
     for row in rows:
-        record = memory.of(row)
+        record = memory.record_of(row)
         if record is not None and row.over and not record.state.over:
             found.append(row)
     return found

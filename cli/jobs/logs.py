@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
-from scrapyd_dist.joblogs.log_reads import LogTap, look
+from scrapyd_dist.joblogs.log_reads import LogTap, read_log_end
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
@@ -239,7 +239,7 @@ class LogSource:
         sender = self.context.sender
         keep = self.keep
         timeout = self.query.timeout
-        seen = look(sender, row.node, row.log, timeout=timeout)
+        seen = read_log_end(sender, row.node, row.log, timeout=timeout)
         offset = timedelta()
         if seen is not None and seen.offset is not None:
             offset = seen.offset

@@ -292,7 +292,7 @@ class QueueRunner:
             decision = decide(records, others, time.time())
             if decision.ready and fleet is None:
                 fleet = fleet_of(self.context, self._nodes, self.timeout, quiet=True)
-                fleet.look()
+                fleet.poll_nodes()
             begun, placeless = _place_each(decision.ready, fleet)
             self._check_stuck(fleet, is_idle=not begun and not _any_is_out(records))
             changed = [record for record, _ in begun]

@@ -52,7 +52,7 @@ class SentSignals:
                     key = (row["node"], row["project"], row["job"])
                     self._notes[key].append((str(row.get("started", "")), weight))
 
-    def told(self, place: Place) -> bool:
+    def was_signalled(self, place: Place) -> bool:
         """Tell whether the job was told to end."""
         return self._weight(place) > 0
 

@@ -37,7 +37,7 @@ class VerdictMemory:
         if store is not None:
             self._verdicts = store.verdicts({*keys} - {""})
 
-    def of(self, keys: Sequence[str]) -> JobVerdict | None:
+    def find(self, keys: Sequence[str]) -> JobVerdict | None:
         """Return what is known of a job, by the first of its keys that is known."""
         for key in keys:
             if key in self._verdicts:

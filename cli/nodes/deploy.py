@@ -118,7 +118,7 @@ def _drawn_bar(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
         yield note
 
 
-def tell(
+def print_result(
     result: RollOut, project: str, request: RollOutRequest, output: Output, *, quiet: bool
 ) -> None:
     """Print the document, or a table and what has to be known of it."""
@@ -440,7 +440,7 @@ def _report_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
     """Tell of one project as ever; of several as one document, or one table after the other."""
     if not asked.as_json or len(done) == 1:
         for sent in done:
-            tell(sent.result, sent.project, sent.request, asked, quiet=asked.quiet)
+            print_result(sent.result, sent.project, sent.request, asked, quiet=asked.quiet)
         return
     rows: list[dict[str, Any]] = []
     for sent in done:

@@ -45,7 +45,7 @@ from ..options import (
     project_option,
 )
 from ..output import NEVER, Output, put, say, waiting
-from ..silence import heard
+from ..silence import without_drained
 from .fleet_screen import shorten_names
 
 #: most seconds for one try to connect
@@ -330,7 +330,7 @@ def _exit_code_of(
     for result in results:
         if result.severity is Severity.DANGER and result.node not in unreached:
             return 1
-    counting = heard(context, {exam.node: exam.error for exam in exams})
+    counting = without_drained(context, {exam.node: exam.error for exam in exams})
     return exit_code(len(counting), counting.values())
 
 

@@ -22,7 +22,7 @@ from scrapyd_dist.diagnostics import moment
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
-from scrapyd_dist.progress import number, told
+from scrapyd_dist.progress import number, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -129,7 +129,7 @@ class EndWatch:
 
 
 class TroubleLog:
-    """What was told, and what is to be told still; kept in a file."""
+    """What was summary_of, and what is to be told still; kept in a file."""
 
     def __init__(self, path: Path, hook: EventHook) -> None:
         self._path = path
@@ -257,7 +257,7 @@ class FleetAlarm:
         self._looked: float | None = None  #: when the store was read last, by the monotonic clock
         self._trouble = ""  #: why it could not be read, as was complained of
 
-    def look(self, document: Mapping[str, Any], now: float) -> None:
+    def check(self, document: Mapping[str, Any], now: float) -> None:
         """Tell what is new; document: of `FleetLook`, now: by the monotonic clock."""
         self._began = now if self._began is None else self._began
         sightings: list[Sighting] = []
@@ -357,7 +357,7 @@ class FleetAlarm:
 
     def _crawl_sightings(self, crawl: Crawl, now: float) -> Iterator[Sighting]:
         kind = TroubleKind.CRAWL_STALLED
-        if not _has_work(crawl) or wording.rests(told(crawl)) or crawl.wanted == "pause":
+        if not _has_work(crawl) or wording.rests(summary_of(crawl)) or crawl.wanted == "pause":
             self._paces.pop(crawl.id, None)
             yield Sighting(kind=kind, subject=crawl.id)
             return

@@ -13,7 +13,7 @@ from rich.text import Text
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, StoreError
-from scrapyd_dist.joblogs.log_reads import look
+from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.plurals import counted
@@ -29,7 +29,7 @@ from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
-from ..silence import heard
+from ..silence import without_drained
 from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 
 #: seconds between two looks at the nodes
@@ -76,7 +76,7 @@ class JobLook:
             if report is not None:
                 self._keep_report(report, now)
                 return
-            log = look(sender, place.node, place.log, timeout=timeout)
+            log = read_log_end(sender, place.node, place.log, timeout=timeout)
         except NodeError as error:
             self.trouble = error.short
             return
@@ -185,7 +185,7 @@ class FleetLook:
         self._homes: dict[str | None, str | None] = {}  #: crawl -> its folder in the nodes' logs
         self._named = time.monotonic()  #: when the names of the nodes were read
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask all nodes, and of the jobs that run there how they stand."""
         now = time.monotonic()
         sender = self._context.sender
@@ -261,12 +261,12 @@ def _home_of(place: Place, homes: Mapping[str | None, str | None]) -> str | None
 def status(context: Context, output: Output) -> int:
     """Say how the fleet stands, once; gives the exit code."""
     looks = FleetLook(context)
-    looks.look()
+    looks.poll()
     document = looks.document()
     if not output.document(document):
         _put_fleet(document)
     answers = {asked.node: asked.error for asked in looks.nodes}
-    errors = list(heard(context, answers).values())
+    errors = list(without_drained(context, answers).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 
@@ -310,11 +310,11 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
         try:
             while True:
                 began = time.monotonic()
-                looks.look()
+                looks.poll()
                 document = looks.document()
                 show(document, time.monotonic())
                 if alarm is not None:
-                    alarm.look(document, time.monotonic())
+                    alarm.check(document, time.monotonic())
                 if time.monotonic() >= deadline:
                     code = TIME_UP
                     break

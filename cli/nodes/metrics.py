@@ -29,7 +29,7 @@ from scrapyd_dist.whole_files import replacing
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
 from ..jobs.jobs_table import look_back
-from ..node_status import look, recognise
+from ..node_status import poll_nodes, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say
 
@@ -431,7 +431,7 @@ def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -
     began = time.time()
     seen: list[NodeStatus] = []
     if patterns or context.all_nodes:
-        seen = look(context.sender, context.nodes(patterns), None, timeout)
+        seen = poll_nodes(context.sender, context.nodes(patterns), None, timeout)
         recognise(context, context.sender, seen, timeout)
     store = context.store_if_any
     crawls: list[Crawl] = []

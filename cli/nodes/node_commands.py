@@ -29,7 +29,7 @@ from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project
-from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
+from ..node_status import TIMEOUT, exit_code_of, poll_nodes, newest_of, recognise
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,
@@ -310,7 +310,7 @@ def list_(
         fleet = (*fleet, *context.dead_local_nodes)
     name = quick_project(context.project, project)
     sender = context.sender_within(connect_timeout)
-    seen = look(sender, fleet, name, timeout, context.known_times(fleet, name))
+    seen = poll_nodes(sender, fleet, name, timeout, context.known_times(fleet, name))
     recognise(context, sender, seen, timeout)
     latest = _latest_versions(seen, name)
     usual = latest.get(name) or newest_of(seen)
@@ -460,7 +460,7 @@ def add(
         raise ConfigError("--name is the name of one node; name one address with it.")
     nodes = _new(context, address, name)
     resting = () if context.project.targets or context.added else context.local_nodes
-    seen = look(context.sender_within(connect_timeout), nodes, None, TIMEOUT)
+    seen = poll_nodes(context.sender_within(connect_timeout), nodes, None, TIMEOUT)
     if resting:
         _check_any_answers(seen, resting)
     changes = {}

@@ -20,8 +20,8 @@ from scrapyd_dist.transports import sweep
 from ..context import Context, exit_code, must_answer
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
-from ..silence import heard
-from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
+from ..silence import without_drained
+from .deploy import RETRIES, exit_code_of, node_row, roll_out, print_result
 from .fleet_screen import shorten_names
 
 #: seconds that a node gets for each question
@@ -66,7 +66,7 @@ def versions(
     Example: sdist code versions --check
     """
     name, nodes, known = context.project_nodes(node, project)
-    seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
+    seen = node_versions.list_versions(nodes, name, context.version_lookup(), timeout=timeout)
     differing = node_versions.differences(seen, known)
     crawls = node_versions.only_crawls(seen)
     document = {
@@ -117,7 +117,7 @@ def _errors(entries: Iterable[NodeVersions]) -> list[NodeError | None]:
 def _counting_errors(context: Context, answers: Iterable[_Answer]) -> list[DistError | None]:
     """Return the errors of the nodes that count, None for each that answered; see `heard`."""
     by_node = {answer.node: answer.error for answer in answers}
-    return list(heard(context, by_node).values())
+    return list(without_drained(context, by_node).values())
 
 
 def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
@@ -286,7 +286,7 @@ def projects(
         for row in rows:
             note = f"  (not on {some_of(row['missing'])})" if row["missing"] else ""
             put(row["project"] + note)
-    errors = list(heard(context, errors_of_nodes).values())
+    errors = list(without_drained(context, errors_of_nodes).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 
@@ -314,7 +314,7 @@ def rollback(
     Example: sdist code rollback
     """
     name, nodes, known = context.project_nodes(None, project)
-    seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
+    seen = node_versions.list_versions(nodes, name, timeout=min(TIMEOUT, timeout))
     must_answer(len(seen), _errors(seen))
     newest: list[str | None] = []
     defaults: list[str | None] = []
@@ -342,7 +342,7 @@ def rollback(
         timeout=timeout,
     )
     result = roll_out(context.root, name, nodes, egg, request, progress=not quiet)
-    tell(result, name, request, output, quiet=quiet)
+    print_result(result, name, request, output, quiet=quiet)
     return exit_code_of(result) or _check_defaults(result)
 
 
@@ -418,13 +418,13 @@ def prune(
 
     The oldest by time go first, deployments and what crawls brought alike. What a
     job runs or waits for stays, and so do the newest deployment and the default.
-    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
+    Where a job runs whose version Scrapyd does not print_result, nothing is deleted.
 
     Example: sdist code prune --keep 5
     """
     name, nodes, known = context.project_nodes(node, project)
     version_of = context.version_lookup()
-    seen = node_versions.look(nodes, name, version_of, timeout=timeout)
+    seen = node_versions.list_versions(nodes, name, version_of, timeout=timeout)
     plans = []
     has_old = False
     for entry in seen:

@@ -146,7 +146,7 @@ async def judge_items(
     return warnings, too_few(items, options.min_items)
 
 
-def tell(on_finish: str, document: Mapping[str, Any]) -> str:
+def notify_on_finish(on_finish: str, document: Mapping[str, Any]) -> str:
     """Notify DISTRIBUTED_ON_FINISH, if it is set, of the end that this summary describes.
 
     Returns what went wrong, empty if nothing did.

@@ -30,7 +30,7 @@ from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import OutputNotWritten, is_elsewhere
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import Snapshot, exit_code, told
+from scrapyd_dist.progress import Snapshot, exit_code, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
@@ -40,7 +40,7 @@ from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
 from .callback_check import check_callbacks, job_crawler
-from .completion_hooks import read_on_finish, refusal, tell
+from .completion_hooks import read_on_finish, refusal, notify_on_finish
 from .crawl_findings import login_pages, values_as_text
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
@@ -143,7 +143,7 @@ class ConsumeProcess:
             self._started = True
             code = await work.keep()
             row = await thread(thread.store.crawl, self._frontier)
-            document = {**told(row), "exit_code": code}
+            document = {**summary_of(row), "exit_code": code}
             if self.strategy is not None:
                 backlog = await thread(thread.store.strategy_backlog, self._frontier)
                 document["strategy"] = backlog.to_document()
@@ -221,7 +221,7 @@ class ConsumeProcess:
         await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
-        await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
+        await reporter.write_status(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
         run = ConsumeRun(self, nodes, reporter, outputs, host)
         if not self.interrupted.is_set():
             if self.strategy is not None:
@@ -255,7 +255,7 @@ class ConsumeProcess:
                 f" {', '.join(away)} is none. Name a file with -o, or deliver parts there as they"
                 " come: --deliver."
             )
-        host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
+        host = FeedHost.with_new_spider(check_known(self.settings, self.spider), self.settings, self.args)
         MergedFeeds(host, outputs.feeds)
         return host
 
@@ -285,7 +285,7 @@ class ConsumeProcess:
 
 async def _notify(on_finish: str, document: Mapping[str, Any]) -> None:
     """Notify DISTRIBUTED_ON_FINISH, if it is set, and log what goes wrong."""
-    wrong = await asyncio.to_thread(tell, on_finish, document)
+    wrong = await asyncio.to_thread(notify_on_finish, on_finish, document)
     if wrong:
         logger.warning("%s", wrong)
 
@@ -394,7 +394,7 @@ class ConsumeRun(Lifecycle):
             self._interrupted.set()
         elif (wanted == "pause") != self._scheduler.state.paused:
             self._scheduler.rest(paused=not self._scheduler.state.paused)
-        await self._reporter.tell(self._repository.state)
+        await self._reporter.write_status(self._repository.state)
 
     def failed(self, error: BaseException) -> None:
         """Note that a task failed, and end the run."""
@@ -440,7 +440,7 @@ class ConsumeRun(Lifecycle):
         await self._scheduler.left()
         await self._scheduler.make_parts_whole()
         await self._scheduler.stop("")
-        await reporter.tell(CrawlState.COLLECTING)
+        await reporter.write_status(CrawlState.COLLECTING)
         undelivered = await reporter.published([])
         if undelivered:
             message = (

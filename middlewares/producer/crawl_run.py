@@ -48,7 +48,7 @@ from ..pause_gate import PauseGate
 from ..targets import Target, find_target, guesses
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
-from .completion_hooks import judge_items, read_on_finish, refusal, tell
+from .completion_hooks import judge_items, read_on_finish, refusal, notify_on_finish
 from .crawl_code import code_of, note_on_process
 from .crawl_findings import (
     SESSION_REMEDY,
@@ -168,7 +168,7 @@ class CrawlStart:
             publisher=await repository.publisher(),
         )
         await reporter.recall()
-        await reporter.tell(CrawlState.FINDING, **kept)
+        await reporter.write_status(CrawlState.FINDING, **kept)
         scheduler.start()
         run = CrawlRun(self._crawler, target, nodes, reporter, outputs, self._on_finish)
         run.log_start()
@@ -211,7 +211,7 @@ class CrawlStart:
         if not self._on_finish:  # a process that is refused for its reactor has no loop to wait in
             return
         name = self._crawler.spider.name if self._crawler.spider else ""
-        if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, name, error)):
+        if wrong := await asyncio.to_thread(notify_on_finish, self._on_finish, refusal(crawl, name, error)):
             logger.warning("%s", wrong)
 
     async def _warn_of_rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
@@ -278,7 +278,7 @@ class CrawlRun(Lifecycle):
         self._attributes = ChangedAttributes(crawler.spider, travelling)
         #: jobs did not have the attributes that their callbacks read; set when all is found
         self._has_wrong_values = False
-        self.goals = GoalKeeper.of(crawler)
+        self.goals = GoalKeeper.for_crawler(crawler)
         if self.goals is not None:
             self.goals.open(
                 self._repository.thread, self._repository.id, lambda _: self._goal_reached()
@@ -352,7 +352,7 @@ class CrawlRun(Lifecycle):
         Scrapy ends then as if the spider had had no more to start with.
         """
         self._start_fault = (
-            f"The spider's start failed: {Fault.of(error)}. The whole traceback is in"
+            f"The spider's start failed: {Fault.from_exception(error)}. The whole traceback is in"
             f" {self._name_log()}."
         )
 
@@ -371,7 +371,7 @@ class CrawlRun(Lifecycle):
         self._own.flush()
         await self.reporter.write_down()
         if not self._done:
-            await self.reporter.tell(self._repository.state)
+            await self.reporter.write_status(self._repository.state)
         self.reporter.log_now_and_then()
         await self._obey()
         if self._scheduler.enough and not self.index.walked:
@@ -395,7 +395,7 @@ class CrawlRun(Lifecycle):
 
     def _rest(self, *, paused: bool) -> None:
         self._scheduler.rest(paused=paused)
-        PauseGate.of(self._crawler).rest(paused)
+        PauseGate.for_crawler(self._crawler).rest(paused)
 
     def failed(self, error: BaseException) -> None:
         """Note that a task failed, and complete what can be completed."""
@@ -456,7 +456,7 @@ class CrawlRun(Lifecycle):
             await asyncio.sleep(TICK / 2)
 
     async def _seal_rest(self) -> None:
-        self.seal(*self.capture.cutter.take())
+        self.seal(*self.capture.cutter.cut_rest())
         # What could not be sealed is found again: its shard stays unfinished.
         await self.tasks.settle()
         await self.reporter.write_down()
@@ -476,7 +476,7 @@ class CrawlRun(Lifecycle):
         self.reporter.differ(*wrong, *walk_findings(index, self.capture, self._repository.counts))
         if self._enough != FinishReason.GOAL.value:
             await self._repository.finish_shards([shard.number for shard in index.unfinished()])
-        await self.reporter.tell(CrawlState.WORKING)
+        await self.reporter.write_status(CrawlState.WORKING)
         self._scheduler.no_more()
 
     async def _end(self) -> None:
@@ -503,7 +503,7 @@ class CrawlRun(Lifecycle):
     async def _collect(self) -> None:
         """Write the output, judge the crawl by what it has, and close its row."""
         reporter = self.reporter
-        await reporter.tell(CrawlState.COLLECTING)
+        await reporter.write_status(CrawlState.COLLECTING)
         self._own.close()
         await self._scheduler.make_parts_whole()
         undelivered = await self._publish_own_parts()
@@ -725,7 +725,7 @@ class CrawlRun(Lifecycle):
         """Notify DISTRIBUTED_ON_FINISH; its failure is a warning in the crawl's summary."""
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        wrong = await asyncio.to_thread(tell, self._on_finish, document)
+        wrong = await asyncio.to_thread(notify_on_finish, self._on_finish, document)
         if wrong:
             self.reporter.warn(wrong)
             with suppress(DistError):  # the crawl itself has ended well

@@ -82,7 +82,7 @@ class Capture(FrontierFeed):
             lines.append(f"{requests} in the list of misses: {why}")
         return lines
 
-    def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
+    def sort_in(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in; return what becomes of it, and a batch that it filled."""
         disposition, found = self.sort(request, shard)
         if found is None:

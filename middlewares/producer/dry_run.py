@@ -13,7 +13,7 @@ from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.node_versions import NodeVersions
-from scrapyd_dist.deploy.node_versions import look as look_up_versions
+from scrapyd_dist.deploy.node_versions import list_versions
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Shard
@@ -95,7 +95,7 @@ def plan(
         *_reach_warnings(request, prepared, rules=stored.throttle["rules"]),
     ]
     answering = [found.asked for found in prepared.probes if found.error is None]
-    deployed = look_up_versions(answering, request.project.name)
+    deployed = list_versions(answering, request.project.name)
     version, name = _planned_version(code, prepared, deployed)
     nodes = _describe_nodes(prepared)
     output = _describe_output(request)

@@ -63,7 +63,7 @@ class FrontierWriter:
         self.totals: Counter[str] = Counter()  #: the account, as it is in the store
         self.fault = ""  #: why the store did not take what was last brought to it
 
-    def take(
+    def remember(
         self,
         found: Iterable[FrontierIntake],
         counts: Mapping[str, int],
@@ -214,9 +214,9 @@ class FillerRun(Lifecycle):
         assert self._crawler.spider
         if not self._target.takes(request, self._crawler.spider, start=start):
             return True
-        disposition, cut = self._capture.take(request, 0)
+        disposition, cut = self._capture.sort_in(request, 0)
         if cut is not None:
-            self._writer.take(cut, {})
+            self._writer.remember(cut, {})
             await self._writer.room.wait()
         return disposition is Disposition.LOCAL
 
@@ -226,7 +226,7 @@ class FillerRun(Lifecycle):
 
     async def _write(self, cuts: Iterable[BatchDraft] = ()) -> None:
         writer = self._writer
-        writer.take(chain(*cuts), self._capture.take_counts(), self._capture.take_misses())
+        writer.remember(chain(*cuts), self._capture.take_counts(), self._capture.take_misses())
         totals_before = writer.totals.copy()
         fault_before = writer.fault
         await writer.write()
@@ -244,7 +244,7 @@ class FillerRun(Lifecycle):
         frontier = self._producer.frontier
         writer = self._writer
         deadline = time.monotonic() + LAST_PATIENCE
-        await self._write(self._capture.cutter.take())
+        await self._write(self._capture.cutter.cut_rest())
         while writer.fault and time.monotonic() < deadline:
             await asyncio.sleep(TICK)
             await self._write()

@@ -52,7 +52,7 @@ class Fault:
     refusal: int | None = None
 
     @classmethod
-    def of(cls, error: BaseException) -> Fault:
+    def from_exception(cls, error: BaseException) -> Fault:
         """Return the fault that an exception tells of, or the exception before it."""
         while str(error) in _NOT_OPEN and error.__context__ is not None:
             error = error.__context__
@@ -78,7 +78,7 @@ class Faults(logging.Handler):
         """Remember the exception of a record, if it has one that can end the process."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not record.name.startswith(_HARMLESS):
-            self.last = Fault.of(error)
+            self.last = Fault.from_exception(error)
 
 
 class Signals:

@@ -162,7 +162,7 @@ class Probe:
         if not self._target.takes(output, spider, start=start):
             if start or not self._walk.is_border(output.url):
                 self._index.queue.append(self._request(output))
-        elif self._finds.take(output) is Disposition.SEALED:
+        elif self._finds.keep(output) is Disposition.SEALED:
             self._found.append(self._request(output, **{DETAIL: True}))
 
     def _request(self, request: Request, **meta: bool) -> Request:

@@ -119,11 +119,11 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
     on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
     was_notified = isinstance(error, CrawlFailed) and error.told
     if on_finish and not was_notified:
-        from scrapyd_dist.progress import told
+        from scrapyd_dist.progress import summary_of
 
-        from .completion_hooks import tell
+        from .completion_hooks import notify_on_finish
 
-        wrong = tell(on_finish, told(database.own_crawl(crawl)))
+        wrong = notify_on_finish(on_finish, summary_of(database.own_crawl(crawl)))
         if wrong:
             print(wrong, file=sys.stderr)
     return code

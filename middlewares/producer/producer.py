@@ -149,7 +149,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _sort_target(self, run: CrawlRun, request: Request, shard: int) -> Request | None:
         """Hand a target request on to the fleet; return it if the producer crawls it itself."""
-        disposition, cut = run.capture.take(request, shard)
+        disposition, cut = run.capture.sort_in(request, shard)
         if cut is not None:
             run.seal(cut)
         if run.capture.room == 0:

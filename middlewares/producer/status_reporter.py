@@ -79,7 +79,7 @@ class BaseReporter(ABC):
         for difference in found:
             logger.warning("%s", difference)
 
-    async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
+    async def write_status(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
         """Write the state and the summary down, with other changes of the row.
 
         A sample comes with them now and then. Returns the summary.
@@ -99,7 +99,7 @@ class BaseReporter(ABC):
         snapshot = self.snapshot
         snapshot.state = state.value
         snapshot.counts = self.repository.counts
-        snapshot.progress.look(
+        snapshot.progress.update(
             snapshot.scheduler.members,
             time.monotonic(),
             own_pages=own_pages,
@@ -115,11 +115,11 @@ class FrontierReporter(BaseReporter):
     show: Callable[[dict[str, Any]], None]  #: is given each summary
     begun: float  #: by the monotonic clock
 
-    async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
+    async def write_status(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
         """Write the state and the summary down, and show the summary."""
         # The account is that of the producers that fill the frontier.
         await self.repository.recount()
-        document = await super().tell(state, **changes)
+        document = await super().write_status(state, **changes)
         self.show(document)
         return document
 

@@ -154,7 +154,7 @@ class WorklistImport:
         Returns whether there was something.
         """
         now = time.monotonic()
-        cuts = self._cutter.take() if rest else self._cutter.due(now)
+        cuts = self._cutter.cut_rest() if rest else self._cutter.due(now)
         self._waiting += chain(*cuts)
         if not rest:
             self.producer.renew()

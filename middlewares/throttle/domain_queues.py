@@ -249,7 +249,7 @@ class DomainQueues:
             return not self._away
         return queue.standing is DomainStatus.OPEN
 
-    def of(self, key: QueueKey) -> DomainQueue:
+    def queue_for(self, key: QueueKey) -> DomainQueue:
         """Return the queue of this key; it is made when it is not there."""
         queue = self._queues.get(key)
         if queue is None:
@@ -261,7 +261,7 @@ class DomainQueues:
 
     def enter(self, key: QueueKey, slot: str, number: int = 1) -> DomainQueue:
         """Let so many requests of this downloader slot wait in the queue that is returned."""
-        queue = self.of(key)
+        queue = self.queue_for(key)
         queue.waiting += number
         queue.slots[slot] += number
         self.settle(queue)
@@ -298,7 +298,7 @@ class DomainQueues:
             PagesUsedUp: its budget is.
             IgnoreRequest: the domain stays blocked or paused, or the crawl ends.
         """
-        queue = self.of(key)
+        queue = self.queue_for(key)
         waiter = Waiter(asyncio.get_running_loop().create_future(), since)
         queue.guests.append(waiter)
         try:
@@ -361,7 +361,7 @@ class DomainQueues:
                 self._set_alarm(queue, self._clock() + delay)
         return free
 
-    def heard(self, answers: Sequence[PermitReply], ours: Callable[[float], float]) -> None:
+    def receive_answers(self, answers: Sequence[PermitReply], ours: Callable[[float], float]) -> None:
         """Take in the store's answers to all that was taken.
 
         `ours` converts the store's moments to our clock.

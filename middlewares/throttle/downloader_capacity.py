@@ -238,7 +238,7 @@ class DownloaderCapacity:
         self._comes(slot)
         return InFlightPermit(held.permit.at, number)
 
-    def take(self, number: int) -> TimedPermit | None:
+    def claim(self, number: int) -> TimedPermit | None:
         """Take out the permit of this number.
 
         None when it was used, lent or given up, or was never here.
@@ -264,7 +264,7 @@ class DownloaderCapacity:
         for number, (held, _, _) in self._in_flight.items():
             if held.permit.key == key and not held.permit.page_of and held.fresh(now):
                 self._lost[number] = now
-                return self.take(number)
+                return self.claim(number)
         return None
 
     def sweep(self) -> list[TimedPermit]:
@@ -285,7 +285,7 @@ class DownloaderCapacity:
     def _take_all(self, numbers: list[int]) -> list[TimedPermit]:
         taken = []
         for number in numbers:
-            held = self.take(number)
+            held = self.claim(number)
             if held is not None:
                 taken.append(held)
         return taken

@@ -95,7 +95,7 @@ class Gate:
         self._looks: asyncio.Future[None] | None = None  #: runs while the spider is open
 
     @classmethod
-    def of(cls, crawler: Crawler) -> Gate:
+    def for_crawler(cls, crawler: Crawler) -> Gate:
         """Return the gate of this crawler, one for all that need it."""
         gate = cls._all.get(crawler)
         if gate is None:
@@ -147,7 +147,7 @@ class Gate:
             try:
                 self.queues.sweep(ending=self.capacity.ending)
                 self.give_back(self.capacity.sweep())
-                self._client.look()
+                self._client.check_rules()
             except Exception:
                 # A fault of ours. Go on: the end of the crawl waits for guests that are sent away.
                 logger.exception("The throttle itself has failed")
@@ -285,7 +285,7 @@ class Gate:
         kind = self.queue_key(request)
         if mine.number == OVER:
             raise PagesUsedUp(kind.domain, kind.pages or 0)
-        held = self.capacity.take(mine.number)
+        held = self.capacity.claim(mine.number)
         if held is None:
             if self.capacity.was_lost(mine.number):
                 return False
@@ -301,7 +301,7 @@ class Gate:
         mine: InFlightPermit | None = request.meta.get(PERMIT)
         if mine is None:
             return
-        held = self.capacity.take(mine.number)
+        held = self.capacity.claim(mine.number)
         if held is not None:
             self.give_back([held])
 
@@ -343,11 +343,11 @@ class Gate:
         self.count("permits")
         return InFlightPermit(held.permit.at)
 
-    def tell(self, news: SiteNews) -> None:
+    def report_site(self, news: SiteNews) -> None:
         """Tell all workers what a site has said: a refusal at once, all else within a second."""
         if self._client is not None:
             is_refusal = news.refused_at is not None or news.retry_after is not None
-            self._client.tell(news, at_once=is_refusal)
+            self._client.report_site(news, at_once=is_refusal)
 
     def now(self) -> float:
         """Return the time by the store's clock."""
@@ -383,7 +383,7 @@ class Gate:
         """
         self._offset.saw(received, taken.now)
         self.capacity.took(took)
-        self.queues.heard(taken.answers, self._offset.ours)
+        self.queues.receive_answers(taken.answers, self._offset.ours)
         self.wake()
 
     def set_away(self, away: bool) -> None:

@@ -73,7 +73,7 @@ def problem_of(crawler: Crawler) -> str:
         return ""
     from .gate import Gate
 
-    return Gate.of(crawler).problem
+    return Gate.for_crawler(crawler).problem
 
 
 def charge_pages_to(crawler: Crawler, budget: str) -> None:
@@ -81,7 +81,7 @@ def charge_pages_to(crawler: Crawler, budget: str) -> None:
     if options_of(crawler.settings).on:
         from .gate import Gate
 
-        Gate.of(crawler).budget.name = budget
+        Gate.for_crawler(crawler).budget.name = budget
 
 
 def why_not_heeded(settings: BaseSettings) -> str:

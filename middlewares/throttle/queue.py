@@ -52,7 +52,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
 
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
-        self._gate = Gate.of(crawler)
+        self._gate = Gate.for_crawler(crawler)
         #: the downloader's slots of its lanes, by their names
         self._slots: dict[DomainQueue, dict[str, str]] = {}
         self._size = 0  #: requests in all lanes
@@ -207,7 +207,7 @@ class HeedingQueue(PermitQueue):
         )
         self._throttled: ThrottledQueue | None = None
         self._use(self._own)
-        Gate.of(crawler).sleeping.add(self)
+        Gate.for_crawler(crawler).sleeping.add(self)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> HeedingQueue:

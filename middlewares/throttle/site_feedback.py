@@ -60,7 +60,7 @@ class PermitMiddleware:
         self._latencies = None
         concurrency = gate.options.concurrency
         if concurrency is not None:
-            self._latencies = Latencies(concurrency, gate.options.longest_delay, gate.tell)
+            self._latencies = Latencies(concurrency, gate.options.longest_delay, gate.report_site)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
@@ -70,7 +70,7 @@ class PermitMiddleware:
             ConfigError: there is no store to ask, and no other component here that says so.
             NotConfigured: nothing of the throttle can hold here.
         """
-        gate = Gate.of(crawler)
+        gate = Gate.for_crawler(crawler)
         if not gate.options.may_hold or (gate.problem and not gate.options.on):
             raise NotConfigured
         if gate.problem and not is_worker(crawler.settings) and not is_producer(crawler.settings):
@@ -128,7 +128,7 @@ class PermitMiddleware:
             permit = request.meta.get(PERMIT)
             left_at = permit.at if permit else self._gate.now() - latency
             rest = retry_after(response.headers.get("Retry-After"), time.time())
-            self._gate.tell(SiteNews(domain=domain, refused_at=left_at, retry_after=rest))
+            self._gate.report_site(SiteNews(domain=domain, refused_at=left_at, retry_after=rest))
         if self._latencies is not None:
             self._latencies.add(domain, latency, good=response.status == 200)
 
@@ -162,7 +162,7 @@ class CrawlDelay:
         Raises:
             NotConfigured: the throttle is off here, or robots.txt is not obeyed.
         """
-        gate = Gate.of(crawler)
+        gate = Gate.for_crawler(crawler)
         if not gate.options.on or not crawler.settings.getbool("ROBOTSTXT_OBEY"):
             raise NotConfigured
         return cls(gate, crawler.settings.get("ROBOTSTXT_USER_AGENT") or "")
@@ -208,7 +208,7 @@ class CrawlDelay:
                 # It has not answered since; the store keeps its delay.
                 if since < now - 2 * REPEAT_AFTER:
                     del self._reported[old]
-        self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
+        self._gate.report_site(SiteNews(domain=domain, crawl_delay=delay))
 
 
 def crawl_delay(body: bytes, agent: str) -> float:

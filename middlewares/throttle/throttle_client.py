@@ -315,13 +315,13 @@ class ThrottleClient:
         self._back.extend(permits)
         self.begin()
 
-    def tell(self, news: SiteNews, *, at_once: bool) -> None:
+    def report_site(self, news: SiteNews, *, at_once: bool) -> None:
         """Tell a site's news at once, or with the next look at the rules' version."""
         self._news.append(news)
         if at_once:
-            self.look()
+            self.check_rules()
 
-    def look(self) -> None:
+    def check_rules(self) -> None:
         """Tell what there is to tell, and ask for the version of the rules."""
         self._is_look_due = True
         self.begin()

@@ -59,7 +59,7 @@ class LeaseReport:
         self.unreached = False  #: the store cannot be used from here, and that will stay so
         self.closed_by = ""  #: the reason for which the project's own code has closed the spider
 
-    def fate(self, batch: BatchUnit, outcome: str) -> None:
+    def note_outcome(self, batch: BatchUnit, outcome: str) -> None:
         """Note what became of a batch; only an acked one counts in the worker's totals."""
         self._batches[outcome] += 1
         if outcome == "acked":
@@ -205,11 +205,11 @@ class BatchAcker:
         self._context.tracker.leave(batch, acked=outcome == "acked")
         if outcome != "acked":
             batch.discard_part()
-        self._report.fate(batch, outcome)
+        self._report.note_outcome(batch, outcome)
         count(self._crawler, f"batches_{outcome}")
         count(self._crawler, "requests_left", batch.left)
         self.held.pop(batch.key, None)
-        self._context.notifier.tell()
+        self._context.notifier.wake()
 
     def lost(self, key: Key, loss: LeaseLoss) -> None:
         """Give up a batch whose lease is lost: no request of it is made, and nothing reported."""

@@ -47,7 +47,7 @@ class Notifier:
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake all tasks that wait now."""
         waiting = self._waiting
         self._waiting = set()

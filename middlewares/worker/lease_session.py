@@ -293,7 +293,7 @@ class LeasedWork:
     def _changed(self, unit: WorkUnit) -> None:
         self.acker.changed(unit)
         if unit.over or self.feeder.room > 0:
-            self.context.notifier.tell()
+            self.context.notifier.wake()
 
     async def _keep_forgetting(self) -> None:
         quiet = 0  # checks in a row at which Scrapy had nothing to do
@@ -321,7 +321,7 @@ class LeasedWork:
     def stop(self) -> None:
         """Lease nothing more."""
         self.feeder.stop()
-        self.context.notifier.tell()  # Scrapy 2.13 would let the spider's start go on
+        self.context.notifier.wake()  # Scrapy 2.13 would let the spider's start go on
 
     async def close(self, reason: str) -> None:
         """End all batches, and leave the store."""
@@ -378,7 +378,7 @@ class LeaseSession:
         self._report = LeaseReport(job)
         self._work: LeasedWork | None = None  #: while the store is open
         self.tracker: RequestTracker | None = None  #: likewise
-        self._goals = GoalKeeper.of(crawler)
+        self._goals = GoalKeeper.for_crawler(crawler)
         uploads = uploading_feeds(crawler.settings)
         self.problem = ""  #: why the job cannot work; empty when it can
         if job.introduce:
@@ -466,7 +466,7 @@ class LeaseSession:
 
     def _heed(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.of(self._crawler).rest(wanted == PAUSE)
+        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
         if wanted == CLOSE:
             self._fail("", FinishReason.GOAL)
 

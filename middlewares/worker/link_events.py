@@ -81,7 +81,7 @@ class LinkRequest(NamedTuple):
     read: str = PAGE
 
     @classmethod
-    def of(cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]) -> "LinkRequest":
+    def from_value(cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]) -> "LinkRequest":
         """Return what a request's meta has; `fingerprint` is called where that has none."""
         meta = link_meta(value)
         known = meta.get("fingerprint")
@@ -105,7 +105,7 @@ class PageLinks(FoundRequests):
     #: the links of the request that is in work
     _page: dict[bytes, FoundLink] = field(default_factory=dict)
 
-    def take(self, request: Request, source: int | None = None) -> Disposition:
+    def keep(self, request: Request, source: int | None = None) -> Disposition:
         """Keep a link that the request `source` led to."""
         request.meta.pop(LINK_META, None)  # a spider has passed on the meta of its page
         disposition, found = self._sort_on_page(request, source)
@@ -130,7 +130,7 @@ class PageLinks(FoundRequests):
             fingerprint=found.fingerprint, slot=found.slot, request=value
         )
 
-    def of(self, source: int) -> Iterable[FoundLink]:
+    def links_of(self, source: int) -> Iterable[FoundLink]:
         """Return the links that a request of the batch led to."""
         return self._pages.get(source, {}).values()
 
@@ -222,7 +222,7 @@ class StrategyBatch(BatchUnit):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._links = [LinkRequest.of(value, self._fingerprint) for value in self.values]
+        self._links = [LinkRequest.from_value(value, self._fingerprint) for value in self.values]
 
     def _fingerprint(self, value: RequestValue) -> bytes:
         """Return the project's own fingerprint, of a request that the strategy has not made."""
@@ -330,7 +330,7 @@ class StrategyBatch(BatchUnit):
             body=body,
         )
         parts: dict[int, list[FoundLink]] = {}
-        for link in self.finds.of(index):
+        for link in self.finds.links_of(index):
             parts.setdefault(_partition(link.request["url"]), []).append(link)
         for partition, links in parts.items():
             for start in range(0, len(links), EVENT_LINKS):

@@ -181,7 +181,7 @@ class RequestTracker:
         self._spider = crawler.spider
         self.changed = changed
         self._again = again
-        self._goals = GoalKeeper.of(crawler)
+        self._goals = GoalKeeper.for_crawler(crawler)
         self._target = target
         #: the callback of what a CrawlSpider's rules follow, if that is left to the producer
         self._left_callback = (
@@ -269,7 +269,7 @@ class RequestTracker:
             if self._only_producer_adds:
                 count(self._crawler, "links_beyond_limit")
                 return None
-            if unit.finds.take(request, source) is not Disposition.LOCAL:
+            if unit.finds.keep(request, source) is not Disposition.LOCAL:
                 return None
         return self.watched(unit.followed(request, source), unit, source=source)
 
@@ -496,7 +496,7 @@ class RequestTracker:
     def _adopt_idle(self, request: Request, unit: WorkUnit) -> None:
         """Have a request of an idle handler be made once in the crawl, however many workers ask."""
         assert self.idle_finds is not None
-        if self.idle_finds.take(request) is not Disposition.LOCAL:
+        if self.idle_finds.keep(request) is not Disposition.LOCAL:
             raise IgnoreRequest
         self.watched(request, unit)
 

@@ -77,11 +77,11 @@ class SentSession:
         self._notifier = Notifier()
         self._feeds: list[str] = []  #: addresses of the project's feeds, without passwords
         self.tracker = RequestTracker(
-            crawler, rules_lead_away=not self._job.row, changed=lambda _: self._notifier.tell()
+            crawler, rules_lead_away=not self._job.row, changed=lambda _: self._notifier.wake()
         )
         self.tracker.enter(self._batch, unmarked=True)
         self._leases: LeaseRenewer | None = None  #: while the attempt is held in the store
-        self._goals = GoalKeeper.of(crawler)
+        self._goals = GoalKeeper.for_crawler(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
         #: a row of arguments is a whole run, which ends when its own code says so
@@ -203,7 +203,7 @@ class SentSession:
 
     def _heed(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.of(self._crawler).rest(wanted == PAUSE)
+        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
         if wanted == CLOSE:
             self._fail("", FinishReason.GOAL)
 

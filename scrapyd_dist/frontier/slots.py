@@ -69,7 +69,7 @@ class SlotRule:
         """Return all slots of the rule, if they are numbered."""
         return [f"{self.prefix}{number}" for number in range(self.number)]
 
-    def of(self, url: str, fingerprint: bytes) -> str:
+    def slot_for(self, url: str, fingerprint: bytes) -> str:
         """Return the slot of a request."""
         if self.by == SITE:
             return slot_of_site(self.prefix, site_of(url))

@@ -39,7 +39,7 @@ class LogExcerpt:
     would_tell_end: bool  #: whether the closing line would be in it
 
 
-def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
+def read_log_end(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
     """Read the end of a job's log; None if there is no log.
 
     Raises:

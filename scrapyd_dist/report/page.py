@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import ended_in_words, finite, number, of, succeeded, told, way_on
+from scrapyd_dist.progress import ended_in_words, finite, number, nested_value, succeeded, summary_of, way_on
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series
@@ -51,7 +51,7 @@ def page(facts: Facts) -> str:
     template = _environment().from_string(package.joinpath("page.html.j2").read_text("utf-8"))
     crawl = facts.crawl
     summary = crawl.summary
-    document = {**told(crawl), "state": facts.state}
+    document = {**summary_of(crawl), "state": facts.state}
     tone, commands = _tone_and_commands(facts, document)
     return template.render(
         style=package.joinpath("page.css").read_text("utf-8"),
@@ -177,7 +177,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     count = partial(number, summary)
     lost = count("failed_urls") + count("dead_urls") + count("refused")
     nodes = summary.get("nodes") or ()
-    states = [of(node, "state") for node in nodes]
+    states = [nested_value(node, "state") for node in nodes]
     up = f"{states.count('up')} up"
     if not facts.lives:
         up += " at the end"

@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.joblogs.verdict import status_codes
-from scrapyd_dist.progress import NUMBER, finite, number, of, outlook, told
+from scrapyd_dist.progress import NUMBER, finite, number, nested_value, outlook, summary_of
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
@@ -228,7 +228,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "begun": facts.crawl.created,
         "as_of": facts.until,
         "state": facts.state,
-        "summary": _without_passwords(told(facts.crawl)),
+        "summary": _without_passwords(summary_of(facts.crawl)),
         **asdict(series(facts)),
         "nodes_now": nodes,
         "misses": misses,
@@ -387,7 +387,7 @@ def _pages_of(node: str, facts: Facts) -> list[float]:
     """Return a node's pages up to each sample."""
     pages = []
     for _, values in facts.samples:
-        row = of(values, "nodes", node) or [0]
+        row = nested_value(values, "nodes", node) or [0]
         pages.append(row[0])
     return _rising(pages)
 
@@ -431,8 +431,8 @@ def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
     """
     begin = attempt.sent_at
     end = max(attempt.ended_at or until, attempt.sent_at)
-    started = finite(of(attempt.report, "started"))
-    ran = finite(of(attempt.report, "updated")) - started
+    started = finite(nested_value(attempt.report, "started"))
+    ran = finite(nested_value(attempt.report, "updated")) - started
     if not started or not 0 <= ran <= end - begin:
         return begin, end
     first = min(max(started, begin), end - ran)
@@ -500,7 +500,7 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
     """Return one row per node, of all jobs that reported."""
     sums = defaultdict[str, Counter[str]](Counter)
     for attempt in facts.attempts:
-        for name, value in (of(attempt.report, "stats") or {}).items():
+        for name, value in (nested_value(attempt.report, "stats") or {}).items():
             sums[attempt.node][str(name)] += number(value)
     rows = []
     for node in sorted(sums, key=natural):
@@ -552,9 +552,9 @@ def versions(facts: Facts) -> Versions | None:
     nodes = defaultdict[str, Counter[str]](Counter)
     workers = Counter[str]()
     for attempt in facts.attempts:
-        if code := of(attempt.report, "code"):
-            nodes[attempt.node][str(of(code, "egg") or facts.crawl.version or "unknown")] += 1
-            workers[str(of(code, "version") or "unknown")] += 1
+        if code := nested_value(attempt.report, "code"):
+            nodes[attempt.node][str(nested_value(code, "egg") or facts.crawl.version or "unknown")] += 1
+            workers[str(nested_value(code, "version") or "unknown")] += 1
     if not nodes:
         return None
     found: set[str] = set()

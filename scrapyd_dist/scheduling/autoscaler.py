@@ -335,7 +335,7 @@ class Autoscaler:
         """
         report = worker.report
         if worker.introduces:
-            self.others.heard(worker, reason)
+            self.others.judge_handshake(worker, reason)
         elif report is not None and report.ended_requests:
             self.breaker.worked(worker.pool, worker.member.node.name)
         elif report is not None and report.unreached:

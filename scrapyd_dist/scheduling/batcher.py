@@ -129,7 +129,7 @@ class Buffer:
         """Return when the oldest request was added; the buffer must not be empty."""
         return min(group[0][1] for group in self._groups.values())
 
-    def take(self, number: int) -> BatchDraft:
+    def cut_batch(self, number: int) -> BatchDraft:
         """Remove up to this many requests for one batch, and return them."""
         if self._fair == SPREAD:
             return self._remove_in_turn(number)
@@ -210,7 +210,7 @@ class Batcher:
         """Add a request; return a full batch when this completes one."""
         self._waiting.add(found, now)
         if len(self._waiting) >= self._hold:
-            return self._waiting.take(self._usual)
+            return self._waiting.cut_batch(self._usual)
         return None
 
     def due(self, now: float) -> list[BatchDraft]:
@@ -223,24 +223,24 @@ class Batcher:
         self._usual = sizes.next(sizes.left)
         cuts = [*self._for_idle_slots(sizes, now), *self._for_later(sizes, now)]
         if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
-            cuts.append(self._waiting.take(FEWEST))
+            cuts.append(self._waiting.cut_batch(FEWEST))
         return cuts
 
-    def take(self) -> list[BatchDraft]:
+    def cut_rest(self) -> list[BatchDraft]:
         """Return all that is left, when no request will be added."""
         if self._demand is None:
             return self._overdue(math.inf)
         sizes = self._sizes(replace(self._demand(), more=0.0))
         cuts = []
         while self._waiting:
-            cuts.append(self._waiting.take(sizes.next(len(self._waiting))))
+            cuts.append(self._waiting.cut_batch(sizes.next(len(self._waiting))))
         return cuts
 
     def _overdue(self, now: float) -> list[BatchDraft]:
         """Return what has waited long enough, in batches of the given size."""
         cuts = []
         while self._waiting and now - self._waiting.oldest() >= self._max_age:
-            cuts.append(self._waiting.take(self._size))
+            cuts.append(self._waiting.cut_batch(self._size))
         return cuts
 
     def _sizes(self, demand: Demand) -> BatchSizes:
@@ -256,7 +256,7 @@ class Batcher:
         count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
         cuts: list[BatchDraft] = []
         while self._waiting and len(cuts) < count:
-            cuts.append(self._waiting.take(size))
+            cuts.append(self._waiting.cut_batch(size))
         return cuts
 
     def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
@@ -270,7 +270,7 @@ class Batcher:
             wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
             if not wanted and now - self._waiting.oldest() < self._max_age:
                 break
-            cuts.append(self._waiting.take(size))
+            cuts.append(self._waiting.cut_batch(size))
         return cuts
 
 
@@ -374,7 +374,7 @@ class SlotBatcher:
             cuts += self._cut(place, min(self._size, max(FEWEST, fair)))
         return cuts
 
-    def take(self) -> list[BatchDraft]:
+    def cut_rest(self) -> list[BatchDraft]:
         """Return everything that is left, at the end of the stream.
 
         With `demand`, there is a share for every slot.

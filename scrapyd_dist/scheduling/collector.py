@@ -177,7 +177,7 @@ class Collector:
 
     # batches that workers have leased
 
-    async def look(self, backlog: Backlog) -> dict[str, str]:
+    async def process_backlog(self, backlog: Backlog) -> dict[str, str]:
         """Fetch what is acked, and put back what has expired.
 
         Returns the workers that renew no lease, each with why.

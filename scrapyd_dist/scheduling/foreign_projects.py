@@ -141,7 +141,7 @@ class ForeignProjects:
         else:
             self._lack(worker, str(error))
 
-    def heard(self, worker: WorkerRun, reason: str) -> None:
+    def judge_handshake(self, worker: WorkerRun, reason: str) -> None:
         """Judge a handshake that has ended.
 
         `reason`: why it failed, empty when it did not.

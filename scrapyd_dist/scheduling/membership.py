@@ -50,7 +50,7 @@ class Membership:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
 
-    async def look(self) -> None:
+    async def read_lists(self) -> None:
         """Read the lists of nodes and the store's records of them once."""
         await self._read_lists()
         await self._read_records()

@@ -184,7 +184,7 @@ class NodeMonitor:
         if report.ended:
             await self._ended(out, report)
             return
-        if out.heard(report, now):
+        if out.accept_report(report, now):
             out.member.started(out)
             if out.batch.state is not BatchState.RUNNING:
                 await self._store_running(out)

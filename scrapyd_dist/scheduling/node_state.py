@@ -182,7 +182,7 @@ class JobRun:
     def __post_init__(self) -> None:
         self.to_do = self.batch.size
 
-    def heard(self, report: WorkerReport, now: float) -> bool:
+    def accept_report(self, report: WorkerReport, now: float) -> bool:
         """Store a report; return whether it is the first one."""
         first = self.report is None
         self.learn(report)

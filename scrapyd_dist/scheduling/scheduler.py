@@ -196,7 +196,7 @@ class Scheduler:
 
         All of these are in the store.
         """
-        await self.membership.look()
+        await self.membership.read_lists()
         state = self.state
         attempts = await state.run(state.db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
@@ -433,7 +433,7 @@ class Scheduler:
         state.backlog = await state.run(state.db.backlog)
         if state.leases:
             state.counters.sent = max(state.counters.sent, ended + state.backlog.out)
-        for job, reason in (await self.collector.look(state.backlog)).items():
+        for job, reason in (await self.collector.process_backlog(state.backlog)).items():
             self._autoscaler.hangs(job, reason)
         await self._read_waiting()
         self._autoscaler.vacate_nodes()

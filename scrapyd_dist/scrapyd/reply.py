@@ -252,7 +252,7 @@ def sensible(time: datetime) -> bool:
     return 1970 <= time.year <= 9000
 
 
-def said(message: str) -> str:
+def shorten_message(message: str) -> str:
     r"""Shorten a message of Scrapyd to one line.
 
     Of a traceback, only the kind of error and the last line are kept.
@@ -286,7 +286,7 @@ def _judge_status(reply: Reply) -> None:
 
 def _refused(reply: Reply, message: str) -> ApiRefused:
     """Return the error for a reply in which Scrapyd refuses the call."""
-    words = harmless(said(message))
+    words = harmless(shorten_message(message))
     error = ApiRefused(f"{reply.where}: {ApiRefused.short} {reply.path}: {words}")
     error.said = words
     return error

@@ -20,7 +20,7 @@ class BasicStrategy(CrawlingStrategy):
         max_variants: int | str = 0,
         max_repeats: int | str = 0,
     ) -> None:
-        self.traps = Traps.of(
+        self.traps = Traps.from_arguments(
             max_depth=max_depth,
             max_pages=max_pages,
             max_variants=max_variants,

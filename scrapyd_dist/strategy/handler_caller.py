@@ -64,7 +64,7 @@ class HandlerCaller:
     def _prepare(self, draft: RoundDraft, event: LinkEvent) -> HandlerCall | None:
         """Return what has to be called for an event; None when it is done with."""
         depth = int(link_meta(event.request).get("depth", 0))
-        request = Request.of(event.request, event.fingerprint)
+        request = Request.from_value(event.request, event.fingerprint)
         request.meta["depth"] = depth
         call = HandlerCall(event=event, request=request, fingerprints=[event.fingerprint])
         if event.kind is not EventKind.LINKS:

@@ -90,7 +90,7 @@ class Request:
         self._known = b""  # the fingerprint of `_value`
 
     @classmethod
-    def of(cls, value: RequestValue, fingerprint: bytes = b"") -> "Request":
+    def from_value(cls, value: RequestValue, fingerprint: bytes = b"") -> "Request":
         """Return the request that a worker sent."""
         self = cls.__new__(cls)
         self.url = value["url"]
@@ -177,7 +177,7 @@ class Request:
             value["cookies"] = self.cookies
         if "body" not in fields:
             return
-        body_before = Request.of(self._value).body if self._value else ""
+        body_before = Request.from_value(self._value).body if self._value else ""
         if self.body != body_before:
             raw = self.body.encode(value.get("encoding", "utf-8"))
             value["body"] = {"$bytes": base64.b64encode(raw).decode()} if raw else ""

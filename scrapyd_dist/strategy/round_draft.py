@@ -358,7 +358,7 @@ class RoundDraft:
         if self.in_queue(event.fingerprint):
             return  # scheduled again, by this handler or by that of an earlier attempt
         if changed is None:
-            self._set_state(Request.of(event.request), event.fingerprint, state, reason)
+            self._set_state(Request.from_value(event.request), event.fingerprint, state, reason)
         else:
             after = state if changed.state is States.QUEUED else changed.state
             self.links[event.fingerprint] = replace(changed, state=after, reason=reason)
@@ -458,7 +458,7 @@ def found_requests(found: Sequence[FoundLink], depth: int) -> list[Request]:
     """Return the links of a page as the strategy sees them."""
     requests = []
     for link in found:
-        request = Request.of(link.request, link.fingerprint)
+        request = Request.from_value(link.request, link.fingerprint)
         request.meta["depth"] = depth
         if link.slot:
             request.meta["slot"] = link.slot

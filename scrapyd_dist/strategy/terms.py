@@ -28,7 +28,7 @@ class StrategyTerms:
         return {**asdict(self), "args": dict(self.args)}
 
     @classmethod
-    def of(cls, row: Crawl) -> "StrategyTerms":
+    def from_row(cls, row: Crawl) -> "StrategyTerms":
         """Read them from a row that this project has signed; ConfigError if it is no strategy's."""
         option = row.options.get(STRATEGY)
         if not isinstance(option, dict):

@@ -39,7 +39,7 @@ class Traps:
     max_repeats: int = 0  #: times that a part of a path stands in it, as in /a/b/a/b/a/b
 
     @classmethod
-    def of(cls, **limits: Any) -> "Traps":
+    def from_arguments(cls, **limits: Any) -> "Traps":
         """Return the limits of a strategy's arguments, which may be text."""
         return cls(**{name: number_of(name, value) for name, value in limits.items()})
 

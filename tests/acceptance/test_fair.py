@@ -74,7 +74,7 @@ def pages_of(host: int, site: SiteProcess, numbers: range) -> list[str]:
 
 def add(queue: Frontier, urls: list[str], *, size: int = PIECE, **fields: Any) -> None:
     """Into the slot of their site."""
-    slot = SlotRule(by=SITE).of(urls[0], b"")
+    slot = SlotRule(by=SITE).slot_for(urls[0], b"")
     values = [{"url": url, "callback": "parse_page", **fields} for url in urls]
     queue.add(values, size=size, slot=slot, priority=fields.get("priority", 0))
 

@@ -215,8 +215,8 @@ async def test_everything_is_written_once_in_order_with_its_account(
     shop: Store, writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filler, "PORTION", 4)
-    writer.take(map(found, range(6)), {"offsite": 2})
-    writer.take(map(found, range(6, 10)), {"offsite": 1, "local": 1}, [MISS])
+    writer.remember(map(found, range(6)), {"offsite": 2})
+    writer.remember(map(found, range(6, 10)), {"offsite": 1, "local": 1}, [MISS])
     await writer.write()
     assert (writer.waiting, writer.fault) == ([], "")
     assert writer.totals == shop.counts("shop") == {"offsite": 3, "local": 1, "sealed": 10}
@@ -233,7 +233,7 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
     def keep(*_: Any) -> None:
         raise error
 
-    writer.take(map(found, range(3)), {"offsite": 2}, [MISS])
+    writer.remember(map(found, range(3)), {"offsite": 2}, [MISS])
     with monkeypatch.context() as away:
         away.setattr(FrontierProducer, "keep", keep)
         await writer.write()
@@ -250,7 +250,7 @@ async def test_while_too_much_waits_scrapy_waits_too(
 ) -> None:
     monkeypatch.setattr(filler, "ROOM", 5)
     await asyncio.wait_for(writer.room.wait(), 10)
-    writer.take(map(found, range(5)), {})
+    writer.remember(map(found, range(5)), {})
     waits = asyncio.ensure_future(writer.room.wait())
     await asyncio.wait([waits], timeout=0)
     assert not waits.done()

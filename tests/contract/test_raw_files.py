@@ -29,7 +29,7 @@ from scrapyd_dist.items.download import (
     mend,
     pull,
 )
-from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, look, survey
+from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, read_log_end, survey
 from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
@@ -193,7 +193,7 @@ def test_a_look_at_times_that_are_none() -> None:
         connection.answer(200, b"0001-01-01 00:00:00 [x] INFO: y\n", TEXT, *times)
 
     with closing(BadPeer(play)) as server:
-        seen = look(RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS)
+        seen = read_log_end(RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS)
     assert seen is not None
     assert (seen.silent, seen.offset, seen.facts.last) == (None, None, None)
 

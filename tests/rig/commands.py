@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.commands import CODES, LIST, meant
+from scrapyd_dist.cli.commands import CODES, LIST, expand_alias
 
 from .forks import start_program
 from .processes import end_all, private_environment
@@ -37,7 +37,7 @@ READING = {
 
 def path_of(words: Sequence[str]) -> str:
     """The command that these words call, as `sdist.cli.commands` has it: `nodes list` for `nodes --json`."""
-    first, *rest = meant([*words])
+    first, *rest = expand_alias([*words])
     return next(
         path
         for path in (f"{first} {''.join(rest[:1])}", f"{first} {LIST}", first)

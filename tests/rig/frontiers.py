@@ -42,7 +42,7 @@ class Frontier:
         family, found = SlotRule(prefix=prefix, number=slots), []
         for url in urls:
             fingerprint = hashlib.sha256(url.encode()).digest()
-            where = family.of(url, fingerprint) if slot is None else slot
+            where = family.slot_for(url, fingerprint) if slot is None else slot
             found.append(
                 FrontierIntake(value={"url": url, **fields}, fingerprint=fingerprint, slot=where)
             )

@@ -66,6 +66,6 @@ class GateBench:
     async def look(self) -> None:
         """Until the gate knows the rules as they are now."""
         assert self.gate._client
-        self.gate._client.look()
+        self.gate._client.check_rules()
         assert self.gate._client._talking is not None
         await self.said()

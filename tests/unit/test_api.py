@@ -17,7 +17,7 @@ from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import RESERVED_ARGS
-from scrapyd_dist.scrapyd.reply import Reply, said
+from scrapyd_dist.scrapyd.reply import Reply, shorten_message
 from scrapyd_dist.transports.reply_intake import ReplyIntake
 
 WHERE = "node one (http://web1:6800)"
@@ -286,12 +286,12 @@ class TestSaid:
         ],
     )
     def test_it_is_one_line(self, message: str, line: str) -> None:
-        assert said(message) == line
+        assert shorten_message(message) == line
 
     @given(st.text())
     def test_and_a_short_one(self, message: str) -> None:
-        assert len(said(message)) < 310
-        assert len(said(message).splitlines()) == 1
+        assert len(shorten_message(message)) < 310
+        assert len(shorten_message(message).splitlines()) == 1
 
 
 class TestRawFiles:

@@ -38,10 +38,10 @@ def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, c
     cuts = [cut for n in range(count) if (cut := cutter.add(found(n), 0.0))]
     assert sizes(cuts) == [size] * (count // size)
     assert len(cutter) == count % size
-    last = cutter.take()
+    last = cutter.cut_rest()
     assert sizes(last) == ([count % size] if count % size else [])
     assert numbers(cuts + last) == list(range(count))
-    assert cutter.take() == []
+    assert cutter.cut_rest() == []
 
 
 def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
@@ -135,7 +135,7 @@ def test_a_fleet_that_takes_nothing_is_no_reason_to_keep_requests_in_memory() ->
 def test_the_last_batches_are_small_but_no_smaller_than_ten_seconds_of_work() -> None:
     fleet = Fleet(Demand(slots=5, idle=-5, pace=20.0))
     fleet.find(5000, now=0.0)
-    last = sizes(fleet.cutter.take())
+    last = sizes(fleet.cutter.cut_rest())
     assert last == sorted(last[:-1], reverse=True) + last[-1:]
     assert last[0] == 500
     assert min(last[:-1]) == 200
@@ -171,7 +171,7 @@ def test_nothing_is_lost_repeated_or_too_large(
             slots=slots, idle=min(idle, slots), pace=pace, more=100.0 if known else None
         )
         fleet.due(now + 0.5)
-    fleet.cuts += fleet.cutter.take()
+    fleet.cuts += fleet.cutter.cut_rest()
     assert numbers(fleet.cuts) == list(range(fleet.found))
     assert all(1 <= size <= most for size in sizes(fleet.cuts))
 
@@ -179,7 +179,7 @@ def test_nothing_is_lost_repeated_or_too_large(
 def test_250_requests_are_batches_of_100_100_and_50() -> None:
     cutter = SlotBatcher(size=100, max_age=60)
     cuts = [cut for number in range(250) if (cut := cutter.add(found(number), 0.0))]
-    assert sizes(cuts + cutter.take()) == [100, 100, 50]
+    assert sizes(cuts + cutter.cut_rest()) == [100, 100, 50]
     assert len(cutter) == 0
 
 
@@ -196,7 +196,7 @@ def test_every_request_is_in_one_batch_of_its_slot_and_priority_in_order(
         cut = cutter.add(found(number, slot, priority), float(number))
         cuts += [cut] if cut else []
         cuts += cutter.due(float(number)) if late else []
-    cuts += cutter.take()
+    cuts += cutter.cut_rest()
     assert len(cutter) == 0
     assert all(0 < len(cut) <= size for cut in cuts)
     for slot, priority in {(slot, priority) for slot, priority, _ in places}:
@@ -221,7 +221,7 @@ def test_the_highest_priority_comes_first() -> None:
     cutter = SlotBatcher(size=10, max_age=5)
     for number, priority in enumerate((0, 5, -1)):
         cutter.add(found(number, priority=priority), 0.0)
-    assert [cut[0].priority for cut in cutter.take()] == [5, 0, -1]
+    assert [cut[0].priority for cut in cutter.cut_rest()] == [5, 0, -1]
 
 
 def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
@@ -240,7 +240,7 @@ def test_what_is_left_at_the_end_is_a_share_for_every_slot(left: int, cut: list[
     cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=3, idle=0))
     for number in range(left):
         cutter.add(found(number), 0.0)
-    assert sizes(cutter.take()) == cut
+    assert sizes(cutter.cut_rest()) == cut
 
 
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:

@@ -247,7 +247,7 @@ def test_slots_are_split_and_joined_and_every_request_is_there_once(
     slot = SlotRule(prefix="q", number=4)
     for number in range(60):
         assert f"http://site{number % 3}.com/{number}" in urls(
-            frontier, slot.of("", b"%03d" % number)
+            frontier, slot.slot_for("", b"%03d" % number)
         )
     assert {batch.priority for batch in store.batches("shop", {BatchState.SEALED})} == {0, 10}
 

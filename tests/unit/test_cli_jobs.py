@@ -396,7 +396,7 @@ def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(
     )
     known, sender = {"easy-1": [listed_again(record, node)]}, ForgetfulNode(silent)
     assert Waited(sender=sender, nodes=[node], names=("easy-1",), remembered=known).left() == left
-    seen = log_reads.look(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
+    seen = log_reads.read_log_end(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
     assert (still_there(record, seen, 2.0) is not None) == bool(left)
 
 

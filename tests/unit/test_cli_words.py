@@ -22,7 +22,7 @@ from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
-from scrapyd_dist.cli.silence import heard
+from scrapyd_dist.cli.silence import without_drained
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -553,13 +553,13 @@ def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
     with closing(context.Context(tmp_path)) as here:
         here.remember({"web1": {"draining": 1.0}})
         for _ in range(2):
-            assert heard(here, {drained: error, well: None, down: error}) == {
+            assert without_drained(here, {drained: error, well: None, down: error}) == {
                 well: None,
                 down: error,
             }
         assert capsys.readouterr().err.count("web1") == 1
-        assert heard(here, {drained: None, well: None}) == {drained: None, well: None}
-        assert heard(here, {drained: error}) == {drained: error}, (
+        assert without_drained(here, {drained: None, well: None}) == {drained: None, well: None}
+        assert without_drained(here, {drained: error}) == {drained: error}, (
             "where nothing else was asked it is told"
         )
         found = JobList(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rig.commands import Result
 from rig.document_schemas import json_page, schemas
-from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, escape_markup, load, meant, walk
+from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, escape_markup, load, expand_alias, walk
 from scrapyd_dist.cli.manual import differences_page, pages, settings_page
 
 import scrapyd_dist
@@ -51,7 +51,7 @@ def test_the_command_takes_it(line: str) -> None:
     words = shlex.split(line)[1:]
     if words in (["--help"], ["--version"]):
         return
-    assert meant(words) == words, "that is another name of it"
+    assert expand_alias(words) == words, "that is another name of it"
     assert words[0] in COMMANDS, f"there is no command {words[0]}"
     command: Any = load(words[0])
     path, words = f"sdist {words[0]}", words[1:]

@@ -85,7 +85,7 @@ class Bench:
         self.finds = FoundRequests(crawler=crawler, key=KEY, slotting=slotting, salt="x")
 
     def take(self, url: str = "http://web/", **fields: Any) -> str:
-        return self.finds.take(Request(url, **fields)).value
+        return self.finds.keep(Request(url, **fields)).value
 
     def found(self, url: str = "http://web/", **fields: Any) -> FrontierIntake:
         """The request as it goes into the frontier."""
@@ -205,7 +205,7 @@ def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> No
     bench = Bench()
     here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
     other = FoundRequests(crawler=bench.crawler, key=KEY, slotting=SlotRouting(), salt="y")
-    other.take(Request("http://web/", dont_filter=True))
+    other.keep(Request("http://web/", dont_filter=True))
     assert len({*here, other.found[0].fingerprint}) == 3
 
 
@@ -430,14 +430,14 @@ class Captured(Bench):
         )
 
     def take(self, url: str = "http://web/", shard: int = 0, **fields: Any) -> str:
-        return self.capture.take(Request(url, **fields), shard)[0].value
+        return self.capture.sort_in(Request(url, **fields), shard)[0].value
 
 
 def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> None:
     bench = Captured(size=2)
-    assert bench.capture.take(Request("http://web/1"), 0) == (Disposition.SEALED, None)
+    assert bench.capture.sort_in(Request("http://web/1"), 0) == (Disposition.SEALED, None)
     assert len(bench.capture.cutter) == 1
-    _, cut = bench.capture.take(Request("http://web/2"), 0)
+    _, cut = bench.capture.sort_in(Request("http://web/2"), 0)
     assert cut
     assert [from_value(one.value, bench.spider).url for one in cut] == [
         "http://web/1",
@@ -447,7 +447,7 @@ def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> No
     assert [one.fingerprint for one in cut] == [
         fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)
     ]
-    assert (len(bench.capture.cutter), bench.capture.cutter.take()) == (0, [])
+    assert (len(bench.capture.cutter), bench.capture.cutter.cut_rest()) == (0, [])
 
 
 def test_each_fate_is_counted_and_sealed_ones_with_their_batch() -> None:
@@ -486,13 +486,13 @@ def test_the_projects_own_filter_says_what_a_duplicate_is() -> None:
     """A plain crawl of such a project has each page as often as its filter lets it pass."""
     twice = filtered(Captured(size=99, key=KEY, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter)
     assert [twice.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
-    first = [one.fingerprint for cut in twice.capture.cutter.take() for one in cut]
+    first = [one.fingerprint for cut in twice.capture.cutter.cut_rest() for one in cut]
     assert len(set(first)) == 3
     again = filtered(
         Captured(size=99, key=KEY, before=first, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter
     )
     assert [again.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
-    assert again.capture.cutter.take() == [], "what was sealed before is not sealed again"
+    assert again.capture.cutter.cut_rest() == [], "what was sealed before is not sealed again"
 
     once = filtered(Captured(size=99, DUPEFILTER_CLASS=ByPath), ByPath)
     assert [once.take(f"http://web/{n}") for n in ("a?1", "a?2", "b")] == [
@@ -513,7 +513,7 @@ def with_cookies(bench: Captured, jar: Any, *lines: str, url: str = "http://web/
 def header(bench: Captured, url: str = "http://web/", **fields: Any) -> str:
     """The cookies with which a worker asks for a request that was captured."""
     bench.take(url, **fields)
-    (((captured,),),) = (bench.capture.cutter.take(),)
+    (((captured,),),) = (bench.capture.cutter.cut_rest(),)
     request = from_value(from_json(to_json([captured.value]))[0], bench.spider)
     worker = CookiesMiddleware.from_crawler(bench.crawler)
     worker.process_request(request)
@@ -550,7 +550,7 @@ def test_the_cookies_of_a_session_travel_with_the_request_as_scrapy_would_send_t
 def test_the_links_of_a_strategy_have_no_cookies_of_a_session() -> None:
     bench = with_cookies(Captured(key=KEY, DISTRIBUTED_STRATEGY="shop:News"), None, "sid=1; Path=/")
     bench.take()
-    assert ["cookies" in one.value for cut in bench.capture.cutter.take() for one in cut] == [False]
+    assert ["cookies" in one.value for cut in bench.capture.cutter.cut_rest() for one in cut] == [False]
 
 
 @pytest.mark.parametrize("fields", [{"dont_filter": True}, {"meta": {"allow_offsite": True}}])
@@ -564,7 +564,7 @@ def found_by(bench: Captured) -> list[bytes]:
         for n in (1, 2, 1):
             bench.take(f"http://web/{n}", shard)
             bench.take(f"http://web/{n}", shard, dont_filter=True)
-    return [one.fingerprint for cut in bench.capture.cutter.take() for one in cut]
+    return [one.fingerprint for cut in bench.capture.cutter.cut_rest() for one in cut]
 
 
 def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() -> None:
@@ -625,7 +625,7 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
 def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_has_them(
     slotting: SlotRouting | None, slot: str
 ) -> None:
-    _, cut = Captured(size=1, slotting=slotting).capture.take(Request("http://web/", priority=4), 0)
+    _, cut = Captured(size=1, slotting=slotting).capture.sort_in(Request("http://web/", priority=4), 0)
     assert cut
     assert [(one.slot, one.priority) for one in cut] == [(slot, 4)]
 

@@ -93,7 +93,7 @@ def test_the_command_or_address_is_read(text: str) -> None:
 def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
     out = tmp_path / "told.txt"
     command = f'cat > {out}; echo "$SDIST_CRAWL $SDIST_SPIDER $SDIST_STATE $SDIST_EXIT_CODE $SDIST_ITEMS" >> {out}'
-    assert hooks.tell(command, DOCUMENT) == ""
+    assert hooks.notify_on_finish(command, DOCUMENT) == ""
     document, _, variables = out.read_text().partition("}")
     assert json.loads(document + "}") == DOCUMENT
     assert variables.strip() == "easy-1 easy finished 3 12"
@@ -102,13 +102,13 @@ def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> (
     None
 ):
-    assert hooks.tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
-    said = hooks.tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
+    assert hooks.notify_on_finish("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
+    said = hooks.notify_on_finish("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
     assert (
         said
         == "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 7: no such channel."
     )
-    assert "SECRET" not in hooks.tell("false SECRET", DOCUMENT)
+    assert "SECRET" not in hooks.notify_on_finish("false SECRET", DOCUMENT)
 
 
 def test_a_command_that_never_ends_is_killed_with_all_it_started(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
         connection.answer(204, b"")
 
     with closing(BadPeer(play)) as peer:
-        assert hooks.tell(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
+        assert hooks.notify_on_finish(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
     head, _, body = asked[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /hook?token=SECRET ")
     assert b"content-type: application/json" in head.lower()

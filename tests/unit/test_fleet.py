@@ -420,7 +420,7 @@ def test_the_pace_of_the_fleet_counts_slow_slots_fully_and_waits_for_most() -> N
 def test_a_running_jobs_pace_stands_for_the_node_until_one_has_ended() -> None:
     one = paced("a", to_do=(100,))
     values: dict[str, Any] = {"requests": 100, "missed": 0, "pages": 0, "items": 0, "started": 10.0}
-    one.out["0"].heard(WorkerReport(ended=False, updated=12.0, done=40, **values), 12.0)
+    one.out["0"].accept_report(WorkerReport(ended=False, updated=12.0, done=40, **values), 12.0)
     assert (one.pace, one.out["0"].to_do) == (20.0, 60)
     one.accepted(WorkerReport(ended=True, updated=20.0, done=100, **values))
     assert one.pace == 10.0

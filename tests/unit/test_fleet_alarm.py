@@ -51,7 +51,7 @@ class Bench:
             "reason": "",
             "running": len(jobs),
         }
-        self.alarm.look({"nodes": [{**fields, "jobs": jobs, **node}]}, self.now)
+        self.alarm.check({"nodes": [{**fields, "jobs": jobs, **node}]}, self.now)
         if not self.told_in.exists():
             return []
         rows = [json.loads(line) for line in self.told_in.read_text().splitlines()]
@@ -117,14 +117,14 @@ def test_nodes_that_join_and_leave_while_the_fleet_is_watched(
     config, looks = bench.root / "scrapy.cfg", fleet_view.FleetLook(bench.context)
     before, text = looks.nodes[0], config.read_text()
     config.write_text(text + "[deploy:web2]\nurl = http://127.0.0.1:19/\n")
-    looks.look()
+    looks.poll()
     assert [one.node.name for one in looks.nodes] == ["web1", "web2"]
     assert looks.nodes[0] is before, "what is known of it is kept"
     config.write_text("[deploy:web2")
-    looks.look()
+    looks.poll()
     assert len(looks.nodes) == 2, "a file that cannot be read says nothing"
     config.write_text(text)
-    looks.look()
+    looks.poll()
     assert looks.nodes == [before]
 
 

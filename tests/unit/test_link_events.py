@@ -111,7 +111,7 @@ class Bench:
         self.batch = StrategyBatch(7, 1, list(values or (told(0), told(1))), None, finds=self.links)
 
     def found(self, source: int, url: str, **fields: Any) -> str:
-        return self.links.take(Request(url, **fields), source).value
+        return self.links.keep(Request(url, **fields), source).value
 
     def page(self, index: int, body: bytes = b"<p>", **fields: Any) -> Response:
         """Its page came, and its callback has run to the end."""
@@ -177,7 +177,7 @@ def test_a_link_has_the_projects_fingerprint_however_often_it_is_wanted_and_the_
     bench = Bench()
     request = Request("http://sub.web/a", dont_filter=True)
     bench.found(0, request.url, dont_filter=True, callback=bench.crawler.spider.parse_article)
-    (link,) = bench.links.of(0)
+    (link,) = bench.links.links_of(0)
     assert link.fingerprint == bench.crawler.request_fingerprinter.fingerprint(request)
     assert (link.slot, link.request["callback"]) == (site_of(request.url), "parse_article")
 
@@ -185,7 +185,7 @@ def test_a_link_has_the_projects_fingerprint_however_often_it_is_wanted_and_the_
 def test_what_the_strategy_said_of_a_page_is_not_said_of_its_links() -> None:
     bench = Bench(told(0, read="body"))
     bench.found(0, "http://web/a", meta=from_value(told(0, read="body"), bench.crawler.spider).meta)
-    (link,) = bench.links.of(0)
+    (link,) = bench.links.links_of(0)
     assert link.request["meta"]["k"] == 0
     assert "distributed_link" not in link.request["meta"]
 
@@ -195,7 +195,7 @@ def test_links_off_the_site_and_those_that_cannot_travel_are_counted_and_told(ca
     assert bench.found(0, "http://elsewhere/") == "offsite"
     for url in ("http://web/a", "http://web/b"):
         assert bench.found(0, url, callback=lambda response: None) == "refused"
-    assert list(bench.links.of(0)) == []
+    assert list(bench.links.links_of(0)) == []
     assert bench.links.take_counts() == {"offsite": 1, "refused": 2}
     assert [
         record.message for record in caplog.records if "cannot go to the strategy" in record.message
@@ -399,7 +399,7 @@ async def test_a_sitemap_leads_to_links_and_an_index_of_them_to_more_sitemaps() 
     bench = Bench(told(0, read="sitemap"), told(1, read="sitemap"))
     await bench.read(0, URLSET.encode())
     await bench.read(1, gzip.compress(INDEX.encode()))
-    pages, sitemaps = (list(bench.links.of(index)) for index in (0, 1))
+    pages, sitemaps = (list(bench.links.links_of(index)) for index in (0, 1))
     assert [link.request for link in pages] == [{"url": "http://web/1"}, {"url": "http://web/2"}]
     assert [(link.request["url"], link.request["meta"]) for link in sitemaps] == [
         ("http://web/a.xml", {"distributed_link": {"read": "sitemap"}}),
@@ -422,7 +422,7 @@ async def test_what_is_no_sitemap_is_an_error_of_its_own_name_and_no_exception()
 async def test_what_is_no_address_in_a_sitemap_is_left_out() -> None:
     bench = Bench(told(0, read="sitemap"))
     await bench.read(0, b"http://web/1\n\nweb/2\nhttp://elsewhere/\n")
-    assert [link.request["url"] for link in bench.links.of(0)] == ["http://web/1"]
+    assert [link.request["url"] for link in bench.links.links_of(0)] == ["http://web/1"]
 
 
 def test_a_sitemap_may_be_text_and_relative() -> None:

@@ -10,7 +10,7 @@ from rig.nodemodel import file_reply
 from scrapyd_dist.cli.jobs.logs import groups, noting_foreign
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
-from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
+from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, read_log_end, survey
 from scrapyd_dist.joblogs.verdict import by_log
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, JobState
@@ -66,7 +66,7 @@ def numbers(lines: list[LogLine]) -> list[int]:
 
 def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
     file = File(STARTED.encode() + BIG + (dump(10) + CLOSED).encode())
-    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert (seen.facts.closed, len(seen.facts.stats or {})) == ("finished", 10)
     assert (seen.total, seen.silent, seen.offset) == (
@@ -79,7 +79,7 @@ def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
 
 def test_a_large_dump_costs_one_larger_reading() -> None:
     file = File(BIG + (dump(9000) + CLOSED).encode())
-    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert len(seen.facts.stats or {}) == 9000
     assert file.sent <= HEAD + TAIL + LONG_TAIL
@@ -88,14 +88,14 @@ def test_a_large_dump_costs_one_larger_reading() -> None:
 @pytest.mark.parametrize(("start", "says"), [(STARTED, True), ("", False)])
 def test_whether_a_log_has_lines_of_level_info_at_all(start: str, says: bool) -> None:
     file = File(start.encode() + BIG)
-    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert seen.says_info is says
     assert file.sent <= TAIL + HEAD
 
 
 def test_no_log() -> None:
-    assert look(File(None), NODE, "logs/p/s/j.log", timeout=1) is None
+    assert read_log_end(File(None), NODE, "logs/p/s/j.log", timeout=1) is None
     assert survey(File(None), NODE, "logs/p/s/j.log") is None
     reader, _ = tap(None)
     reader.seek_last(5, lambda _: True)
@@ -180,7 +180,7 @@ def a_search(file: File) -> None:
 
 
 def the_newest(file: File) -> None:
-    excerpt = look(file, NODE, "logs/x", timeout=1)
+    excerpt = read_log_end(file, NODE, "logs/x", timeout=1)
     assert excerpt is not None
     assert excerpt.facts.levels["DEBUG"] > 0
 
@@ -460,7 +460,7 @@ def written(
 
 
 def verdict_on(log: str, state: JobState = JobState.FINISHED) -> tuple[str, int | None]:
-    verdict = by_log(state, look(File(log.encode()), NODE, "logs/p/s/j.log", timeout=1))
+    verdict = by_log(state, read_log_end(File(log.encode()), NODE, "logs/p/s/j.log", timeout=1))
     return verdict.outcome.value, verdict.errors
 
 

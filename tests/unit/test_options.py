@@ -431,7 +431,7 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
     assert member.progress() == Counter()
     assert out.to_blame
     assert not JobRun(**job, job="c.b1.a1").to_blame
-    out.heard(
+    out.accept_report(
         WorkerReport(ended=False, updated=9.0, requests=9, done=5, missed=1, pages=6, items=5), 1.0
     )
     assert member.progress() == Counter(requests=6, pages=6, items=5)

@@ -66,7 +66,7 @@ def test_parts_made_from_scrapys_own_are_taken() -> None:
 def test_the_reason_is_the_error_before_that_of_the_closing_engine() -> None:
     closing = RuntimeError("Engine slot not assigned")
     closing.__context__ = OSError("no such\ndatabase")
-    assert str(Fault.of(closing)) == "OSError: no such database"
+    assert str(Fault.from_exception(closing)) == "OSError: no such database"
 
 
 def test_the_last_exception_counts_that_is_not_of_one_page() -> None:

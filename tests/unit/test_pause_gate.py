@@ -54,8 +54,8 @@ async def turns() -> None:
 def test_requests_wait_until_the_crawl_goes_on(old: bool) -> None:
     async def play() -> None:
         crawler: Any = Crawler(old=old)
-        gate = PauseGate.of(crawler)
-        assert PauseGate.of(crawler) is gate
+        gate = PauseGate.for_crawler(crawler)
+        assert PauseGate.for_crawler(crawler) is gate
         assert await crawler.fetch("a") == "response of a"
         gate.rest(True)
         assert PauseGate.closed(crawler) and crawler.engine.paused
@@ -73,7 +73,7 @@ def test_requests_wait_until_the_crawl_goes_on(old: bool) -> None:
 def test_what_is_held_is_not_made_when_the_process_ends(old: bool) -> None:
     async def play() -> None:
         crawler: Any = Crawler(old=old)
-        PauseGate.of(crawler).rest(True)
+        PauseGate.for_crawler(crawler).rest(True)
         waits = asyncio.ensure_future(crawler.fetch("a"))
         await turns()
         crawler.engine._slot.closing = "shutdown"

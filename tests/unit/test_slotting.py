@@ -53,7 +53,7 @@ def prints(count: int) -> list[bytes]:
 def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
     assert SlotRule().names() == ["0"]
     assert SlotRule(prefix="p", number=8).names() == [f"p{number}" for number in range(8)]
-    assert SlotRule().of("http://web/", b"x") == "0"
+    assert SlotRule().slot_for("http://web/", b"x") == "0"
     assert SlotRule.parse("pages/3").names() == ["pages0", "pages1", "pages2"]
     assert [SlotRule.parse(text).names() for text in ("pages", "/2")] == [["pages0"], ["0", "1"]]
 
@@ -64,15 +64,15 @@ def test_ten_thousand_fingerprints_are_spread_evenly_over_eight_slots_and_none_e
 ) -> None:
     slots = SlotRule(prefix="p", number=8)
     given = prints(10_000) if is_hash else [f"page {number}".encode() for number in range(10_000)]
-    found = Counter(slots.of("http://web/", one) for one in given)
+    found = Counter(slots.slot_for("http://web/", one) for one in given)
     assert sorted(found) == slots.names()
     assert all(1125 <= count <= 1375 for count in found.values()), found
 
 
 def test_a_request_lies_in_the_same_slot_on_every_machine() -> None:
     # Not to be changed: what is stored by one version is looked for by the next.
-    assert [SlotRule(number=100).of("", one) for one in prints(5)] == ["96", "47", "7", "89", "77"]
-    assert SlotRule(number=100, by="domain").of("https://www.example.co.uk/a", b"") == "42"
+    assert [SlotRule(number=100).slot_for("", one) for one in prints(5)] == ["96", "47", "7", "89", "77"]
+    assert SlotRule(number=100, by="domain").slot_for("https://www.example.co.uk/a", b"") == "42"
 
 
 def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
@@ -86,14 +86,14 @@ def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
     assert (
         len(
             {
-                slots.of(f"http://{host}/{n}", one)
+                slots.slot_for(f"http://{host}/{n}", one)
                 for host in hosts
                 for n, one in enumerate(prints(20))
             }
         )
         == 1
     )
-    others = {slots.of(f"http://site{number}.co.uk/", b"") for number in range(500)}
+    others = {slots.slot_for(f"http://site{number}.co.uk/", b"") for number in range(500)}
     assert len(others) == 50
 
 
@@ -116,7 +116,7 @@ def test_the_site_of_a_url_is_found_without_the_net_and_may_have_a_slot(
     url: str, site: str
 ) -> None:
     assert site_of(url) == site
-    assert SlotRule(prefix="p-", by=SITE).of(url, b"whatever") == f"p-{site or '-'}"
+    assert SlotRule(prefix="p-", by=SITE).slot_for(url, b"whatever") == f"p-{site or '-'}"
 
 
 @given(site=st.text(max_size=120), prefix=st.sampled_from(["", "p", "p" * 60]))
@@ -189,15 +189,15 @@ def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does
         )
     )
     assert (
-        by_site.usual.of("http://a.com/", b"1")
-        == by_site.usual.of("http://b.a.com/", b"2")
+        by_site.usual.slot_for("http://a.com/", b"1")
+        == by_site.usual.slot_for("http://b.a.com/", b"2")
         == "a.com"
     )
-    assert by_site.callbacks["x"].of("http://a.com/", b"1") == "art-a.com"
+    assert by_site.callbacks["x"].slot_for("http://a.com/", b"1") == "art-a.com"
     other = SlotRouting.from_settings(
         Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"})
     )
-    assert other.usual.of("http://a.com/", b"1") == "0"
+    assert other.usual.slot_for("http://a.com/", b"1") == "0"
 
 
 def options(**values: Any) -> ProducerOptions:
@@ -266,7 +266,7 @@ def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first()
     idle[0] = 0
     assert [sites(cut) for cut in cutter.due(32.0)] == ["cc"]
     assert len(cutter) == 4
-    assert [sites(cut) for cut in cutter.take()] == ["dd", "ee"]
+    assert [sites(cut) for cut in cutter.cut_rest()] == ["dd", "ee"]
 
 
 def test_what_is_full_goes_with_the_next_look() -> None:
@@ -293,7 +293,7 @@ def test_what_is_held_back_is_bounded_however_many_slots_there_are(
         assert len(cutter) <= most
     assert len(cuts) >= 50  # of the oldest slots, which have two by now
     assert cuts[0][0].slot == "0"
-    assert sum(map(len, [*cuts, *cutter.take()])) == most + 100
+    assert sum(map(len, [*cuts, *cutter.cut_rest()])) == most + 100
 
 
 def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
@@ -322,10 +322,10 @@ def test_all_comes_out_once_and_each_site_in_its_order(
     out: list[FrontierIntake] = []
     for size in sizes:
         left = len(buffer)
-        some = buffer.take(size)
+        some = buffer.cut_batch(size)
         assert len(some) == min(size, left)
         out += some
-    out += buffer.take(len(buffer))
+    out += buffer.cut_batch(len(buffer))
     assert (sorted(one.fingerprint for one in out), len(buffer)) == (
         sorted(one.fingerprint for one in put),
         0,

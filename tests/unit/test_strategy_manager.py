@@ -795,7 +795,7 @@ def test_a_slow_handler_does_not_cost_the_partitions() -> None:
 
 
 def test_a_found_link_that_is_made_a_form_is_another_request() -> None:
-    request = Request.of({"url": A}, b"found")
+    request = Request.from_value({"url": A}, b"found")
     assert request.fingerprint == b"found"
     request.method, request.body = "POST", "x=1"
     assert request.fingerprint == b""

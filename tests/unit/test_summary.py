@@ -25,7 +25,7 @@ from scrapyd_dist.progress import (
     exit_code,
     outlook,
     summary,
-    told,
+    summary_of,
 )
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -102,7 +102,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     )
     at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     progress = Progress()
-    progress.look([member], 0.0)
+    progress.update([member], 0.0)
     document = summary(
         snapshot(
             members=[member],
@@ -215,7 +215,7 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
         id="c", project="p", spider="s", created=0.0, state=CrawlState.STOPPED, message="stopped", exit_code=3,
         summary={"state": "working", "message": "", "items": 1499},
     )  # fmt: skip
-    document = told(row)
+    document = summary_of(row)
     assert (document["state"], document["message"], document["exit_code"]) == (
         "stopped",
         "stopped",
@@ -229,7 +229,7 @@ def test_a_crawl_that_was_refused_before_it_had_a_summary_is_told_with_the_same_
         id="c", project="p", spider="s", created=0.0, state=CrawlState.REFUSED, message="why", exit_code=2,
         options={"settings": {"DISTRIBUTED_LABELS": ["night=1"]}},
     )  # fmt: skip
-    document = told(crawl)
+    document = summary_of(crawl)
     assert misfits(document, SUMMARY) == []
     assert document.keys() == summary(snapshot()).keys() | {"exit_code"}
     assert (document["state"], document["labels"], document["items"]) == ("refused", ["night=1"], 0)
@@ -308,18 +308,18 @@ def test_the_outlook(
 def test_rates_go_on_when_a_job_ends_and_another_begins() -> None:
     member, progress = node("one"), Progress()
     first = at_work(member, 1)
-    progress.look([member], 0.0)
+    progress.update([member], 0.0)
     gets_to(first, 100)
-    progress.look([member], 10.0)
+    progress.update([member], 10.0)
     assert (
         list(progress.rates("one").values()) == list(progress.rates().values()) == [10, 10, 10, 0]
     )
     gets_to(first, 150, ended=True, missed=2, errors=2)
     member.out.clear()  # what it did at last is in its Out
     second = at_work(member, 2)
-    progress.look([member], 15.0)
+    progress.update([member], 15.0)
     gets_to(second, 48)
-    progress.look([member], 20.0)
+    progress.update([member], 20.0)
     assert progress.counts("one") == {"requests": 200, "pages": 198, "items": 198, "failed": 2}
     assert progress.rates("one") == {"requests": 10, "pages": 9.9, "items": 9.9, "failed": 0.1}
     assert progress.rates("nobody") == dict.fromkeys(COUNTS, 0)
@@ -329,8 +329,8 @@ def test_what_an_earlier_process_had_accepted_counts_and_is_no_pace() -> None:
     member, progress = node("one"), Progress()
     report = {"done": 90, "missed": 10, "errors": 3, "pages": 120, "items": 80}
     progress.recall([Attempt(batch=1, number=1, job="c.b1.a1", node="one", url="", report=report)])
-    progress.look([member], 0.0, own_pages=5)
-    progress.look([member], 1.0, own_pages=7)
+    progress.update([member], 0.0, own_pages=5)
+    progress.update([member], 1.0, own_pages=7)
     assert progress.counts("one") == {"requests": 100, "pages": 120, "items": 80, "failed": 3}
     assert progress.rates() == {"requests": 0, "pages": 2, "items": 0, "failed": 0}
 
@@ -339,12 +339,12 @@ def test_the_one_batch_that_is_far_slower_is_named() -> None:
     members, progress = [node("one"), node("two")], Progress()
     quick = [at_work(members[0], number) for number in (1, 2, 3)]
     slow, stuck = at_work(members[1], 4), at_work(members[1], 5)
-    progress.look(members, 0.0)
+    progress.update(members, 0.0)
     for now in (10.0, SLOW_AFTER - 1, SLOW_AFTER + 1):
         for out in quick:
             gets_to(out, int(now * 10))
         gets_to(slow, int(now))
-        progress.look(members, now)
+        progress.update(members, now)
         assert bool(progress.stragglers()) is (now >= SLOW_AFTER)
     named = progress.stragglers()
     assert [(one["batch"], one["node"], one["done"], one["of"]) for one in named] == [
@@ -360,18 +360,18 @@ def test_two_batches_are_not_enough_to_call_one_slow_and_the_last_one_is_measure
     member, progress = node("one"), Progress()
     quick = at_work(member, 1)
     at_work(member, 2)
-    progress.look([member], 0.0)
+    progress.update([member], 0.0)
     gets_to(quick, 900)
-    progress.look([member], 100.0)
+    progress.update([member], 100.0)
     assert progress.stragglers() == []
     member, progress = node("one"), Progress()
     for number in (1, 2, 3):
         out = at_work(member, number)
-        progress.look([member], number * 10.0)
+        progress.update([member], number * 10.0)
         gets_to(out, 1000, ended=True)
         member.out.clear()
-        progress.look([member], number * 10.0 + 5)
+        progress.update([member], number * 10.0 + 5)
     at_work(member, 4, done=1)
-    progress.look([member], 100.0)
-    progress.look([member], 100.0 + SLOW_AFTER)
+    progress.update([member], 100.0)
+    progress.update([member], 100.0 + SLOW_AFTER)
     assert [one["batch"] for one in progress.stragglers()] == [4]

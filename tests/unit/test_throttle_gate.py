@@ -367,10 +367,10 @@ async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
 
 async def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> None:
     async with scene() as it:
-        it.gate.tell(SiteNews(domain="a.example", target_gap=1.0))
+        it.gate.report_site(SiteNews(domain="a.example", target_gap=1.0))
         await it.said()
         assert it.store.news == []
-        it.gate.tell(SiteNews(domain="a.example", refused_at=1.0))
+        it.gate.report_site(SiteNews(domain="a.example", refused_at=1.0))
         await it.said()
         assert [one.refused_at for one in it.store.news] == [None, 1.0]
 

@@ -271,7 +271,7 @@ def test_a_producer_counts_with_its_workers_and_a_process_without_a_crawl_has_it
         Spider, {"DISTRIBUTED_CRAWL": "shop", "DISTRIBUTED_THROTTLE_MAX_PAGES": 5}
     )
     charge_pages_to(crawler, "shop.1a2b3c4d")
-    assert Gate.of(crawler).budget.name == "shop.1a2b3c4d"
+    assert Gate.for_crawler(crawler).budget.name == "shop.1a2b3c4d"
     mine, yours = budget(), budget()
     assert mine.name == mine.name
     assert mine.name != yours.name
