@@ -201,6 +201,7 @@ class FleetLook:
         homes = self._homes
 
         def refresh(job: JobLook) -> None:
+            """Ask how a job stands."""
             job.refresh(sender, _home_of(job.place, homes), now, TIMEOUT)
 
         list(sweep(jobs, refresh, threads=8))
