@@ -44,8 +44,7 @@ Probe = Annotated[
     int | None,
     option(
         "Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, "
-        "no pipeline runs),"
-        " and forecast how long the crawl will take.",
+        "no pipeline runs), and forecast how long the crawl will take.",
         metavar="N",
         min=1,
         show_default=False,

@@ -109,8 +109,7 @@ class SpiderOptions(JobLimits):
         list[str] | None,
         _option(
             "At the end, add the items to this file or address, in any format of the project; - "
-            "is standard"
-            " output.",
+            "is standard output.",
             "-o",
             "--output",
             panel=_ITEMS,
@@ -224,8 +223,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         str | None,
         _option(
             "Run this version, which was deployed or crawled with from here, in place of the code "
-            "that is here; its"
-            " name, how it begins, or its content hash.",
+            "that is here; its name, how it begins, or its content hash.",
             panel="Nodes",
             metavar="NAME",
         ),

@@ -162,9 +162,8 @@ def begin_again(
         )
     if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
         raise ConfigError(
-            f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it "
-            "on that machine, or"
-            f" bring its folder {crawl_folder(root, name)} here."
+            f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on "
+            f"that machine, or bring its folder {crawl_folder(root, name)} here."
         )
     if new_code or crawl.options.get("new_code"):
         store.update_crawl(name, options={**crawl.options, "new_code": new_code})
@@ -204,8 +203,7 @@ def _why_taken(row: Crawl) -> str:
     if row.state is CrawlState.FINISHED:
         return (
             f"There is a crawl {row.id} already, and it is finished: choose another name, or "
-            "remove that crawl with all"
-            f" that is kept of it: sdist crawls clean {row.id}"
+            f"remove that crawl with all that is kept of it: sdist crawls clean {row.id}"
         )
     return (
         f"There is a crawl {row.id} already: go on with it by `sdist resume {row.id}`, or name "
@@ -218,15 +216,14 @@ def check_is_crawl(row: Crawl) -> None:
     if has_strategy(row):
         raise ConfigError(
             f"{row.id} is a crawling strategy's. The command that started it goes on with it: "
-            "sdist strategy run"
-            f" MODULE:CLASS --name {row.id}; `sdist strategy resume {row.id}` ends a pause."
+            f"sdist strategy run MODULE:CLASS --name {row.id}; `sdist strategy resume {row.id}` "
+            "ends a pause."
         )
     if row.kind == "frontier":
         raise ConfigError(
             f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are "
-            "started by `sdist"
-            f" frontier consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier "
-            f"requeue {row.id}`."
+            f"started by `sdist frontier consume SPIDER {row.id}`; its dead batches wait again by "
+            f"`sdist frontier requeue {row.id}`."
         )
 
 

@@ -339,6 +339,7 @@ def rest(context: Context, crawl: str, announcement: str) -> None:
     store.want(crawl, "pause")
 
     def has_noticed() -> bool:
+        """Return whether the producer has paused, or ended."""
         row = store.crawl(crawl)
         return row.state.ended or bool(row.summary.get("paused"))
 

@@ -78,12 +78,14 @@ def looked_out_for(
     pausing = False
 
     def note_interrupt(_number: int, _frame: FrameType | None) -> None:
+        """Note a Ctrl-C; break off where one came before, or in a wait."""
         nonlocal came
         if pausing or came:
             raise KeyboardInterrupt
         came = True
 
     def pause(seconds: float) -> None:
+        """Wait so many seconds; break off where Ctrl-C came."""
         nonlocal pausing
         pausing = True
         try:

@@ -56,8 +56,7 @@ class ConsumeOptions(SpiderOptions, Output):
         str | None,
         _option(
             "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). "
-            "Binds no worker to a"
-            " slot.",
+            "Binds no worker to a slot.",
             metavar="KIND",
         ),
     ] = None
@@ -256,6 +255,7 @@ def kept_running(process: "ConsumeProcess", frontier: str, *, quiet: bool) -> in
     import asyncio
 
     def show_progress(summary: dict[str, Any]) -> None:
+        """Show how the frontier stands."""
         if summary["batches"]["total"]:  # it has been looked at
             show(_line(frontier, summary))
 

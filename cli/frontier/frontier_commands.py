@@ -437,16 +437,14 @@ batch away.
         if dest is not None or uniform:
             raise ConfigError(
                 "--batch moves one batch into one slot: sdist frontier move FRONTIER --batch "
-                "NUMBER DEST. Leave out"
-                " what belongs to moving whole slots."
+                "NUMBER DEST. Leave out what belongs to moving whole slots."
             )
         _put_alone(context, frontier, batch, source, output)
         return 0
     if dest is None or slots is None:
         raise ConfigError(
-            "Name the slots to empty, the slots to fill and how many: sdist frontier move "
-            "FRONTIER PREFIX DEST N."
-            " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
+            "Name the slots to empty, the slots to fill and how many: sdist frontier move FRONTIER "
+            "PREFIX DEST N. For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
         )
     check_own_slot(dest)
     goal = SlotRule(prefix=dest, number=slots, by=by)
@@ -464,6 +462,7 @@ def _move_slots(
     turn = cycle(goal.names())
 
     def cut(batch: Batch) -> None:
+        """Put the requests of a batch into the slots that they belong to."""
         if uniform:  # each batch as it is into the next slot
             _put(store, frontier, batch, next(turn))
             return
@@ -802,6 +801,7 @@ def _delete_slots(
     rows = _batches_of(store, frontier, names, set(BatchState) - {BatchState.SPLIT})
 
     def drop(batch: Batch) -> None:
+        """Delete a batch with what it remembers."""
         store.drop_batch(frontier, batch.number, forget=True)
 
     walked = walk(rows, drop, "deleted")

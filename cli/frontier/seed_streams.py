@@ -90,8 +90,7 @@ def _bucket(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:
     except ValueError as error:  # a kind of address that it does not know
         raise ConfigError(
             f"--seeds takes a file, {STDIN} or an address such as https://…, s3://bucket/path or "
-            "gs://bucket/path; this"
-            f" one begins with {source.partition(':')[0]}:// ({error})."
+            f"gs://bucket/path; this one begins with {source.partition(':')[0]}:// ({error})."
         ) from None
     except Exception as error:  # a driver may raise anything
         raise ConfigError(

@@ -184,8 +184,7 @@ def resume(context: Context, name: StrategyName) -> None:
     if not lives(row):
         raise ConfigError(
             f"No process runs the strategy {name}. The command that started it goes on with it: "
-            "sdist strategy run"
-            f" {terms.path} --spider {terms.spider} …"
+            f"sdist strategy run {terms.path} --spider {terms.spider} …"
         )
     store.want(name, "")
     say(f"The strategy {name} goes on.")
@@ -229,8 +228,8 @@ def _reset(store: Store, name: str) -> None:
     except StepRefused as refused:
         raise ConfigError(
             f"The strategy {name} is in use, and nothing was done: {str(refused).rstrip('.')}. "
-            "Stop its processes and"
-            f" wait for its workers' end; what a killed one held is free within a minute."
+            f"Stop its processes and wait for its workers' end; what a killed one held is free "
+            f"within a minute."
         ) from None
     store.update_crawl(
         name,

@@ -387,6 +387,7 @@ def _stopped_by_signals(runner: "StrategyRunner") -> Iterator[None]:
     """Within this, a signal asks the process to end, and a second one ends it as it stands."""
 
     def stop(*_: object) -> None:
+        """Ask the process to end; the second time, end it."""
         if runner.stop.is_set():
             os._exit(INTERRUPTED)
         runner.stop.set()

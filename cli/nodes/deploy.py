@@ -41,6 +41,9 @@ _SHOWN = 4
 #: how often a node that does not answer is asked again
 RETRIES = 2
 DEFAULT = "default"  #: the name of the target that scrapy.cfg has as [deploy]
+#: options under the headings of the help
+_how = partial(option, panel="How it is sent")
+_what = partial(option, panel="What is sent")
 #: a node's last step -> its meaning after Ctrl-C
 _AT_CTRL_C = {
     Step.UPLOADED: "has it",
@@ -71,6 +74,7 @@ def _said_steps(nodes: int) -> Callable[[Node, Step], None]:
     done = count(1)
 
     def note(node: Node, step: Step) -> None:
+        """Say the step, if it is the last one."""
         if step is Step.UNDONE:
             say(f"{node.name} undone")
         elif step in _DONE:
@@ -104,6 +108,7 @@ def _drawn_bar(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
     busy: dict[str, str] = {}  # name of a node -> its step
 
     def note(node: Node, step: Step) -> None:
+        """Draw the step."""
         if step in _DONE or step is Step.UNDONE:
             busy.pop(node.name, None)
         else:
@@ -139,8 +144,7 @@ def _say_findings(result: RollOut, request: RollOutRequest, *, quiet: bool) -> N
     if result.failures and result.ready:
         say(
             "The others have it. Put that right; then `sdist deploy --all --only-missing` brings "
-            "it "
-            "to the rest."
+            "it to the rest."
         )
     if len(result.spider_lists) > 1:
         _complain_of_spiders(result)
@@ -179,8 +183,7 @@ def _note_other_defaults(result: RollOut) -> None:
     for version, names in others.items():
         say(
             f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs "
-            "that "
-            "name no version run that one. What sdist starts names its version."
+            "that name no version run that one. What sdist starts names its version."
         )
 
 
@@ -234,10 +237,6 @@ def _state_of(result: NodeResult) -> str:
     if result.uploaded:
         return "uploaded"
     return "present"
-
-
-_how = partial(option, panel="How it is sent")
-_what = partial(option, panel="What is sent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -535,8 +534,7 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
     if not kept:
         raise NothingMatched(
             f"No egg of the project {project} was sent from here yet, so there is none to send to "
-            "those that lack it. "
-            "Without --only-missing it is built: sdist deploy --all."
+            "those that lack it. Without --only-missing it is built: sdist deploy --all."
         )
     return kept[0]
 

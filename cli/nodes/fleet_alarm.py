@@ -290,7 +290,9 @@ class FleetAlarm:
             return
         self._down.pop(name, None)
         yield Sighting(kind=down, subject=name, node=name)
-        message = f"The node {name}: {node['reason']}" if node["state"] == "wedged" else ""
+        message = ""
+        if node["state"] == "wedged":
+            message = f"The node {name}: {node['reason']}"
         yield Sighting(kind=TroubleKind.NODE_WEDGED, subject=name, node=name, message=message)
         yield from self._job_sightings(node, now)
 
@@ -392,7 +394,9 @@ class FleetAlarm:
                 if is_late and FinishReason.DISK_FULL.value in attempt.reason:
                     full.add(attempt.url)
         for node in self._context.nodes():
-            message = f"A job on {node.name} ended for want of disk." if node.url in full else ""
+            message = ""
+            if node.url in full:
+                message = f"A job on {node.name} ended for want of disk."
             yield Sighting(
                 kind=TroubleKind.NODE_FULL, subject=node.name, node=node.name, message=message
             )
@@ -421,7 +425,9 @@ def _job_end_sightings(record: JobRecord) -> Iterator[Sighting]:
     kind = TroubleKind.JOB_FAILED
     subject = f"{record.project}/{record.spider}"
     if record.state not in _UNTOLD:
-        reason = f": {record.reason}" if record.reason else ""
+        reason = ""
+        if record.reason:
+            reason = f": {record.reason}"
         job = f"The job {record.id} of {record.spider} on {record.node}"
         message = f"{job} {record.state.value}{reason}."
         yield Sighting(kind=kind, subject=subject, node=record.node, message=message)

@@ -201,6 +201,7 @@ class FleetLook:
         homes = self._homes
 
         def refresh(job: JobLook) -> None:
+            """Ask how a job stands."""
             job.refresh(sender, _home_of(job.place, homes), now, TIMEOUT)
 
         list(sweep(jobs, refresh, threads=8))
@@ -347,7 +348,9 @@ class PlainFleet:
         """Say what has changed; subject: of `FleetLook`, now: by the monotonic clock."""
         for node in subject["nodes"]:
             if self._states.get(node["name"], "up") != node["state"]:
-                reason = f": {node['reason']}" if node["reason"] else ""
+                reason = ""
+                if node["reason"]:
+                    reason = f": {node['reason']}"
                 say(f"{node['name']}: {node['state']}{reason}")
             self._states[node["name"]] = node["state"]
         if self._said is None or now - self._said >= LINE_EVERY:
@@ -450,7 +453,9 @@ def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]:
     rates = job["per_min"]
-    silent = f"no progress for {clock(job['silent_s'])}" if job["state"] == "stalled" else ""
+    silent = ""
+    if job["state"] == "stalled":
+        silent = f"no progress for {clock(job['silent_s'])}"
     return (
         node["name"],
         job["job"],

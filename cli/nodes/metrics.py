@@ -197,6 +197,7 @@ def _crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     """Yield what is known of each of these crawls as a whole."""
 
     def each(value: Callable[[Crawl], float | None]) -> Iterator[Sample]:
+        """Return a sample of each crawl for which there is a value."""
         return _samples(crawls, _labels, value)
 
     for name, kind, text, path in _OF_CRAWL:
@@ -244,6 +245,7 @@ def _last_crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
             last.setdefault((crawl.project, crawl.spider), crawl)
 
     def each(value: Callable[[Crawl], float | None]) -> Iterator[Sample]:
+        """Return a sample of each last crawl for which there is a value."""
         return _samples(last.values(), _spider_labels, value)
 
     codes = each(lambda crawl: crawl.exit_code)

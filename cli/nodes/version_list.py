@@ -125,8 +125,8 @@ def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
     names = _names_in_order(answered)
     if not names and answered:
         say(
-            f"No node that answered has a version of the project {project}. "
-            "Send one: sdist deploy --all."
+            f"No node that answered has a version of the project {project}. Send one: sdist deploy "
+            "--all."
         )
     if not names:
         return
