@@ -370,7 +370,7 @@ class Context:
         #: the store was opened with the project's key, not with one that only looks
         self._knows_key = True
         self._opened: list[Store] = []
-        self.told = set[str]()  #: what was said once, and need not be said again
+        self.said_once = set[str]()  #: what was said once, and need not be said again
 
     def close(self) -> None:
         """Close the stores that were opened."""

@@ -37,7 +37,7 @@ def without_drained(context: Context, answers: Mapping[Node, E | None]) -> dict[
         f"Passed over, since drained and without an answer: {names_of(muted)}. What is there is not"
         " known."
     )
-    if line not in context.told:  # some commands ask again and again
-        context.told.add(line)
+    if line not in context.said_once:  # some commands ask again and again
+        context.said_once.add(line)
         say(line)
     return counting

@@ -17,7 +17,7 @@ _TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.
 
 def why(error: ApiRefused, egg: Egg) -> str:
     """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
-    words = error.said
+    words = error.scrapyd_message
     if "No module named 'pkg_resources'" in words:
         return (
             f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "

@@ -343,7 +343,7 @@ class ReasonMeaning:
 
     blames_batch: bool = False  #: whether the batch may have caused the end
     in_order: bool = False  #: whether it is a normal end for a leasing worker
-    told: bool = False  #: whether the job was told to end
+    by_signal: bool = False  #: whether the job was told to end
     asked_for: bool = False  #: whether the job has done its work, as far as its settings allow
     by_settings: bool = False  #: whether settings ended the job early; a retry would end there, too
     #: whether the project's code has closed the spider (`CloseSpider`, `engine.close_spider`), and
@@ -357,8 +357,8 @@ _MEANINGS: dict[str, ReasonMeaning] = {
     "": ReasonMeaning(blames_batch=True),
     **{reason.value: ReasonMeaning() for reason in FinishReason},
     FinishReason.FINISHED.value: ReasonMeaning(in_order=True, asked_for=True),
-    FinishReason.SHUTDOWN.value: ReasonMeaning(in_order=True, told=True),
-    FinishReason.SUPERSEDED.value: ReasonMeaning(told=True),
+    FinishReason.SHUTDOWN.value: ReasonMeaning(in_order=True, by_signal=True),
+    FinishReason.SUPERSEDED.value: ReasonMeaning(by_signal=True),
     FinishReason.GOAL.value: ReasonMeaning(in_order=True, asked_for=True),
     FinishReason.LIMITED.value: ReasonMeaning(in_order=True, asked_for=True, by_settings=True),
     FinishReason.TIMEOUT.value: ReasonMeaning(in_order=True, blames_batch=True),

@@ -52,10 +52,10 @@ class ConfigError(DistError):
 class CrawlFailed(DistError):
     """The crawl did not begin, or did not come to its end; the code is that of the reason."""
 
-    def __init__(self, message: str, code: int, *, told: bool = False) -> None:
+    def __init__(self, message: str, code: int, *, hook_notified: bool = False) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # of this one, not of the class
-        self.told = told  #: the producer has told DISTRIBUTED_ON_FINISH
+        self.hook_notified = hook_notified  #: the producer has told DISTRIBUTED_ON_FINISH
 
 
 class NothingMatched(DistError):
@@ -277,4 +277,6 @@ class ApiRefused(NodeError):
 
     maybe_accepted = False
     short = "Scrapyd refused"
-    said: str = ""  #: Scrapyd's message in one line; of a traceback only the first and last line
+    scrapyd_message: str = (
+        ""  #: Scrapyd's message in one line; of a traceback only the first and last line
+    )

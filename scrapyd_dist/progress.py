@@ -459,8 +459,8 @@ def _describe_throttle(snap: Snapshot) -> dict[str, Any]:
     reasons: dict[str, str] = {}
     if not snap.unheeded:
         for member in snap.scheduler.members:
-            if member.deaf and not member.unfit:
-                reasons[member.node.name] = member.deaf
+            if member.throttle_problem and not member.unfit:
+                reasons[member.node.name] = member.throttle_problem
     return {"heeded": not snap.unheeded and not reasons, "reason": snap.unheeded, "nodes": reasons}
 
 

@@ -117,7 +117,7 @@ class PlainView:
 
     def __init__(self) -> None:
         self._last_line: tuple[float, str] | None = None  #: when the last line was, and the state
-        self._said: set[object] = set()  #: keys of what is said once
+        self._said_once: set[object] = set()  #: keys of what is said once
 
     def show(self, subject: Crawl, now: float) -> None:
         """Say what is new of a crawl; now: by the monotonic clock."""
@@ -137,8 +137,8 @@ class PlainView:
             self._say_once(("job", straggler.get("job")), f"  {line}")
 
     def _say_once(self, key: object, line: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
+        if key not in self._said_once:
+            self._said_once.add(key)
             say(line)
 
 

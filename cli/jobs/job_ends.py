@@ -485,7 +485,7 @@ def _with_remedy(row: Listed, error: NodeError) -> NodeError:
 
     Scrapyd cancels nothing of a project that it does not have.
     """
-    if not isinstance(error, ApiRefused) or "not found" not in error.said:
+    if not isinstance(error, ApiRefused) or "not found" not in error.scrapyd_message:
         return error
     return ApiRefused(
         f"{row.node.name} has the project {row.project} no more, and its Scrapyd cancels no job of"
@@ -695,7 +695,7 @@ class _Cancellation:
         if signals.was_signalled(row) or (record is not None and record.signals):
             return True
         seen = read_log_end(self._context.sender, row.node, row.log, timeout=self._query.timeout)
-        return seen is not None and seen.facts.told
+        return seen is not None and seen.facts.signalled
 
     def _signal(self, rows: Sequence[Listed], signal: str) -> dict[Listed, NodeError]:
         """Send the jobs a signal; returns those whose node did not take it."""

@@ -250,7 +250,7 @@ def _examine_code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
             call = api.listspiders(exam.project, exam.versions[-1])
             sender.send(exam.node, call, timeout=max(timeout, api.SLOW_TIMEOUT))
     except ApiRefused as error:
-        exam.eggs = error.said
+        exam.eggs = error.scrapyd_message
     except NodeError:
         pass
 

@@ -341,7 +341,9 @@ class PlainFleet:
     """A line about the fleet now and then, and one for each node whose state changes."""
 
     def __init__(self) -> None:
-        self._said: float | None = None  #: when the last line about all was, by the monotonic clock
+        self._last_line_at: float | None = (
+            None  #: when the last line about all was, by the monotonic clock
+        )
         self._states: dict[str, str] = {}  #: the last state of each node, by its name
 
     def show(self, subject: Mapping[str, Any], now: float) -> None:
@@ -353,8 +355,8 @@ class PlainFleet:
                     reason = f": {node['reason']}"
                 say(f"{node['name']}: {node['state']}{reason}")
             self._states[node["name"]] = node["state"]
-        if self._said is None or now - self._said >= LINE_EVERY:
-            self._said = now
+        if self._last_line_at is None or now - self._last_line_at >= LINE_EVERY:
+            self._last_line_at = now
             say(_line(subject))
 
 

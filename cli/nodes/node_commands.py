@@ -29,7 +29,7 @@ from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project
-from ..node_status import TIMEOUT, exit_code_of, poll_nodes, newest_of, recognise
+from ..node_status import TIMEOUT, exit_code_of, newest_of, poll_nodes, recognise
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,

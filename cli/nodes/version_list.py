@@ -21,7 +21,7 @@ from ..context import Context, exit_code, must_answer
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
 from ..silence import without_drained
-from .deploy import RETRIES, exit_code_of, node_row, roll_out, print_result
+from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
 from .fleet_screen import shorten_names
 
 #: seconds that a node gets for each question

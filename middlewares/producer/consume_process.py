@@ -40,7 +40,7 @@ from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
 from .callback_check import check_callbacks, job_crawler
-from .completion_hooks import read_on_finish, refusal, notify_on_finish
+from .completion_hooks import notify_on_finish, read_on_finish, refusal
 from .crawl_findings import login_pages, values_as_text
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
@@ -221,7 +221,9 @@ class ConsumeProcess:
         await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
-        await reporter.write_status(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
+        await reporter.write_status(
+            CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider
+        )
         run = ConsumeRun(self, nodes, reporter, outputs, host)
         if not self.interrupted.is_set():
             if self.strategy is not None:
@@ -255,7 +257,9 @@ class ConsumeProcess:
                 f" {', '.join(away)} is none. Name a file with -o, or deliver parts there as they"
                 " come: --deliver."
             )
-        host = FeedHost.with_new_spider(check_known(self.settings, self.spider), self.settings, self.args)
+        host = FeedHost.with_new_spider(
+            check_known(self.settings, self.spider), self.settings, self.args
+        )
         MergedFeeds(host, outputs.feeds)
         return host
 

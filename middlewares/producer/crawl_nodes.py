@@ -413,9 +413,9 @@ class CrawlNodes:
         if wrong or not (options.throttled or options.heeds):
             return wrong  # the autoscaler asks itself whether its workers reach the store
         way = await asyncio.to_thread(self.ways, member.node)
-        member.deaf = way.reason
-        if options.throttled or (member.deaf and await self.repository.rules()):
-            return member.deaf
+        member.throttle_problem = way.reason
+        if options.throttled or (member.throttle_problem and await self.repository.rules()):
+            return member.throttle_problem
         return ""
 
     async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
@@ -463,11 +463,11 @@ def _note_reach(
     """Note why workers of these nodes do not reach the store, where they can do without it."""
     for member in members:
         member.unreached = ""
-        member.deaf = ""
+        member.throttle_problem = ""
         if options.leases and options.sends:
             member.unreached = ways(member.node).reason
         if options.heeds:
-            member.deaf = ways(member.node).reason
+            member.throttle_problem = ways(member.node).reason
 
 
 def _mark_unfit(members: Iterable[NodeState], ways: Callable[[Node], Way]) -> list[str]:

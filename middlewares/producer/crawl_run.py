@@ -48,7 +48,7 @@ from ..pause_gate import PauseGate
 from ..targets import Target, find_target, guesses
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
-from .completion_hooks import judge_items, read_on_finish, refusal, notify_on_finish
+from .completion_hooks import judge_items, notify_on_finish, read_on_finish, refusal
 from .crawl_code import code_of, note_on_process
 from .crawl_findings import (
     SESSION_REMEDY,
@@ -211,7 +211,9 @@ class CrawlStart:
         if not self._on_finish:  # a process that is refused for its reactor has no loop to wait in
             return
         name = self._crawler.spider.name if self._crawler.spider else ""
-        if wrong := await asyncio.to_thread(notify_on_finish, self._on_finish, refusal(crawl, name, error)):
+        if wrong := await asyncio.to_thread(
+            notify_on_finish, self._on_finish, refusal(crawl, name, error)
+        ):
             logger.warning("%s", wrong)
 
     async def _warn_of_rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:

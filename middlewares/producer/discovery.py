@@ -188,7 +188,7 @@ class ShardWalk:
     furthest: int = -1  #: greatest page number that came back
     found: int = 0  #: target requests for the fleet, on these pages
     begun: float | None = None  #: first asked for, seconds since the epoch
-    heard: float = 0.0  #: when its last page came back
+    last_page_at: float = 0.0  #: when its last page came back
 
 
 class IndexWalk:
@@ -267,7 +267,7 @@ class IndexWalk:
             return  # it failed before, and is counted so
         walk.pending.discard(request)
         walk.pages += 1
-        walk.heard = time.time()
+        walk.last_page_at = time.time()
         page = self._template.page(url) if self._template else None
         if page is not None:
             walk.furthest = max(walk.furthest, page)
@@ -305,7 +305,7 @@ class IndexWalk:
             if self._reported.get(number, (0, 0)) != done:
                 self._reported[number] = done
                 begun = walk.begun or 0.0
-                news[str(number)] = [*done, round(begun, 2), round(walk.heard, 2)]
+                news[str(number)] = [*done, round(begun, 2), round(walk.last_page_at, 2)]
         return news
 
     def take_misses(self) -> list[Miss]:

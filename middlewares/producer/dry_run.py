@@ -12,8 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy import local_nodes
-from scrapyd_dist.deploy.node_versions import NodeVersions
-from scrapyd_dist.deploy.node_versions import list_versions
+from scrapyd_dist.deploy.node_versions import NodeVersions, list_versions
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Shard
@@ -166,10 +165,10 @@ def _reach_warnings(request: CrawlRequest, prepared: Prepared, *, rules: int) ->
     ways = ways_to(request.store, prepared.key)
     warnings = check_reach(request.options, prepared.members, ways, rules=rules)
     for member in prepared.members:
-        if member.deaf:
+        if member.throttle_problem:
             warnings.append(
                 f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
-                f" made while they run: {member.deaf}"
+                f" made while they run: {member.throttle_problem}"
             )
     return warnings
 

@@ -90,7 +90,9 @@ class FeedHost:
         self.stats = MemoryStatsCollector(self)  # type: ignore[arg-type]
 
     @classmethod
-    def with_new_spider(cls, kind: type[Spider], settings: BaseSettings, args: Mapping[str, str]) -> "FeedHost":
+    def with_new_spider(
+        cls, kind: type[Spider], settings: BaseSettings, args: Mapping[str, str]
+    ) -> "FeedHost":
         """Return a host with a new spider of this class."""
         host = cls(settings, Spider(name=kind.name))
         host.spider = kind.from_crawler(host, **args)  # type: ignore[arg-type]

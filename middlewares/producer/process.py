@@ -117,7 +117,7 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
         ended=time.time(),
     )
     on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
-    was_notified = isinstance(error, CrawlFailed) and error.told
+    was_notified = isinstance(error, CrawlFailed) and error.hook_notified
     if on_finish and not was_notified:
         from scrapyd_dist.progress import summary_of
 
@@ -238,7 +238,7 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
     if exit_code.refusal:  # it may have been refused before the producer took up the row
-        raise CrawlFailed(exit_code.refusal, exit_code.code, told=True)
+        raise CrawlFailed(exit_code.refusal, exit_code.code, hook_notified=True)
 
 
 def _plan(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class WorklistImport:
     added: int = 0  #: requests that were new
     duplicate: int = 0  #: requests that the frontier had
     bad: int = 0  #: rows that cannot be requests
-    told: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
+    bad_rows: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
     _waiting: list[FrontierIntake] = field(default_factory=list)  #: read, and not written yet
     #: when something was written last, by the monotonic clock
     _written: float = field(default_factory=time.monotonic)
@@ -145,8 +145,8 @@ class WorklistImport:
                 reason = str(error) or type(error).__name__
         if reason:
             self.bad += 1
-            if len(self.told) < SHOWN_BAD:
-                self.told.append(WorklistRow(row.line, reason=reason))
+            if len(self.bad_rows) < SHOWN_BAD:
+                self.bad_rows.append(WorklistRow(row.line, reason=reason))
 
     def _write(self, *, rest: bool = False) -> bool:
         """Write what has waited long enough or is enough for a step, or all the rest.

@@ -361,7 +361,9 @@ class DomainQueues:
                 self._set_alarm(queue, self._clock() + delay)
         return free
 
-    def receive_answers(self, answers: Sequence[PermitReply], ours: Callable[[float], float]) -> None:
+    def receive_answers(
+        self, answers: Sequence[PermitReply], ours: Callable[[float], float]
+    ) -> None:
         """Take in the store's answers to all that was taken.
 
         `ours` converts the store's moments to our clock.

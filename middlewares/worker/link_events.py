@@ -81,7 +81,9 @@ class LinkRequest(NamedTuple):
     read: str = PAGE
 
     @classmethod
-    def from_value(cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]) -> "LinkRequest":
+    def from_value(
+        cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]
+    ) -> "LinkRequest":
         """Return what a request's meta has; `fingerprint` is called where that has none."""
         meta = link_meta(value)
         known = meta.get("fingerprint")

@@ -240,7 +240,7 @@ class LogFacts:
     #: whether there is one of other parts of Scrapy, from when the spider's settings held
     others_told: bool = False
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
-    told: bool = False  #: whether a signal told the job to end
+    signalled: bool = False  #: whether a signal told the job to end
     forced: bool = False  #: whether a second signal ended the job at once
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None  #: None while no count was logged; so are `items`
@@ -424,7 +424,7 @@ class LogReader:
             self._dump = []
             self._dumped = 0
         elif _is_from(line, _CRAWLER) and message.startswith("Received SIG"):
-            self._facts.told = True
+            self._facts.signalled = True
             self._facts.forced = "twice" in message
         elif _is_from(line, _ENGINE) and message.startswith("Spider "):
             self._read_engine(message)

@@ -182,7 +182,7 @@ def _ended_when_idle(facts: LogFacts) -> bool:
     stats = facts.stats or {}
     leased = _read_number(stats, "distributed/batches_leased")
     acked = _read_number(stats, "distributed/batches_acked")
-    return bool(facts.closed) and meaning(facts.closed).told and leased == acked
+    return bool(facts.closed) and meaning(facts.closed).by_signal and leased == acked
 
 
 def errors_in(facts: LogFacts) -> int | None:
@@ -222,7 +222,7 @@ def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple
     reason = facts.closed
     if not reason:
         return _judge_unclosed(excerpt, signalled=signalled)
-    if meaning(reason).told:
+    if meaning(reason).by_signal:
         return Outcome.CANCELLED, _unless_usual(reason, "shutdown")
     # What went wrong with pages of a crawl's job is in the crawl's account, as with a report.
     wrong = _find_feed_failure(facts.stats or {}) if of_crawl else failures(facts)
@@ -245,7 +245,7 @@ def _judge_unclosed(excerpt: LogExcerpt, *, signalled: bool) -> tuple[Outcome, s
         return Outcome.DIED, with_remedy(facts.last_error)
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
-    if facts.told:  # Scrapy closes no spider that was told to end while it opened
+    if facts.signalled:  # Scrapy closes no spider that was told to end while it opened
         return Outcome.CANCELLED, UNCLOSED
     if not excerpt.would_tell_end:
         return (
@@ -381,7 +381,7 @@ def _judge_report(state: JobState, report: WorkerReport, *, signalled: bool) -> 
     if not report.ended:
         return _judge_report_without_end(state, report, signalled=signalled)
     reason = report.finish_reason
-    if meaning(reason).told:
+    if meaning(reason).by_signal:
         # A worker without a batch has done all: a crawl ends before its workers see that.
         outcome = Outcome.CANCELLED if _has_work_left(report) else Outcome.FINISHED
         return outcome, _unless_usual(reason, "shutdown")

@@ -12,7 +12,15 @@ from jinja2 import Environment, StrictUndefined
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import ended_in_words, finite, number, nested_value, succeeded, summary_of, way_on
+from scrapyd_dist.progress import (
+    ended_in_words,
+    finite,
+    nested_value,
+    number,
+    succeeded,
+    summary_of,
+    way_on,
+)
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series

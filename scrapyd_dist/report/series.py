@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.joblogs.verdict import status_codes
-from scrapyd_dist.progress import NUMBER, finite, number, nested_value, outlook, summary_of
+from scrapyd_dist.progress import NUMBER, finite, nested_value, number, outlook, summary_of
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
@@ -553,7 +553,9 @@ def versions(facts: Facts) -> Versions | None:
     workers = Counter[str]()
     for attempt in facts.attempts:
         if code := nested_value(attempt.report, "code"):
-            nodes[attempt.node][str(nested_value(code, "egg") or facts.crawl.version or "unknown")] += 1
+            nodes[attempt.node][
+                str(nested_value(code, "egg") or facts.crawl.version or "unknown")
+            ] += 1
             workers[str(nested_value(code, "version") or "unknown")] += 1
     if not nodes:
         return None

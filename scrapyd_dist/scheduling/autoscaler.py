@@ -205,7 +205,7 @@ class Autoscaler:
             if worker.project:
                 call = await self.others.call(worker, way)
             else:
-                call = call_for_worker(state.spec, worker, self.others.terms, way.told)
+                call = call_for_worker(state.spec, worker, self.others.terms, way.job_settings)
         except NodeError as error:
             await self._refused(worker, error)
             return

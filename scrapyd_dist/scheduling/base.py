@@ -162,7 +162,7 @@ class SchedulerState:
     #: how far the crawl is from its goals, by the last poll
     spent: Spent = field(default_factory=lambda: Spent(0, {}))
     #: what jobs have done since then that do not reach the store
-    told: Counter[str] = field(default_factory=Counter)
+    uncounted: Counter[str] = field(default_factory=Counter)
     #: items that workers have scraped for no batch: there is no part for them, and they are lost
     stray_items: int = 0
     goal: str = ""  #: the goal that is reached: nothing more is begun
@@ -289,13 +289,13 @@ class SchedulerState:
     # goals
 
     async def spend(
-        self, requests: int = 0, told: Mapping[str, int] = MappingProxyType({}), **how: bool
+        self, requests: int = 0, done: Mapping[str, int] = MappingProxyType({}), **how: bool
     ) -> int:
         """Ask the store for requests, and add to it what was counted here.
 
         Returns the number of requests that is granted.
         """
-        self.spent = await self.run(self.db.spend, self.spec.goals, requests, told, **how)
+        self.spent = await self.run(self.db.spend, self.spec.goals, requests, done, **how)
         return self.spent.granted
 
     async def reserve(self, out: JobRun) -> bool:
@@ -310,7 +310,7 @@ class SchedulerState:
         if "requests" not in goals:
             return True
         most = 2 * out.batch.size + SPARE
-        if out.member.deaf or out.member.unreached:
+        if out.member.throttle_problem or out.member.unreached:
             most = await self.spend(most, reserve=True)
             out.reserved = most
             out.granted = most
@@ -329,11 +329,11 @@ class SchedulerState:
         release = self._count_report(out)
         rest = out.reserved - release
         if lost and rest:
-            self.told["requests"] += rest
+            self.uncounted["requests"] += rest
         if over or lost:
             release = out.reserved
         out.reserved -= release
-        self.told["reserved"] -= release
+        self.uncounted["reserved"] -= release
 
     def _count_report(self, out: JobRun) -> int:
         """Count what the report of a job has that was not counted yet.
@@ -351,7 +351,7 @@ class SchedulerState:
             # Scrapy's count has those, too, that the goal has held back
             now["requests"] = min(now["requests"], out.granted)
         release = min(out.reserved, now["requests"] - out.spent["requests"])
-        self.told.update(now - out.spent)
+        self.uncounted.update(now - out.spent)
         out.spent |= now
         return release
 

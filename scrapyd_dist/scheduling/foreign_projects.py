@@ -115,7 +115,7 @@ class ForeignProjects:
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
             worker.version = met.version
-            store = {**way.told, "foreign": True}
+            store = {**way.job_settings, "foreign": True}
             if met.sealed:
                 store["key_sealed"] = met.sealed
             return call_for_worker(spec, worker, self.terms, store, version=met.version)
@@ -136,8 +136,8 @@ class ForeignProjects:
         """Note that the node lacks the project, that version of it, or the spider."""
         if self._met.pop(_place(worker), None) is not None:
             return  # it had them: the next job there is a handshake again
-        if isinstance(error, ApiRefused) and error.said:
-            self._lack(worker, f"the project {worker.project}: {error.said}; {DEPLOY}")
+        if isinstance(error, ApiRefused) and error.scrapyd_message:
+            self._lack(worker, f"the project {worker.project}: {error.scrapyd_message}; {DEPLOY}")
         else:
             self._lack(worker, str(error))
 

@@ -133,7 +133,7 @@ def call_for_introduction(
     spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way
 ) -> api.Call[str]:
     """Return the call that posts a handshake; of the store it names only what that needs."""
-    is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
+    is_server = "store_sealed" in way.job_settings or is_url(way.job_settings.get("store", ""))
     pull = {**_orders(worker, terms), "introduce": True, "needs_client": is_server}
     return _post(spec, worker, worker.version, HARMLESS, "DISTRIBUTED_PULL", pull)
 

@@ -51,7 +51,7 @@ class NodeClient:
         store: Mapping[str, str] = {}
         if self.spec.ways is not None:
             way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
-            store = way.told
+            store = way.job_settings
             if way.reason:
                 logger.debug("workers on %s hold no leases: %s", node, way.reason)
         await self.sender.send(node, call_for(self.spec, out, payload, store), timeout=self.timeout)

@@ -196,8 +196,8 @@ class JobRun:
 
     def learn(self, report: WorkerReport) -> None:
         """Believe a worker that does not reach the store: it knows better than any guess here."""
-        if report.no_lease and not self.member.deaf:
-            self.member.deaf = report.no_lease
+        if report.no_lease and not self.member.throttle_problem:
+            self.member.throttle_problem = report.no_lease
 
     @property
     def given_up(self) -> AbandonedJob:
@@ -280,7 +280,7 @@ class NodeState:
     unfit: str = ""  #: why it gets no work although it answers
     #: why its workers do not reach the store, in a crawl that sends it batches then
     unreached: str = ""
-    deaf: str = ""  #: why its workers cannot follow rules of the throttle
+    throttle_problem: str = ""  #: why its workers cannot follow rules of the throttle
     refusals: int = 0  #: refusals of jobs that it could have taken
     draining: bool = False  #: a user drains it: no new work
     #: process slots that it has shown: all in use, or more than were thought possible; 0: not known

@@ -510,7 +510,7 @@ class Scheduler:
         if is_crawl and is_out:
             # jobs of an earlier process may make all that they have reserved
             changes["requests"] = counts.get("reserved", 0)
-        await state.spend(told=changes)
+        await state.spend(done=changes)
         if not is_crawl:  # of a frontier's, those since this process began
             self._before = self._at_home()
         elif not is_out:
@@ -528,7 +528,7 @@ class Scheduler:
         changes = {}
         for name in ("items", "pages"):
             changes[name] = home[name] - self.state.spent.counts.get(name, 0)
-        await self.state.spend(told=changes)
+        await self.state.spend(done=changes)
 
     async def _check_goals(self) -> None:
         """Begin nothing more once a goal is reached; end when nothing is out any more."""
@@ -537,9 +537,9 @@ class Scheduler:
         for member in state.members:
             for out in member.out.values():
                 state.count_for(out)
-        changes = state.told.copy()
-        await state.spend(told={**changes, **self._clocks()})
-        state.told.subtract(changes)
+        changes = state.uncounted.copy()
+        await state.spend(done={**changes, **self._clocks()})
+        state.uncounted.subtract(changes)
         state.goal = state.goal or state.spent.reached(goals)
         may_get_more = bool(self.producer) and not state.closed
         if not state.goal or self._is_out() or may_get_more:

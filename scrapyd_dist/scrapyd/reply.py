@@ -288,7 +288,7 @@ def _refused(reply: Reply, message: str) -> ApiRefused:
     """Return the error for a reply in which Scrapyd refuses the call."""
     words = harmless(shorten_message(message))
     error = ApiRefused(f"{reply.where}: {ApiRefused.short} {reply.path}: {words}")
-    error.said = words
+    error.scrapyd_message = words
     return error
 
 

@@ -50,17 +50,17 @@ _MOUNTS = Path("/proc/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def chosen(root: Path, *addresses: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return the address of the project's store: the URL of a server, or an absolute path.
 
-    It is what the environment says, else the first of `said` that is not empty, else the project's
-    own file. A relative path lies below `root`.
+    It is what the environment says, else the first of `addresses` that is not empty, else the
+    project's own file. A relative path lies below `root`.
 
     Raises:
         ConfigError: the address stands in a variable that is not set.
     """
     named = ""
-    for text in (environment.get(VARIABLE), *said):
+    for text in (environment.get(VARIABLE), *addresses):
         named = (text or "").strip()
         if named:
             break

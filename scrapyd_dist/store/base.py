@@ -252,7 +252,7 @@ class BatchStore(Protocol):
         crawl: str,
         limits: Mapping[str, float],
         requests: int = 0,
-        told: Mapping[str, int] = MappingProxyType({}),
+        done: Mapping[str, int] = MappingProxyType({}),
         *,
         reserve: bool = False,
     ) -> Spent:
@@ -265,7 +265,7 @@ class BatchStore(Protocol):
             crawl: its id.
             limits: the goals, by name.
             requests: how many the process wants.
-            told: what it did, by name of the goal.
+            done: what it did, by name of the goal.
             reserve: what is granted does not count yet, and is granted to no other process.
         """
 

@@ -24,7 +24,7 @@ class Way:
     """How the workers of one node reach the store."""
 
     #: what a job there is given: `store`, or `store_sealed`, which is encrypted
-    told: Mapping[str, str] = field(default_factory=dict)
+    job_settings: Mapping[str, str] = field(default_factory=dict)
     #: why they do not reach it; empty when they do
     reason: str = ""
 
@@ -43,7 +43,7 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
     if reason:
         return Way(reason=reason)
     if not is_url(where) or shown(where) == where:
-        return Way(told={"store": where})
+        return Way(job_settings={"store": where})
     if key is None:
         return Way(
             reason=f"the store's address has a password, and {node.name} has no key to read it"
@@ -51,7 +51,7 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
         )
     from cryptography.fernet import Fernet  # noqa: PLC0415 - only an address with a secret pays for it
 
-    return Way(told={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
+    return Way(job_settings={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
 
 
 def ways_to(where: str, key: bytes | None) -> Callable[[Node], Way]:

@@ -196,13 +196,13 @@ class RedisBatches(RedisPort, BatchStore):
         crawl: str,
         limits: Mapping[str, float],
         requests: int = 0,
-        told: Mapping[str, int] = MappingProxyType({}),
+        done: Mapping[str, int] = MappingProxyType({}),
         *,
         reserve: bool = False,
     ) -> Spent:
         """Let the script count what a process did, and grant it requests."""
         answer = self._crawl_step(
-            "spend", crawl, limits=dict(limits), requests=requests, told=dict(told), reserve=reserve
+            "spend", crawl, limits=dict(limits), requests=requests, done=dict(done), reserve=reserve
         )
         return Spent(int(answer["granted"]), {name: int(value) for name, value in answer["counts"]})
 

@@ -160,7 +160,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         crawl: str,
         limits: Mapping[str, float],
         requests: int = 0,
-        told: Mapping[str, int] = MappingProxyType({}),
+        done: Mapping[str, int] = MappingProxyType({}),
         *,
         reserve: bool = False,
     ) -> Spent:
@@ -171,7 +171,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             for name, value in self.counts(crawl).items():
                 if name.startswith(COUNTED):
                     before[name.removeprefix(COUNTED)] = value
-            spent = spend(limits, before, requests, told, reserve=reserve)
+            spent = spend(limits, before, requests, done, reserve=reserve)
             rows = []
             for name, value in spent.counts.items():
                 if value == before.get(name):

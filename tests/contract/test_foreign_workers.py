@@ -242,7 +242,7 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
     def refuse(node: ModelNode, job: ModelJob) -> None:
         if job.project == "shop":
             error = ApiRefused(f"{node.node}: spider 'login' not found")
-            error.said = "spider 'login' not found"
+            error.scrapyd_message = "spider 'login' not found"
             raise error
         node.take(job)
 

@@ -39,7 +39,7 @@ WHY = "it is another machine"
 
 
 def far_away(node: Node) -> Way:
-    return Way(reason=WHY) if node.name.startswith("far") else Way(told={"store": "here"})
+    return Way(reason=WHY) if node.name.startswith("far") else Way(job_settings={"store": "here"})
 
 
 async def workers(o: Bench, number: int) -> list[ModelWorker]:

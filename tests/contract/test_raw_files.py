@@ -193,7 +193,9 @@ def test_a_look_at_times_that_are_none() -> None:
         connection.answer(200, b"0001-01-01 00:00:00 [x] INFO: y\n", TEXT, *times)
 
     with closing(BadPeer(play)) as server:
-        seen = read_log_end(RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS)
+        seen = read_log_end(
+            RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS
+        )
     assert seen is not None
     assert (seen.silent, seen.offset, seen.facts.last) == (None, None, None)
 

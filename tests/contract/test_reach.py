@@ -48,8 +48,8 @@ class TestWorker:
     def test_opens_what_it_was_told(self, where: str, store: Store) -> None:
         way = how_to_reach(where, HERE, KEY)
         assert way.reason == ""
-        assert PASSWORD not in str(way.told)
-        assert reached(way.told) == "s"
+        assert PASSWORD not in str(way.job_settings)
+        assert reached(way.job_settings) == "s"
 
     def test_its_nodes_environment_comes_first(
         self, where: str, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +59,7 @@ class TestWorker:
         assert reached({"store": "/no/such/file"}) == "s"
 
     def test_another_crawl_of_that_name_is_another_store(self, where: str, store: Store) -> None:
-        told = how_to_reach(where, HERE, KEY).told
+        told = how_to_reach(where, HERE, KEY).job_settings
         assert "its crawl c is another one" in why_not(told, created=2.5)
         assert "it has no crawl other" in why_not(told, crawl="other")
 
@@ -88,7 +88,7 @@ class TestWorker:
     def test_a_sealed_address_needs_the_key(
         self, key: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        told = how_to_reach("redis://:hush@127.0.0.1/0", HERE, KEY).told
+        told = how_to_reach("redis://:hush@127.0.0.1/0", HERE, KEY).job_settings
         monkeypatch.setattr(assignment, "egg_key", lambda: key)
         assert words in why_not(told)
 
@@ -96,10 +96,12 @@ class TestWorker:
 class TestSender:
     def test_a_file_is_for_this_machine(self, tmp_path: Path) -> None:
         where = str(tmp_path / "store.db")
-        assert how_to_reach(where, HERE, None).told == {"store": where}
-        assert how_to_reach(where, Node.parse("localhost:6801"), None).told == {"store": where}
+        assert how_to_reach(where, HERE, None).job_settings == {"store": where}
+        assert how_to_reach(where, Node.parse("localhost:6801"), None).job_settings == {
+            "store": where
+        }
         far = how_to_reach(where, THERE, KEY)
-        assert far.told == {}
+        assert far.job_settings == {}
         assert "far is another one" in far.reason
 
     def test_not_on_a_file_system_whose_locks_nobody_knows(
@@ -113,12 +115,12 @@ class TestSender:
         ["redis://127.0.0.1/0", "redis://localhost:7/0", "unix:///s?db=0", "redis://[::1]/0"],
     )
     def test_a_server_of_this_machine_is_for_this_machine(self, where: str) -> None:
-        assert how_to_reach(where, HERE, None).told == {"store": where}
+        assert how_to_reach(where, HERE, None).job_settings == {"store": where}
         assert "on this machine only" in how_to_reach(where, THERE, None).reason
 
     def test_a_server_elsewhere_is_for_all(self) -> None:
         where = "redis://redis.example:6379/0?prefix=shop:"
-        assert how_to_reach(where, THERE, None).told == {"store": where}
+        assert how_to_reach(where, THERE, None).job_settings == {"store": where}
 
     @pytest.mark.parametrize(
         "where",
@@ -130,10 +132,10 @@ class TestSender:
     )
     def test_a_secret_travels_only_sealed(self, where: str) -> None:
         way = how_to_reach(where, THERE, KEY)
-        assert way.told.keys() == {"store_sealed"}
-        assert Fernet(KEY).decrypt(way.told["store_sealed"]).decode() == where
+        assert way.job_settings.keys() == {"store_sealed"}
+        assert Fernet(KEY).decrypt(way.job_settings["store_sealed"]).decode() == where
         bare = how_to_reach(where, THERE, None)
-        assert bare.told == {}
+        assert bare.job_settings == {}
         assert "has no key" in bare.reason
         assert "hush" not in bare.reason
 

@@ -468,7 +468,8 @@ def test_a_prune_leaves_what_a_job_began_to_need_meanwhile(clean: Pair, make_egg
         ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
     names = clean[0].versions("p")
     plans = [
-        node_versions.plan(seen, 1) for seen in node_versions.list_versions(nodes, "p", lambda _job: None)
+        node_versions.plan(seen, 1)
+        for seen in node_versions.list_versions(nodes, "p", lambda _job: None)
     ]
     assert [plan.old for plan in plans] == [tuple(names[:3])] * 2
     start(clean[1], names[1], "c.b1.a1")

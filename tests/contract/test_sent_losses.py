@@ -339,7 +339,7 @@ async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Pa
 
     def ways(node: Node) -> Way:
         return (
-            Way(told={"store": "/s.db"})
+            Way(job_settings={"store": "/s.db"})
             if node.name == "near"
             else Way(reason="it is another machine")
         )

@@ -94,13 +94,16 @@ class TestScrapyd:
         sender.send(node, api.delversion("p ü&1", "r1"))
         with pytest.raises(ApiRefused) as caught:
             sender.send(node, api.delproject("p ü&1"))
-        assert caught.value.said == "project 'p ü&1' not found"
+        assert caught.value.scrapyd_message == "project 'p ü&1' not found"
         assert sender.send(node, api.listversions("p ü&1")) == ()
 
     def test_a_broken_egg(self, sender: Sender, node: Node) -> None:
         with pytest.raises(ApiRefused) as caught:
             sender.send(node, api.addversion("broken", "r1", _egg("import not_there")))
-        assert caught.value.said == "RunnerError: ModuleNotFoundError: No module named 'not_there'"
+        assert (
+            caught.value.scrapyd_message
+            == "RunnerError: ModuleNotFoundError: No module named 'not_there'"
+        )
         assert "\n" not in str(caught.value)
         assert sender.send(node, api.listversions("broken")) == (
             "r1",
@@ -197,7 +200,7 @@ class TestScrapyd:
         for call in calls:
             with pytest.raises(ApiRefused) as caught:
                 sender.send(node, call)
-            assert caught.value.said == "project 'nobody' not found"
+            assert caught.value.scrapyd_message == "project 'nobody' not found"
 
     def test_a_page_that_is_not_there(self, sender: Sender, node: Node) -> None:
         elsewhere = Node.parse(

@@ -327,4 +327,4 @@ async def leasing(tmp_path: Path, *nodes: ModelNode, **options: Any) -> AsyncIte
 
 
 def reach(_: Node) -> Way:
-    return Way(told={"store": "here"})
+    return Way(job_settings={"store": "here"})

@@ -252,7 +252,7 @@ class TestReplies:
         text = b"Traceback (most recent call last):\n  File\ntwisted.web.error.Error: 200 project 'p' not found\n"
         with pytest.raises(ApiRefused) as caught:
             api.listspiders("p").read(_reply(text))
-        assert caught.value.said == "twisted.web.error.Error: 200 project 'p' not found"
+        assert caught.value.scrapyd_message == "twisted.web.error.Error: 200 project 'p' not found"
 
     @given(st.binary(max_size=300), st.integers(100, 599))
     def test_nothing_gets_through_the_door_but_our_errors(self, body: bytes, status: int) -> None:

@@ -85,7 +85,9 @@ def test_exit_codes(entries: list[NodeResult], code: int) -> None:
 
 def test_json(capsys: Captured) -> None:
     entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
-    deploy.print_result(RollOut(entries), "shop", RollOutRequest(), Output(as_json=True), quiet=False)
+    deploy.print_result(
+        RollOut(entries), "shop", RollOutRequest(), Output(as_json=True), quiet=False
+    )
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
     assert [(row["state"], row["spiders"]) for row in document["nodes"]] == [
@@ -108,7 +110,9 @@ def test_json(capsys: Captured) -> None:
 def test_what_has_to_be_known_is_said_once(
     capsys: Captured, entries: list[NodeResult], quiet: bool, said: str
 ) -> None:
-    deploy.print_result(RollOut(entries), "shop", RollOutRequest(atomic=True), Output(), quiet=quiet)
+    deploy.print_result(
+        RollOut(entries), "shop", RollOutRequest(atomic=True), Output(), quiet=quiet
+    )
     assert capsys.readouterr().err.count(said) == 1
 
 

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from rig.commands import Result
 from rig.document_schemas import json_page, schemas
-from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, escape_markup, load, expand_alias, walk
+from scrapyd_dist.cli.commands import (
+    ALIASES,
+    CODES,
+    COMMANDS,
+    escape_markup,
+    expand_alias,
+    load,
+    walk,
+)
 from scrapyd_dist.cli.manual import differences_page, pages, settings_page
 
 import scrapyd_dist

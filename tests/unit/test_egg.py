@@ -591,7 +591,7 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
 def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
     write(shop, {"helper.py": "", "common/words.py": ""})
     error = ApiRefused("node: refused")
-    error.said = said
+    error.scrapyd_message = said
     told = why(error, build(shop, "shop.settings"))
     assert text in told
     assert said.removeprefix("ImportError: ") in told

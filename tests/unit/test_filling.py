@@ -550,7 +550,9 @@ def test_the_cookies_of_a_session_travel_with_the_request_as_scrapy_would_send_t
 def test_the_links_of_a_strategy_have_no_cookies_of_a_session() -> None:
     bench = with_cookies(Captured(key=KEY, DISTRIBUTED_STRATEGY="shop:News"), None, "sid=1; Path=/")
     bench.take()
-    assert ["cookies" in one.value for cut in bench.capture.cutter.cut_rest() for one in cut] == [False]
+    assert ["cookies" in one.value for cut in bench.capture.cutter.cut_rest() for one in cut] == [
+        False
+    ]
 
 
 @pytest.mark.parametrize("fields", [{"dont_filter": True}, {"meta": {"allow_offsite": True}}])
@@ -625,7 +627,9 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
 def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_has_them(
     slotting: SlotRouting | None, slot: str
 ) -> None:
-    _, cut = Captured(size=1, slotting=slotting).capture.sort_in(Request("http://web/", priority=4), 0)
+    _, cut = Captured(size=1, slotting=slotting).capture.sort_in(
+        Request("http://web/", priority=4), 0
+    )
     assert cut
     assert [(one.slot, one.priority) for one in cut] == [(slot, 4)]
 

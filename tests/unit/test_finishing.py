@@ -143,7 +143,12 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
         connection.answer(204, b"")
 
     with closing(BadPeer(play)) as peer:
-        assert hooks.notify_on_finish(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
+        assert (
+            hooks.notify_on_finish(
+                f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT
+            )
+            == ""
+        )
     head, _, body = asked[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /hook?token=SECRET ")
     assert b"content-type: application/json" in head.lower()

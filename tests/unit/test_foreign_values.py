@@ -96,7 +96,7 @@ def test_what_a_node_says_steers_no_terminal() -> None:
     with pytest.raises(ApiRefused) as refused:
         api.listprojects().read(answer(json.dumps(refusal)))
     assert str(refused.value) == f"node: Scrapyd refused x.json: {SHOWN}"
-    assert refused.value.said == SHOWN
+    assert refused.value.scrapyd_message == SHOWN
     assert EVIL not in str(NodeError.at("node", EVIL))
     report = {
         "schema": 1, "state": "ended", "updated": 1, "requests": 1, "done": 0, "missed": 1, "pages": 0, "items": 0,

@@ -196,10 +196,16 @@ def test_all_that_wait_are_one_question_and_the_last_ones_stay() -> None:
 def test_items_and_errors_are_counted_as_scrapy_tells_of_them() -> None:
     async def work() -> None:
         crawler = get_crawler(Spider, {"DISTRIBUTED_GOAL_ERRORS": 2})
-        keeper, ended, thread = GoalKeeper.for_crawler(crawler), list[str](), FakeThread({"errors": 2})
+        keeper, ended, thread = (
+            GoalKeeper.for_crawler(crawler),
+            list[str](),
+            FakeThread({"errors": 2}),
+        )
         assert keeper is GoalKeeper.for_crawler(crawler)
         assert keeper is not None
-        assert GoalKeeper.for_crawler(get_crawler(Spider)) is None, "nothing is put in without goals"
+        assert GoalKeeper.for_crawler(get_crawler(Spider)) is None, (
+            "nothing is put in without goals"
+        )
         thread.gate.set()
         keeper.open(thread, "c", ended.append)  # type: ignore[arg-type]  # a fake
         for signal in (signals.item_scraped, signals.spider_error, signals.spider_error):

@@ -1,13 +1,13 @@
 """The house rules that code can check: names, waiting for events, and documents that have their shape."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from density import FOLDERS, count_folder
+from density import FOLDERS, Density, count_folder
 from rig.documents import NUMBER, misfits
 
 ROOT = Path(__file__).parents[2]
@@ -21,8 +21,6 @@ BARE_WORDS = {
     *("look", "take", "tell", "told", "of", "its", "some", "fate", "wish", "deaf", "guest"),
     *("meant", "said", "heard", "there", "much", "fine"),
 }
-#: bare names that are still there; this list only shrinks
-LEFT: dict[str, int] = {}
 #: names that mean the same in every folder
 COMMON_MODULES = {"__init__", "base", "commands"}
 
@@ -104,17 +102,20 @@ def bare_names(tree: ast.AST) -> Iterable[str]:
 
 
 def test_names_can_be_searched() -> None:
-    found = Counter(
-        name for path in SOURCE for name in bare_names(ast.parse(path.read_text("utf-8")))
-    )
-    assert dict(found) == LEFT
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCE
+        for name in bare_names(ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_source_is_not_packed(folder: str) -> None:
-    density = count_folder(ROOT / folder)
+def test_the_source_is_not_packed() -> None:
+    density = Density()
+    for folder in FOLDERS:
+        density.add(count_folder(ROOT / folder))
     assert density.nested == 0
-    assert density.packed <= 5
+    assert density.packed <= 20
     assert density.complicated == 0
     assert density.skips == 0
     assert density.long_percent <= 2

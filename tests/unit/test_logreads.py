@@ -10,7 +10,15 @@ from rig.nodemodel import file_reply
 from scrapyd_dist.cli.jobs.logs import groups, noting_foreign
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
-from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, read_log_end, survey
+from scrapyd_dist.joblogs.log_reads import (
+    BLOCK,
+    HEAD,
+    LONG_TAIL,
+    TAIL,
+    LogTap,
+    read_log_end,
+    survey,
+)
 from scrapyd_dist.joblogs.verdict import by_log
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, JobState
@@ -322,7 +330,7 @@ def test_signals() -> None:
         )
     )
     found = [facts(START + said) for said in ("", first, first + second)]
-    assert [(one.told, one.forced) for one in found] == [
+    assert [(one.signalled, one.forced) for one in found] == [
         (False, False),
         (True, False),
         (True, True),

@@ -366,7 +366,7 @@ def far(node: Node) -> Way:
     return (
         Way(reason="it is another machine.")
         if node.name.startswith("far")
-        else Way(told={"store": "/x"})
+        else Way(job_settings={"store": "/x"})
     )
 
 
@@ -412,7 +412,7 @@ def test_without_any_node_that_reaches_the_store_nothing_is_started(
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
-    assert [(member.able, member.deaf) for member in here] == [
+    assert [(member.able, member.throttle_problem) for member in here] == [
         (True, "it is another machine."),
         (True, ""),
     ]

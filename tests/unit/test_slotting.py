@@ -71,7 +71,13 @@ def test_ten_thousand_fingerprints_are_spread_evenly_over_eight_slots_and_none_e
 
 def test_a_request_lies_in_the_same_slot_on_every_machine() -> None:
     # Not to be changed: what is stored by one version is looked for by the next.
-    assert [SlotRule(number=100).slot_for("", one) for one in prints(5)] == ["96", "47", "7", "89", "77"]
+    assert [SlotRule(number=100).slot_for("", one) for one in prints(5)] == [
+        "96",
+        "47",
+        "7",
+        "89",
+        "77",
+    ]
     assert SlotRule(number=100, by="domain").slot_for("https://www.example.co.uk/a", b"") == "42"
 
 

@@ -131,11 +131,11 @@ function verbs.spend()
   local key, counts, granted = base .. 'kept', {}, argument.requests
   local function count_of(name) return tonumber(redis.call('HGET', key, 'goal.' .. name) or 0) or 0 end
   local function add(name, number) redis.call('HINCRBY', key, 'goal.' .. name, number) end
-  for name, number in pairs(argument.told) do add(name, number) end
-  if (argument.told.items or 0) ~= 0 then
+  for name, number in pairs(argument.done) do add(name, number) end
+  if (argument.done.items or 0) ~= 0 then
     redis.call('HSET', key, 'goal.dry_pages', 0)
-  elseif argument.told.pages then
-    add('dry_pages', argument.told.pages)
+  elseif argument.done.pages then
+    add('dry_pages', argument.done.pages)
   end
   local most = argument.limits.requests
   local left = most and math.floor(most) - count_of('requests') - count_of('reserved')
