@@ -68,6 +68,10 @@ class NoCrawl(NothingMatched):
     """The store has no crawl of that name."""
 
 
+class NoBatch(NothingMatched):
+    """The store has no batch of that number."""
+
+
 class NoNodeReachable(DistError):
     """No node of the fleet answered."""
 
@@ -126,9 +130,9 @@ class StepRefused(StoreError):
 def as_store_error(error: BaseException) -> BaseException:
     """Return the error that a process which works on a crawl is to raise.
 
-    That there is no such crawl means that its store was emptied; other errors stay.
+    That its crawl or a batch is not there means that its store was emptied; other errors stay.
     """
-    if not isinstance(error, NoCrawl):
+    if not isinstance(error, (NoCrawl, NoBatch)):
         return error
     return StoreEmptied(
         "The store has lost this crawl with all that was in it"

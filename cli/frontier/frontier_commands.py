@@ -264,11 +264,11 @@ def _fill(
 def _report(frontier: str, account: "WorklistImport", *, interrupted: bool, output: Output) -> int:
     """Say how many rows were added, and what is wrong with others; gives the exit code."""
     bad_rows = []
-    for row in account.told:
+    for row in account.bad_rows:
         complain(f"line {row.line}: {row.reason}.")
         bad_rows.append({"line": row.line, "reason": row.reason})
-    if account.bad > len(account.told):
-        complain(f"and {account.bad - len(account.told):,} more rows like these.")
+    if account.bad > len(account.bad_rows):
+        complain(f"and {account.bad - len(account.bad_rows):,} more rows like these.")
     document = {
         "frontier": frontier,
         "rows": account.rows,

@@ -129,7 +129,7 @@ class EndWatch:
 
 
 class TroubleLog:
-    """What was summary_of, and what is to be told still; kept in a file."""
+    """What was told, and what is to be told still; kept in a file."""
 
     def __init__(self, path: Path, hook: EventHook) -> None:
         self._path = path

@@ -418,7 +418,7 @@ def prune(
 
     The oldest by time go first, deployments and what crawls brought alike. What a
     job runs or waits for stays, and so do the newest deployment and the default.
-    Where a job runs whose version Scrapyd does not print_result, nothing is deleted.
+    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
 
     Example: sdist code prune --keep 5
     """

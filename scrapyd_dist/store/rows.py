@@ -20,8 +20,8 @@ from scrapyd_dist.errors import (
     ConfigError,
     ContentRefused,
     ForeignRow,
+    NoBatch,
     NoCrawl,
-    NothingMatched,
     StoreError,
 )
 from scrapyd_dist.frontier.backlog import Leased
@@ -65,7 +65,7 @@ SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")
 #: fields of a crawl that are names
 _NAMES = ("id", "project", "spider", "version", "host")
 #: fields without which a row is no crawl's
-_NEEDED = {"id", "project", "spider", "created", "state"}
+_NEEDED = {"id", "project", "spider", "created"}
 #: faults of rows that are logged
 _MOST_LOGGED = 10
 
@@ -231,9 +231,9 @@ class Door:
             f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are."
         )
 
-    def no_batch(self, crawl: str, number: int) -> NothingMatched:
+    def no_batch(self, crawl: str, number: int) -> NoBatch:
         """Return what is raised for a batch that is not there."""
-        return NothingMatched(f"crawl {crawl} has no batch {number}.")
+        return NoBatch(f"crawl {crawl} has no batch {number}.")
 
     def _signed(
         self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str
@@ -256,7 +256,7 @@ class Door:
         what = f"a row of the crawl {(name or found_name)[:100]!r}"
         options = from_json(what, row.get("options") or "{}")
         values = judged(what, {**row, "options": options}, judging.CRAWL)
-        if set(values) < _NEEDED or name not in (None, found_name):
+        if not values.keys() >= _NEEDED or name not in (None, found_name):
             raise foreign(what, "it is not whole, or another one's")
         values |= self._summary(what, row.get("summary") or "{}")
         crawl = Crawl(**values)

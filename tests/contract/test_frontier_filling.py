@@ -280,7 +280,7 @@ def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
         rows(LIST.splitlines(), kind="urls")
     )
     assert (account.rows, account.added, account.duplicate, account.bad) == (5, 3, 1, 1)
-    assert [row.line for row in account.told] == [4]
+    assert [row.line for row in account.bad_rows] == [4]
     (batch,) = shop.batches("shop")
     assert (batch.slot, batch.priority, batch.size) == ("0", 2, 3)
     values = decode(shop.payload("shop", 1).get, key=KEY)
@@ -307,7 +307,7 @@ def test_json_lines_say_slot_priority_and_spider_of_each(shop: Store) -> None:
     *_, account = WorklistImport(producer=producer(shop), read=work()).fill(
         rows(JSON_LIST.splitlines(), kind="jsonl")
     )
-    assert (account.added, account.duplicate, [row.line for row in account.told]) == (6, 1, [7])
+    assert (account.added, account.duplicate, [row.line for row in account.bad_rows]) == (6, 1, [7])
     places = {(batch.slot, batch.priority, batch.size) for batch in shop.batches("shop")}
     assert places == {("0", 7, 1), ("q0", 2, 2), ("@login", 2, 1), ("0", 2, 2)}
     by_slot = {

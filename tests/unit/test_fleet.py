@@ -186,18 +186,18 @@ def test_a_node_that_is_missed_is_down_since_the_first_time_and_up_when_it_answe
 def test_what_is_left_is_judged_by_the_pace_so_far() -> None:
     out = put(member("a"), 1, since=100.0)
     assert out.left(110.0) == 0.0
-    out.heard(report(done=0), 110.0)
+    out.accept_report(report(done=0), 110.0)
     assert out.left(110.0) == 0.0
-    out.heard(report(done=1, missed=1), 110.0)
+    out.accept_report(report(done=1, missed=1), 110.0)
     assert out.left(110.0) == pytest.approx(40.0)
 
 
 def test_a_report_is_news_only_when_it_changed() -> None:
     out = put(member("a"), 1)
-    assert out.heard(report(), 110.0) is True
-    assert out.heard(report(), 120.0) is False
+    assert out.accept_report(report(), 110.0) is True
+    assert out.accept_report(report(), 120.0) is False
     assert out.changed == 110.0
-    assert out.heard(report(updated=2.0), 130.0) is False
+    assert out.accept_report(report(updated=2.0), 130.0) is False
     assert out.changed == 130.0
 
 

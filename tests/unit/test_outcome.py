@@ -254,11 +254,15 @@ def judged(
         ({"closed": ""}, Outcome.DIED, "its log ends without 'Spider closed'"),
         ({"closed": "", "last_error": "Killed"}, Outcome.DIED, "Killed"),
         (
-            {"closed": "", "told": True, "forced": True},
+            {"closed": "", "signalled": True, "forced": True},
             Outcome.DIED,
             "a second signal ended it at once",
         ),
-        ({"closed": "", "told": True}, Outcome.CANCELLED, "its log ends without 'Spider closed'"),
+        (
+            {"closed": "", "signalled": True},
+            Outcome.CANCELLED,
+            "its log ends without 'Spider closed'",
+        ),
     ],
 )
 def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, said: str) -> None:

@@ -68,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         keeper = GoalKeeper(job.goals)
         keeper._ends = lambda: False
         monkeypatch.setattr(sent_session, "reach", store.reach)
-        monkeypatch.setattr(GoalKeeper, "of", lambda _: keeper)
+        monkeypatch.setattr(GoalKeeper, "for_crawler", lambda _: keeper)
         monkeypatch.setattr(sent_session, "LeaseRenewer", Renewer)
         session = SentSession(crawler, job, None, lambda _, reason: ends.append(reason))
         monkeypatch.setattr(session, "_heed", lambda _: None)  # there is no engine to rest

@@ -292,7 +292,7 @@ async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
         assert FAST not in {ask.domain for asks in it.store.asked for ask in asks}
 
 
-@pytest.mark.parametrize("part", ["of", "settle"])
+@pytest.mark.parametrize("part", ["queue_for", "settle"])
 async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

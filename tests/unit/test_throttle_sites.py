@@ -32,7 +32,7 @@ class StubGate:
     def __init__(self, **options: Any) -> None:
         self.options = ThrottleOptions(on=True, **options)
         self.told: list[SiteNews] = []
-        self.tell = self.told.append
+        self.report_site = self.told.append
 
     def is_ruled(self, domain: str) -> bool:
         return True
