@@ -17,7 +17,7 @@ async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_wel
         crawl_run, "process_exit", MagicMock()
     )  # the code of this process is pytest's
     monkeypatch.setattr(crawl_run, "notify_on_finish", lambda *_: "")
-    reporter = MagicMock(write_down=AsyncMock(), tell=AsyncMock(), sample=AsyncMock())
+    reporter = MagicMock(write_down=AsyncMock(), write_status=AsyncMock(), sample=AsyncMock())
     repository, scheduler = reporter.repository, reporter.scheduler
     repository.wanted, repository.end = AsyncMock(return_value=""), AsyncMock()
     scheduler.enough = scheduler.state.stopped = scheduler.state.goal = ""
