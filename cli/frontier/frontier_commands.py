@@ -659,7 +659,8 @@ def requeue(
     store, whole = opened(context, frontier)
     check_no_strategy(whole)
     dead = {row.number: row.size for row in store.batches(frontier, {BatchState.DEAD})}
-    missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
+    # A request of a producer has no batch, and cannot wait again.
+    missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds and miss.batch}
     _check_retriable(frontier, batch or (), missed | dead.keys())
     requeued = _requeue_dead(store, frontier, dead, batch)
     urls = try_again(store, context.root, frontier, kinds, batch or ())

@@ -74,9 +74,11 @@ class EventHook:
         except ValueError:
             return ""
         host = parts.hostname
+        if not host:
+            return ""
         if port:
             host = f"{host}:{port}"
-        return f"{parts.scheme}://{host}/…" if host else ""
+        return f"{parts.scheme}://{host}/…"
 
     def notify(
         self,

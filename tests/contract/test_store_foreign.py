@@ -91,6 +91,16 @@ def test_what_another_key_has_signed_is_shown_and_not_believed(
         assert other.crawls() == []
 
 
+def test_a_row_that_is_not_whole_hides_no_other(where: str, mine: Store) -> None:
+    mine.add_crawl(MINE)
+    mine.add_crawl(replace(MINE, id="d"))
+    if not Raw(where).drop_spider("d"):
+        pytest.skip("a table has all columns")
+    assert [row.id for row in mine.crawls()] == ["c"]
+    with pytest.raises(ForeignRow):
+        mine.own_crawl("d")
+
+
 def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
     mine.add_crawl(MINE)
     mine.add_crawl(replace(MINE, id="d", options={"settings": {"DISTRIBUTED_OUTPUTS": []}}))
@@ -286,6 +296,12 @@ class Raw:
         texts = [self._client.hget(key, "options") for key in keys]
         for key, text in zip(keys, reversed(texts), strict=True):
             self._client.hset(key, "options", text)
+
+    def drop_spider(self, crawl: str) -> bool:
+        """Take the spider's name out of a crawl's row; False where that cannot be."""
+        if self._file:
+            return False
+        return bool(self._client.hdel(f"{self._prefix}c:{crawl}:crawl", "spider"))
 
     def swap_requests(self) -> None:
         """Give the links x1 and x2 the requests of one another."""

@@ -19,7 +19,7 @@ from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.frontier import frontier_commands
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
-from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState
+from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState, Miss
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.backlog import SPREAD, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import open_frontier
@@ -367,6 +367,12 @@ def test_dead_batches_wait_again_in_their_slots(frontier: Run, store: Store) -> 
     assert waiting(store) == {"p": 1}
     frontier("requeue", "shop").expect(0, "2 batches with 2 requests")
     assert waiting(store) == {"p": 3}
+
+
+def test_what_producers_could_not_ask_for_cannot_wait_again(frontier: Run, store: Store) -> None:
+    put(store, "p", 1)
+    store.add_misses("shop", [Miss(url="http://x/1", kind="dead", reason="it was refused")])
+    frontier("requeue", "shop").expect(4, "nothing to try again")
 
 
 # another priority

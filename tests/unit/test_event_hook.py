@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.transports.event_hook import EventHook
 
 
@@ -36,3 +37,10 @@ def test_a_command_runs_as_a_shell_has_it(tmp_path: Path, command: str, wrong: s
     said = told(command, tmp_path)
     assert wrong in said
     assert bool(said) == bool(wrong)
+
+
+@pytest.mark.parametrize("address", ["http://:80/x", "https:///x", "http://shop:99999/"])
+def test_an_address_without_a_host_is_refused(address: str) -> None:
+    hook = EventHook(target=address, option="--on-finish", event="the end")
+    with pytest.raises(ConfigError, match="no host, or a port that is none"):
+        hook.check()
