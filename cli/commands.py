@@ -295,13 +295,13 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
     # Behind it are the project and its store, which `sdist --version` is spared.
-    from .options import asks
+    from .options import as_typer_command
 
     entry = COMMANDS[name]
     if entry.verbs:
         app.add_typer(_load_group(name, entry, only), name=name)
     else:
-        app.command(name)(asks(_function(entry.module, name)))
+        app.command(name)(as_typer_command(_function(entry.module, name)))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain(command, name)
@@ -313,7 +313,7 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
 
 
 def _load_group(name: str, entry: CommandEntry, only: str) -> typer.Typer:
-    from .options import asks
+    from .options import as_typer_command
 
     modules = _modules(entry)
     summary = entry.summary
@@ -322,7 +322,7 @@ def _load_group(name: str, entry: CommandEntry, only: str) -> typer.Typer:
     group = typer.Typer(cls=VerbGroup, help=summary)
     for verb, module in modules.items():
         if verb == only or only not in modules:
-            group.command(verb)(asks(_function(module, verb)))
+            group.command(verb)(as_typer_command(_function(module, verb)))
     return group
 
 

@@ -14,7 +14,14 @@ from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_f
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.related_names import NAMES, answers
-from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, unknown
+from scrapyd_dist.settings import (
+    PREFIX,
+    SETTINGS,
+    check_settings,
+    describe_unknown,
+    limits_in,
+    suggest_name,
+)
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
@@ -277,7 +284,7 @@ def without_commands(name: str, value: Any) -> Any:
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
     """Return a sentence for each setting or key that means nothing."""
-    sentences = unknown(settings, os.environ)
+    sentences = describe_unknown(settings, os.environ)
     for file, parser in files.parsers:
         for section in parser.sections():
             if section.partition(":")[0] == "deploy":
@@ -290,7 +297,7 @@ def _misspelt_keys(where: str, keys: Iterable[str]) -> list[str]:
     for key in keys:
         if key in TARGET_KEYS:
             continue
-        hint = nearest(key, TARGET_KEYS)
+        hint = suggest_name(key, TARGET_KEYS)
         if hint:
             sentences.append(f"{where}: the key {key!r} means nothing here.{hint}")
     return sentences
@@ -301,7 +308,7 @@ def invalid(settings: Mapping[str, list[Any]]) -> list[str]:
     sentences = []
     for name, (value, _) in settings.items():
         try:
-            judge({name: value})
+            check_settings({name: value})
         except ConfigError as error:
             sentences.append(str(error))
     return sentences

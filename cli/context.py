@@ -43,15 +43,14 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, NodeRecord, check_project, distinct, is_address, names_of
+from scrapyd_dist.nodes import Node, NodeRecord, check_project, distinct_nodes, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import crawl_in, is_others
 from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import VARIABLE, is_url
-from scrapyd_dist.store.address import chosen as store_address
+from scrapyd_dist.store.address import VARIABLE, is_url, store_address
 from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 
@@ -478,7 +477,7 @@ class Context:
 
         A name that is to be looked up and has no address is a ConfigError.
         """
-        nodes = distinct(self._all)
+        nodes = distinct_nodes(self._all)
         if os.environ.get(NODES):
             return nodes
         return tuple(self._own.get(node.url, node) for node in nodes)
@@ -517,7 +516,7 @@ class Context:
             NothingMatched: a pattern means none.
         """
         found = self.targets(patterns)
-        return distinct(found) if patterns else self.all_nodes
+        return distinct_nodes(found) if patterns else self.all_nodes
 
     def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that starts the project's code.

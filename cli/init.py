@@ -41,7 +41,7 @@ def section(node: Node) -> list[str]:
     return lines
 
 
-def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[Node]:
+def named_nodes(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[Node]:
     """Return the nodes that addresses stand for.
 
     Those without a name are called after their host, or by a number. taken: names that are in use.
@@ -254,7 +254,7 @@ def _wanted(
                 " `sdist init --node-conf` prints a configuration.)"
             )
         addresses, names = _ask_for_nodes(taken)
-    new, known = sort_out(named(addresses, names, taken), found.targets, names)
+    new, known = sort_out(named_nodes(addresses, names, taken), found.targets, names)
     # Where [deploy] says it, a new section need not.
     chosen = project if project != found.project else None
     if new and project is None and not found.project:
@@ -275,7 +275,7 @@ def _ask_for_nodes(taken: Sequence[str]) -> tuple[list[str], list[str]]:
     )
     while text := _answer(f"Node {len(addresses) + 1}: "):
         try:
-            (node,) = named([text], [], [*taken, *names])
+            (node,) = named_nodes([text], [], [*taken, *names])
             names.append(check_name(_answer(f"  its name [{node.name}]: ") or node.name))
         except DistError as error:
             say(f"  {error}")

@@ -248,7 +248,7 @@ def seconds(option: str, text: str) -> float:
     return float(Setting(name=option, kind=ValueKind.SECONDS, help="").judged(text))
 
 
-def asks(command: Command) -> Command:
+def as_typer_command(command: Command) -> Command:
     """Return a command whose parameters may be groups of options, as typer takes it.
 
     Groups are dataclasses such as `Output`: typer sees their fields. A parameter of type `Context`

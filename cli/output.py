@@ -259,11 +259,11 @@ def confirm(
         say(f"  {line}")
     if most is not None and len(shown) > most:
         say(f"  and {len(shown) - most:,} more")
-    if not ask(question):
+    if not ask_yes_or_no(question):
         raise typer.Exit(INTERRUPTED)
 
 
-def ask(question: str) -> bool:
+def ask_yes_or_no(question: str) -> bool:
     """Ask a yes-or-no question on standard error; anything but yes is no."""
     print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

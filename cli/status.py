@@ -93,7 +93,7 @@ def status(
         for line in _lines(context, row):
             put(line)
         if watcher.alive_state(row) == "died":
-            put(watcher.died(context.root, row))
+            put(watcher.describe_death(context.root, row))
     return 0
 
 

@@ -15,7 +15,7 @@ from .egg import Egg
 _TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
 
-def why(error: ApiRefused, egg: Egg) -> str:
+def explain_refusal(error: ApiRefused, egg: Egg) -> str:
     """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
     words = error.scrapyd_message
     if "No module named 'pkg_resources'" in words:

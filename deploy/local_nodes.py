@@ -130,7 +130,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def up(
+def start_nodes(
     state: Path, count: int, *, slots: int | None = None, python: str | None = None
 ) -> tuple[Node, ...]:
     """Start local nodes until at least `count` run; return all running ones.
@@ -193,7 +193,7 @@ def _addresses(nodes: Iterable[LocalNode]) -> tuple[Node, ...]:
     return tuple(node.node for node in nodes)
 
 
-def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
+def stop_nodes(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
     """Stop all local nodes and their jobs, which get `grace` seconds.
 
     Returns the names of the nodes that ran.

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
-from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.nodes import Node, group_names
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Job
 from scrapyd_dist.scrapyd.jobs import content_of
 from scrapyd_dist.scrapyd.versions import (
     behind,
     by_time,
+    content_or_name,
     current,
     hash_in,
     is_crawls,
     sanitised,
-    told_content,
 )
 from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
@@ -184,12 +184,12 @@ def differences(
 
 def _sentences(reasons: Iterable[tuple[str, Node]]) -> list[str]:
     """Return a sentence for each reason, which names its nodes."""
-    return [f"{', '.join(names)} would run {what}." for what, names in names_by(reasons).items()]
+    return [f"{', '.join(names)} would run {what}." for what, names in group_names(reasons).items()]
 
 
 def _unusual_defaults(answered: Sequence[NodeVersions]) -> list[tuple[str, Node]]:
     """Return the nodes whose default has other code than most, each with what it has."""
-    contents = [told_content(entry.default) for entry in answered]
+    contents = [content_or_name(entry.default) for entry in answered]
     common = max(contents, key=contents.count, default=None)
     usual: str | None = None
     if answered:

@@ -26,7 +26,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
     ServerFailed,
 )
-from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.nodes import Node, group_names
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import (
@@ -42,7 +42,7 @@ from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .egg import Egg
-from .egg_refusal import why
+from .egg_refusal import explain_refusal
 from .kept_eggs import find_egg, save_egg
 
 T = TypeVar("T")
@@ -142,12 +142,12 @@ class RollOut:
     @property
     def spider_lists(self) -> dict[tuple[str, ...], tuple[str, ...]]:
         """Map each list of spiders to the good nodes that have it; two lists are an error."""
-        return names_by((tuple(sorted(result.spiders)), result.node) for result in self.ready)
+        return group_names((tuple(sorted(result.spiders)), result.node) for result in self.ready)
 
     @property
     def failures(self) -> dict[str, tuple[str, ...]]:
         """Map each reason to the names of the nodes that failed for it."""
-        return names_by((result.reason, result.node) for result in self.failed)
+        return group_names((result.reason, result.node) for result in self.failed)
 
 
 class BrokenEggError(DistError):
@@ -540,7 +540,9 @@ class NodeUpload:
             self._add_version(version, egg)
             return self._check(version)
         except ApiRefused as error:
-            raise BrokenEggError(self.node, why(error, egg), after=self._remove(version)) from error
+            raise BrokenEggError(
+                self.node, explain_refusal(error, egg), after=self._remove(version)
+            ) from error
 
     def _add_version(self, version: str, egg: Egg) -> None:
         try:

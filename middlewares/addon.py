@@ -24,15 +24,15 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.settings import SETTINGS, complaints
+from scrapyd_dist.settings import SETTINGS, find_warnings
 
 from .assignment import PROBE, ZIPPED, Assignment, is_filler, is_producer, is_worker, looks_only
 from .contained import contain_errors
 from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target, take_only_callback
-from .throttle.install import put_in as put_in_throttle
+from .throttle.install import install_throttle as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
-from .watchdog import put_in as put_in_watchdog
+from .watchdog import install_watchdog as put_in_watchdog
 
 logger = logging.getLogger(__name__)
 #: the setting of the profile, and its values
@@ -172,7 +172,7 @@ class Addon:
         if self._crawler is not None:
             put_in_watchdog(self._crawler)
         if not looks_only():
-            for warning in complaints(settings):
+            for warning in find_warnings(settings):
                 logger.warning("%s", warning)
 
     def _keep_at_home(self, settings: BaseSettings) -> None:

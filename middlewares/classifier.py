@@ -15,7 +15,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, hidden_by
+from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, private_part_of
 
 from .assignment import follows_strategy
 from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
@@ -169,7 +169,7 @@ class FrontierFeed:
         value = self._pack(request, to)
         if self.slotting is not None:
             value |= pack_attributes(self.spider, self.slotting.attributes)
-        hidden = None if self.key else hidden_by(value)
+        hidden = None if self.key else private_part_of(value)
         if hidden:
             raise CannotTravel(
                 f"it has {hidden}, and the code on the nodes carries no key to read it with"

@@ -45,7 +45,7 @@ SIGNALS = (signal.SIGINT, signal.SIGINT, getattr(signal, "SIGKILL", signal.SIGTE
 LONGEST = 1e6
 
 
-def put_in(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> None:
+def install_watchdog(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> None:
     """Watch this process if it is a job on a node, and its settings limit its time.
 
     `has_work` is as in `Watchdog`.

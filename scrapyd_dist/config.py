@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.nodes import Node, distinct, is_address, names_of
+from scrapyd_dist.nodes import Node, distinct_nodes, is_address, names_of
 from scrapyd_dist.ownership import fault_of_folder, read_regular
-from scrapyd_dist.settings import nearest
+from scrapyd_dist.settings import suggest_name
 
 #: the project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes
 STATE_FOLDER = ".sdist"
@@ -74,7 +74,7 @@ class ProjectConfig:
         for node in self.targets:
             names.setdefault(node.url, node.name)
         own = filter(self.is_own, self.targets)
-        return distinct(replace(node, name=names[node.url]) for node in own)
+        return distinct_nodes(replace(node, name=names[node.url]) for node in own)
 
     @property
     def project_names(self) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def node_named(text: str, known: Iterable[Node]) -> Node:
         return known_nodes[names.index(text)]
     if text and not is_address(text):
         raise NothingMatched(
-            f"No target is called {text!r}.{nearest(text, names, 0.6)} The targets are:"
+            f"No target is called {text!r}.{suggest_name(text, names, 0.6)} The targets are:"
             f" {names_of(known_nodes) or 'none'}. An address will do as well, such as web1:6800."
         )
     addressed = with_netrc(Node.parse(text))

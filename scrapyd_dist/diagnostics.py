@@ -17,12 +17,12 @@ from scrapyd_dist.errors import (
     NotJson,
     TlsRefused,
 )
-from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.nodes import Node, group_names
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
-from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
+from scrapyd_dist.scrapyd.versions import behind, content_or_name, current, is_crawls
 from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class NodeStatus:
         if self.versions is not None:
             version = self.version
             if newest is not None:
-                drift = told_content(version) != told_content(newest)
+                drift = content_or_name(version) != content_or_name(newest)
         latency_ms = None
         if self.latency is not None:
             latency_ms = round(self.latency * 1000, 1)
@@ -552,9 +552,9 @@ def _check_same_code(exams: Sequence[NodeDiagnosis]) -> list[Finding]:
     first_versions: dict[str | None, str] = {}
     nodes_by_version: list[tuple[str, Node]] = []
     for version, node in deployed:
-        first = first_versions.setdefault(told_content(version), version)
+        first = first_versions.setdefault(content_or_name(version), version)
         nodes_by_version.append((first, node))
-    by_code = names_by(nodes_by_version)
+    by_code = group_names(nodes_by_version)
     if len(by_code) < 2:
         return []
     groups = [f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items())]
@@ -591,4 +591,4 @@ def _check_repeated_urls(targets: Iterable[Node]) -> Iterator[Finding]:
 
 def _find_repeated(pairs: Iterable[tuple[T, Node]]) -> list[tuple[T, tuple[str, ...]]]:
     """Return each key that stands with several nodes, and their names."""
-    return [(key, names) for key, names in names_by(pairs).items() if len(names) > 1]
+    return [(key, names) for key, names in group_names(pairs).items() if len(names) > 1]

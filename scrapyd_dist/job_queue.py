@@ -88,7 +88,7 @@ def key_of_limit(record: JobRecord, name: str) -> str | None:
     return None
 
 
-def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
+def next_attempt(record: JobRecord, job: str, now: float) -> JobRecord | None:
     """Return the next attempt of a job that has ended, with this id; None if there is none."""
     failed = record.state in _TRIED_AGAIN or record.lost
     if not failed or record.signals or record.attempt > record.retries:
@@ -163,7 +163,7 @@ def predecessors_in(records: Sequence[JobRecord]) -> list[Predecessor]:
     return predecessors
 
 
-def decide(
+def decide_starts(
     records: Sequence[JobRecord], others: Collection[Predecessor], now: float
 ) -> QueueDecision:
     """Return which waiting jobs may start, in order of priority and age, and which never may.

@@ -206,7 +206,7 @@ def is_address(text: str) -> bool:
     return not _ADDRESS_MARKS.isdisjoint(text) and _PATTERN_MARKS.isdisjoint(text)
 
 
-def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def distinct_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return the nodes with distinct urls, in order; the first of several names is kept."""
     return tuple(dict.fromkeys(nodes))
 
@@ -222,7 +222,7 @@ def _quote_name(name: str) -> str:
     return name
 
 
-def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
+def group_names(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
     """Return what is found, and the names of the nodes where it is."""
     names: dict[T, tuple[str, ...]] = {}
     for key, node in found:

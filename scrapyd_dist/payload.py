@@ -79,7 +79,7 @@ def replaced_by(values: Sequence[RequestValue]) -> list[tuple[int, int]]:
     return replaced
 
 
-def hidden_by(value: RequestValue) -> str | None:
+def private_part_of(value: RequestValue) -> str | None:
     """Return what in a request must be encrypted (cookies, credentials, a body), or None."""
     if value.get("cookies"):
         return "cookies"
@@ -98,7 +98,7 @@ def hidden_by(value: RequestValue) -> str | None:
 
 def _is_private(value: RequestValue) -> bool:
     """Return whether a request is encrypted if there is a key, because it has private fields."""
-    if hidden_by(value):
+    if private_part_of(value):
         return True
     closed = value.keys() - OPEN_FIELDS - {"headers", "meta"}
     return bool(closed) or bool(_meta(value).keys() - OPEN_META)
@@ -195,7 +195,7 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
 
         compressed = zlib.compress(text.encode(), 9)
         return _split_into_settings("e:" + Fernet(key).encrypt(compressed).decode())
-    hidden = next(filter(None, map(hidden_by, values)), None)
+    hidden = next(filter(None, map(private_part_of, values)), None)
     if hidden:
         raise PayloadError(f"a request has {hidden}, and the nodes have no key to read it with")
     if len(text) <= PLAIN_MAX:

@@ -545,7 +545,7 @@ def nested_value(document: Any, *names: str) -> Any:
     return value
 
 
-def finite(value: Any) -> float:
+def finite_number(value: Any) -> float:
     """Return a finite number that a worker sent or a store has kept; 0 for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0.0
@@ -554,14 +554,14 @@ def finite(value: Any) -> float:
     return 0.0
 
 
-def number(document: Any, *names: str) -> int:
+def count_in(document: Any, *names: str) -> int:
     """Return a count of a nested document; 0 if it is not there."""
-    return int(finite(nested_value(document, *names)))
+    return int(finite_number(nested_value(document, *names)))
 
 
 def succeeded(document: Mapping[str, Any]) -> int:
     """Return the number of target requests with a result in a summary."""
-    return number(document, "requests", "succeeded")
+    return count_in(document, "requests", "succeeded")
 
 
 def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
@@ -584,16 +584,16 @@ def ended_in_words(document: Mapping[str, Any]) -> str:
     if state != CrawlState.FINISHED.value or not code:
         return state
     losses = {
-        "failed": number(document, "failed_urls") + number(document, "dead_urls"),
-        "refused": number(document, "refused"),
-        "index pages failed": number(document, "index_failed"),
-        "batches left": number(document, "batches", "waiting"),
+        "failed": count_in(document, "failed_urls") + count_in(document, "dead_urls"),
+        "refused": count_in(document, "refused"),
+        "index pages failed": count_in(document, "index_failed"),
+        "batches left": count_in(document, "batches", "waiting"),
     }
     phrases = [f"{count:,} {name}" for name, count in losses.items() if count]
     return ", ".join([state, *(phrases or [f"exit code {code}"])])
 
 
-def way_on(document: Mapping[str, Any]) -> str:
+def next_command(document: Mapping[str, Any]) -> str:
     """Return the arguments of `sdist` that continue a crawl which has ended and is not whole.
 
     They are empty if it is whole.
@@ -604,18 +604,18 @@ def way_on(document: Mapping[str, Any]) -> str:
         return f"resume {crawl}"
     if state != CrawlState.FINISHED.value or not nested_value(document, "exit_code"):
         return ""
-    if number(document, "batches", "waiting"):  # its spider has closed it
+    if count_in(document, "batches", "waiting"):  # its spider has closed it
         return f"resume {crawl}"
     # What the producer crawled itself is in no batch, and cannot be tried again.
-    in_batches = number(document, "requests", "done") > succeeded(document)
-    if number(document, "failed_urls") and in_batches:
+    in_batches = count_in(document, "requests", "done") > succeeded(document)
+    if count_in(document, "failed_urls") and in_batches:
         return f"crawls retry {crawl} --failed-urls"
-    if number(document, "dead_urls"):
+    if count_in(document, "dead_urls"):
         return f"crawls retry {crawl}"
     return ""
 
 
-def due(now: float, last: float | None, begun: float) -> bool:
+def is_sample_due(now: float, last: float | None, begun: float) -> bool:
     """Return whether the next sample is due; all times are seconds of the same clock."""
     return last is None or now - last >= max(EVERY, (now - begun) / NUMBER)
 

@@ -852,7 +852,7 @@ def travelling(*travels: Travels) -> tuple[str, ...]:
     return tuple(name for name, row in SETTINGS.items() if row.travels in travels)
 
 
-def of_options(options: object, command: str = "") -> dict[str, Any]:
+def settings_of_options(options: object, command: str = "") -> dict[str, Any]:
     """Return the settings that an object with fields named like options gives values to.
 
     `command` names the subcommand whose own options count as well.
@@ -878,7 +878,7 @@ def _field_of_option(option: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> str:
+def suggest_name(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> str:
     """Return what a misspelt name probably means, as the end of a sentence or paragraph.
 
     It is empty when no known name is near.
@@ -893,7 +893,7 @@ def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> 
     return f" Did you mean {shown}?"
 
 
-def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
+def describe_unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
     """Return a paragraph for each unknown setting and each misspelt variable of the environment.
 
     A setting is unknown if it begins as ours do, or nearly so: DISTRIBUTE_MAX_JOBS.
@@ -913,7 +913,7 @@ def _find_hints(names: Iterable[str]) -> dict[str, str]:
     hints: dict[str, str] = {}
     for name in strangers:
         if name.startswith(PREFIX):
-            hints[name] = nearest(name)
+            hints[name] = suggest_name(name)
     for name in strangers:
         if name in hints or not name.startswith(PREFIX[:4]):
             continue
@@ -938,7 +938,7 @@ def _describe_misspelt_variables(variable: str, environment: Iterable[str]) -> I
             )
 
 
-def complaints(
+def find_warnings(
     settings: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return what to warn of where a process begins.
@@ -946,10 +946,10 @@ def complaints(
     These are unknown settings, misspelt variables and names of related systems. `arguments` are
     those of the spider, or its attributes.
     """
-    return unknown(settings, os.environ) + answers(settings, arguments or {})
+    return describe_unknown(settings, os.environ) + answers(settings, arguments or {})
 
 
-def judge(settings: Mapping[str, Any] | BaseSettings) -> None:
+def check_settings(settings: Mapping[str, Any] | BaseSettings) -> None:
     """Raise `ConfigError` for the first of our settings with a value of another kind or range."""
     for name, row in SETTINGS.items():
         value = settings.get(name)

@@ -29,7 +29,7 @@ def plain_line(line: bytes) -> bytes:
     return fields.removesuffix(b",") + b"}"
 
 
-def form_on(line: bytes) -> tuple[Any, bool]:
+def read_form(line: bytes) -> tuple[Any, bool]:
     """Return the item on a line as JSON, and whether that has its class and special values.
 
     They are as `typed_json` packs them.

@@ -14,9 +14,9 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import labels_of, number, summary_of, way_on
+from scrapyd_dist.progress import count_in, labels_of, next_command, summary_of
 from scrapyd_dist.python_process import command_of_module
-from scrapyd_dist.settings import unknown
+from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
 
 from ..context import Context, written_names
@@ -159,7 +159,7 @@ def _crawl(
     # Before the start, and whatever is quiet: the crawl would run with a default in its place.
     project = context.project
     names = {*order.spider_settings, *written_names(project.root, project.settings_module)}
-    complain_each(unknown(names, os.environ))
+    complain_each(describe_unknown(names, os.environ))
     begun, process = producer_process.begin(context.root, context.new_store, order, name, kept)
     code = follow(context, begun, process, watched, detach=detach)
     if not detach:
@@ -304,7 +304,7 @@ def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:
     if not (reached or goals):
         return row
     row = store.own_crawl(row.id)
-    options = producer_process.anew(row) if reached else row.options
+    options = producer_process.options_for_rewrite(row) if reached else row.options
     if reached in OURS:
         goals = {OURS[reached]: 0, **goals}
     store.update_crawl(row.id, options=_changed_options(options, goals))
@@ -370,16 +370,16 @@ def _listed(store: Store | None, label: Sequence[str] | None) -> list[Crawl]:
 def _cells(row: Crawl, document: Mapping[str, Any]) -> tuple[object, ...]:
     """Return what a table says of a crawl; document: its summary, with its state now."""
     started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    done = number(row.summary, "batches", "done")
-    total = number(row.summary, "batches", "total")
-    command = way_on(document)
+    done = count_in(row.summary, "batches", "done")
+    total = count_in(row.summary, "batches", "total")
+    command = next_command(document)
     return (
         row.id,
         row.spider,
         wording.state_of(document),
         started,
         f"{done:,}/{total:,}",
-        number(row.summary, "items"),
+        count_in(row.summary, "items"),
         row.exit_code,
         f"sdist {command}" if command else None,
     )

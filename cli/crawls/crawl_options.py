@@ -17,7 +17,15 @@ from typing import Annotated, Any
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
-from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, Setting, ValueKind, judge, of_options
+from scrapyd_dist.settings import (
+    GROUPS,
+    PREFIX,
+    SETTINGS,
+    Setting,
+    ValueKind,
+    check_settings,
+    settings_of_options,
+)
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import NODES, SETTING, Context
@@ -181,7 +189,7 @@ class GoalOptions:
 
     def goals(self) -> dict[str, Any]:
         """Return those that are given, as settings."""
-        given = of_options(self)
+        given = settings_of_options(self)
         return {name: given[name] for name in given if name.startswith(f"{PREFIX}GOAL_")}
 
 
@@ -235,7 +243,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
 
     def order(self, folder: Path) -> CrawlOrder:
         """Return the same as settings; folder: what relative files are looked up in."""
-        settings = of_options(self) | self.delivery(folder)
+        settings = settings_of_options(self) | self.delivery(folder)
         checked_labels(self.label)
         if self.deploy is not None:
             settings["DISTRIBUTED_DEPLOY"] = "if-missing" if self.deploy else "never"
@@ -282,7 +290,7 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 def settings_in(texts: Sequence[str] | None) -> dict[str, str]:
     """Return the settings of `-s`; ConfigError for one of ours with a wrong value."""
     found = pairs("-s", texts)
-    judge(found)
+    check_settings(found)
     return found
 
 

@@ -180,14 +180,14 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
     state = state_dir(project)
     _echo(project, "nodes", "up", str(count))
     try:
-        for node in local_nodes.up(state, count):
+        for node in local_nodes.start_nodes(state, count):
             say(f"  {node.name}  {node.url}")
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the cleanup must not be interrupted
         _stop_crawls(project)
-        local_nodes.down(state, grace=GRACE)
+        local_nodes.stop_nodes(state, grace=GRACE)
 
 
 def _stop_crawls(project: Path) -> None:

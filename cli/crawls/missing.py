@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, Miss
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.progress import MISSED, number
+from scrapyd_dist.progress import MISSED, count_in
 from scrapyd_dist.store import Store
 
 from ..context import requests_in
@@ -37,6 +37,6 @@ def _dead_misses(store: Store, root: Path, crawl: str, batch: Batch) -> Iterator
 def missing_rows(store: Store, root: Path, crawl: Crawl) -> list[dict[str, Any]]:
     """Return the same as documents; nothing is read where the crawl's summary counts none."""
     for name in MISSED.values():
-        if number(crawl.summary, name):
+        if count_in(crawl.summary, name):
             return [asdict(miss) for miss in missing(store, root, crawl.id)]
     return []

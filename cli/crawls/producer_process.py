@@ -173,7 +173,7 @@ def begin_again(
     return crawl, spawn(root, store, name)
 
 
-def anew(row: Crawl) -> dict[str, Any]:
+def options_for_rewrite(row: Crawl) -> dict[str, Any]:
     """Return the crawl's options, with outputs that may be written a second time.
 
     A file that this crawl made itself is replaced. One that it only added to may hold the items of

@@ -30,7 +30,7 @@ from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue, fit
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import as_left
-from scrapyd_dist.progress import number as number_in
+from scrapyd_dist.progress import count_in as number_in
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
@@ -282,7 +282,7 @@ def retry(
         raise ConfigError(
             f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}"
         )
-    store.update_crawl(crawl, options=producer_process.anew(row))
+    store.update_crawl(crawl, options=producer_process.options_for_rewrite(row))
     requeued = _requeue_dead(store, crawl, batch)
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
     urls = try_again(store, context.root, crawl, kinds, batch or ())
@@ -323,14 +323,14 @@ def pause(context: Context, crawl: CrawlId) -> None:
 
     Example: sdist crawls pause easy-20260102T030405Z
     """
-    rest(
+    pause_crawl(
         context,
         crawl,
         f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}",
     )
 
 
-def rest(context: Context, crawl: str, announcement: str) -> None:
+def pause_crawl(context: Context, crawl: str, announcement: str) -> None:
     """Let a crawl rest, and say so with the announcement; ConfigError where it does not run."""
     store = context.store
     row = store.crawl(crawl)

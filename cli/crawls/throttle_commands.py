@@ -19,7 +19,7 @@ from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
-from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, read, wanted
+from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_rules, read
 
 from ..context import maybe_store, project_store, where
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
@@ -102,7 +102,7 @@ def change(
     plan: gets the rules in force; gives the new rule of each domain that is to have one or to lose
     its own, as `Rule()`. Rules that are there already are left out of what is done.
     """
-    store = opened(make=not dry_run)
+    store = open_throttle_store(make=not dry_run)
     if store is None:
         return Changed(version=0, before={}, changes=_needed(plan({}), {}))
     with closing(store):
@@ -112,7 +112,7 @@ def change(
         return Changed(version=version, before=now.rules, changes=changes, crawls=heedings(store))
 
 
-def opened(*, make: bool = False) -> Store | None:
+def open_throttle_store(*, make: bool = False) -> Store | None:
     """Return the store of the throttle: the project's; outside of any, the environment's.
 
     Where there is none, one is made, or the answer is None.
@@ -157,7 +157,7 @@ def limit_of(rule: Rule) -> str:
     return text
 
 
-def named(domains: Sequence[str]) -> str:
+def shorten_domains(domains: Sequence[str]) -> str:
     """Return domains as people are told of them; of many, the first."""
     return some_of(["all domains" if domain == ALL else domain for domain in domains])
 
@@ -295,7 +295,7 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     rows: list[Row] = []
     version = 0
     crawls: list[dict[str, Any]] = []
-    if store := opened():
+    if store := open_throttle_store():
         with closing(store):
             rows, version = rows_of(store)
             crawls = heedings(store)
@@ -508,7 +508,7 @@ resting then.
     rules = {**changed.before, **changed.changes}
     still = sorted(name for name, rule in rules.items() if rule is not None and rule.paused)
     if still and not output.as_json:
-        say(f"Still paused: {named(still)}.")
+        say(f"Still paused: {shorten_domains(still)}.")
 
 
 def _change(
@@ -518,9 +518,9 @@ def _change(
     changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
     if not output.document(changed.document()):
         if changed.changes:
-            say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
+            say(f"{done}: {shorten_domains(list(changed.changes))}. {changed.notice}")
         if others := [name for name in names if name not in changed.changes]:
-            say(f"{already}: {named(others)}.")
+            say(f"{already}: {shorten_domains(others)}.")
     return changed
 
 
@@ -541,7 +541,7 @@ def apply(
     shown = "standard input" if file == STDIN else file
     with ExitStack() as stack:
         rules = read(opened_file(stack, file).read(), shown)
-    changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
+    changed = change(lambda now: merge_rules(rules, now), dry_run=dry_run)
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
         _say_applied(changed, shown, dry_run=dry_run)
     if dry_run and changed.changes:
@@ -560,7 +560,7 @@ def _say_applied(changed: Changed, file: str, *, dry_run: bool) -> None:
             kinds["new"].append(domain)
     for kind, names in kinds.items():
         if names:
-            say(f"{kind}: {named(names)}")
+            say(f"{kind}: {shorten_domains(names)}")
     if not changed.changes:
         say(f"The rules are those of {file} already.")
     elif dry_run:

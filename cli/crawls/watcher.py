@@ -23,7 +23,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import DIED, number, succeeded, summary_of
+from scrapyd_dist.progress import DIED, count_in, succeeded, summary_of
 from scrapyd_dist.store import Store
 
 from ..options import option, span
@@ -31,7 +31,7 @@ from ..output import (
     COLOURS,
     LINE_EVERY,
     Output,
-    ask,
+    ask_yes_or_no,
     can_ask,
     colourless,
     complain,
@@ -66,7 +66,7 @@ View = AbstractContextManager[Show]
 
 
 @contextmanager
-def looked_out_for(
+def interruptible_pause(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Callable[[float], None]]:
     """Give a function that waits so many seconds, and raises KeyboardInterrupt if Ctrl-C came.
@@ -206,12 +206,12 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
 
 
 def _bars(document: Mapping[str, Any]) -> Table:
-    pages = number(document, "index", "pages")
-    all_pages = number(document, "index", "total")
-    ended = number(document, "requests", "done")
-    all_requests = number(document, "outlook", "requests")
-    done = number(document, "batches", "done")
-    batches = number(document, "batches", "total")
+    pages = count_in(document, "index", "pages")
+    all_pages = count_in(document, "index", "total")
+    ended = count_in(document, "requests", "done")
+    all_requests = count_in(document, "outlook", "requests")
+    done = count_in(document, "batches", "done")
+    batches = count_in(document, "batches", "total")
     rows = (
         ("index", pages, all_pages, _part_of(pages, all_pages)),
         ("requests", ended, all_requests, _requests_text(document)),
@@ -233,14 +233,14 @@ def _bars(document: Mapping[str, Any]) -> Table:
 def _requests_text(document: Mapping[str, Any]) -> str:
     expected, _ = wording.outlook(document)
     pieces = [f"{succeeded(document):,} done of {expected}"]
-    gone = number(document, "gone_urls")
+    gone = count_in(document, "gone_urls")
     if gone:
         pieces.append(f"{gone:,} gone")
-    failed = number(document, "failed_urls")
+    failed = count_in(document, "failed_urls")
     if failed:
         pieces.append(f"{failed:,} failed")
-    pieces.append(f"{number(document, 'requests', 'sent'):,} sent")
-    pieces.append(f"{number(document, 'urls_found'):,} found")
+    pieces.append(f"{count_in(document, 'requests', 'sent'):,} sent")
+    pieces.append(f"{count_in(document, 'urls_found'):,} found")
     return " · ".join(pieces)
 
 
@@ -271,15 +271,15 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
 def _cells(node: Mapping[str, Any]) -> list[Text]:
     rates = node.get("per_s")
     state = str(node.get("state") or "")
-    failed = number(node, "failed")
+    failed = count_in(node, "failed")
     return [
         Text(one_line(str(node.get("name")))),
         Text(state, style=COLOURS.get(state, "")),
         Text(wording.jobs_of(node).replace(" running", "").replace(" waiting", " wait")),
-        Text(f"{number(node, 'jobs'):,}"),
-        Text(f"{number(node, 'pages'):,}"),
+        Text(f"{count_in(node, 'jobs'):,}"),
+        Text(f"{count_in(node, 'pages'):,}"),
         Text(wording.per_second(rates, "pages").removesuffix("/s"), style="cyan"),
-        Text(f"{number(node, 'items'):,}"),
+        Text(f"{count_in(node, 'items'):,}"),
         Text(wording.per_second(rates, "items").removesuffix("/s"), style="cyan"),
         Text(f"{failed:,}" if failed else "", style="red"),
         Text(wording.per_second(rates, "failed").removesuffix("/s"), style="red"),
@@ -373,9 +373,9 @@ def until_ended(
     process: its own, where this one started it.
     """
     sleep = time.sleep if process is None else partial(_until_exit, process)
-    with view as show, looked_out_for(sleep) as pause:
+    with view as show, interruptible_pause(sleep) as pause:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        for row in looks(root, store, crawl, process):
+        for row in watch_row(root, store, crawl, process):
             show(row, time.monotonic())
             if row.state.ended:
                 break
@@ -389,7 +389,7 @@ def until_ended(
         return row
 
 
-def looks(
+def watch_row(
     root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None
 ) -> Iterator[Crawl]:
     """Yield a crawl's row, as often as it is asked for.
@@ -406,7 +406,7 @@ def looks(
             alive = process.poll() is None if process is not None else lives(row)
             # It may have come to its end between the two looks.
             if not alive and not _seen_row(root, store, crawl).state.ended:
-                raise ProducerDied(died(root, row))
+                raise ProducerDied(describe_death(root, row))
         row = _seen_row(root, store, crawl)
 
 
@@ -428,7 +428,7 @@ def _until_exit(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
 
 
-def died(root: Path, row: Crawl) -> str:
+def describe_death(root: Path, row: Crawl) -> str:
     """Return why a crawl does not go on, and how it can."""
     end = last_words(root, row.id)
     log = crawl_folder(root, row.id) / LOG
@@ -449,7 +449,7 @@ def _wants_stop(crawl: str) -> bool:
         time.sleep(SECOND)
     except KeyboardInterrupt:
         try:
-            return ask(f"\nStop the crawl {crawl}?")
+            return ask_yes_or_no(f"\nStop the crawl {crawl}?")
         except KeyboardInterrupt:
             say()
     return False

@@ -12,11 +12,11 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import (
     MISSED,
     KnownTotals,
+    count_in,
     ended_in_words,
-    number,
+    next_command,
     succeeded,
     summary_of,
-    way_on,
 )
 
 #: states of a node that works on the crawl
@@ -67,7 +67,7 @@ def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
     """
     known = summary.get("outlook") or {}
     mark = _SURE.get(str(known.get("sure")), "")
-    expected = number(known, "requests") or number(summary, "requests", "total")
+    expected = count_in(known, "requests") or count_in(summary, "requests", "total")
     to_go = ""
     if not rests(summary) and known.get("eta_s") is not None:
         to_go = f"{mark}{clock(float(known['eta_s']))} to go"
@@ -132,22 +132,22 @@ def _forecast_end(seconds: float | None, now: float) -> str:
 def progress_line(crawl: Crawl) -> str:
     """Return one line about a crawl that runs."""
     summary = summary_of(crawl)
-    if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
+    if not count_in(summary, "urls_found") and crawl.state is CrawlState.STARTING:
         return f"{crawl.id}: starting"
     expected, to_go = outlook(summary)
     pieces = [
         state_of(summary),
         _index_piece(summary),
-        f"found {number(summary, 'urls_found'):,}",
-        f"sent {number(summary, 'requests', 'sent'):,}",
+        f"found {count_in(summary, 'urls_found'):,}",
+        f"sent {count_in(summary, 'requests', 'sent'):,}",
         f"done {succeeded(summary):,} of {expected}",
     ]
-    gone = number(summary, "gone_urls")
+    gone = count_in(summary, "gone_urls")
     if gone:
         pieces.append(f"gone {gone:,}")
-    batches = number(summary, "batches", "total")
+    batches = count_in(summary, "batches", "total")
     if batches:
-        pieces.append(f"batches {number(summary, 'batches', 'done'):,}/{batches:,}")
+        pieces.append(f"batches {count_in(summary, 'batches', 'done'):,}/{batches:,}")
     pieces += [rated(summary, "pages"), rated(summary, "items"), rated(summary, "failed"), to_go]
     nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
     if nodes:
@@ -157,8 +157,8 @@ def progress_line(crawl: Crawl) -> str:
 
 
 def _index_piece(summary: Mapping[str, Any]) -> str:
-    pages = number(summary, "index", "pages")
-    total = number(summary, "index", "total")
+    pages = count_in(summary, "index", "pages")
+    total = count_in(summary, "index", "total")
     if total:
         return f"index {pages:,}/{total:,}"
     return f"index {pages:,}"
@@ -166,7 +166,7 @@ def _index_piece(summary: Mapping[str, Any]) -> str:
 
 def rated(summary: Mapping[str, Any], name: str) -> str:
     """Return a count with its rate, as in `items 1,499 (12/s)`; errors only where there are any."""
-    count = number(summary, "failed_urls" if name == "failed" else name)
+    count = count_in(summary, "failed_urls" if name == "failed" else name)
     rate = per_second(summary.get("per_s"), name)
     text = f"{count:,} ({rate})" if rate else f"{count:,}"
     if name != "failed":
@@ -189,7 +189,7 @@ def standing(crawl: Crawl) -> list[str]:
 
 def _standing_of_node(node: Mapping[str, Any]) -> str:
     rates = node.get("per_s")
-    failed = number(node, "failed")
+    failed = count_in(node, "failed")
     errors = ""
     if failed:
         errors = f"errors {failed:,}"
@@ -200,9 +200,9 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
         str(node.get("name")),
         str(node.get("state") or ""),
         jobs_of(node),
-        counted(number(node, "jobs"), "batch", "batches") + " done",
-        f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
-        f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
+        counted(count_in(node, "jobs"), "batch", "batches") + " done",
+        f"pages {count_in(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
+        f"items {count_in(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
         f"{errors} {per_second(rates, 'failed')}".strip(),
         reason,
     )
@@ -211,8 +211,8 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
 
 def jobs_of(node: Mapping[str, Any]) -> str:
     """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`."""
-    waiting = number(node, "waiting")
-    running = str(number(node, "running") - waiting)
+    waiting = count_in(node, "waiting")
+    running = str(count_in(node, "running") - waiting)
     if node.get("slots"):
         running += f"/{node['slots']}"
     if waiting:
@@ -229,7 +229,7 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
         if slower:
             how = f"{slower:g} times slower than usual"
         since = clock(float(straggler.get("for_s") or 0))
-        done = f"{number(straggler, 'done'):,} of {number(straggler, 'of'):,} done"
+        done = f"{count_in(straggler, 'done'):,} of {count_in(straggler, 'of'):,} done"
         batch = f"batch {straggler.get('batch')} on {straggler.get('node')}"
         lines.append(f"slow: {batch} for {since}, {done}, {how} ({straggler.get('job')})")
     return lines
@@ -240,8 +240,8 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     summary = summary_of(crawl)
     lines = [_result_line(crawl, summary), f"  {_counts_line(summary)}"]
     lines += _missed(summary, list(misses))
-    total = number(summary, "batches", "total")
-    waiting = number(summary, "batches", "waiting")
+    total = count_in(summary, "batches", "total")
+    waiting = count_in(summary, "batches", "waiting")
     all_done = crawl.state is CrawlState.FINISHED and total > 0 and not waiting
     for node in summary.get("nodes") or ():
         line = _node_line(node, all_done=all_done)
@@ -249,7 +249,7 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     lines += [f"  Note: {note}" for note in notes(summary)]
     command = ""
     if crawl.kind == "crawl":
-        command = way_on(summary)
+        command = next_command(summary)
     if command and command not in crawl.message:
         lines.append(f"  Go on with: sdist {command}")
     if crawl.message:
@@ -263,7 +263,7 @@ def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:
     end = f"{kind.capitalize()} {crawl.id} {state_of(summary)}"
     if summary.get("duration_s") is not None:
         end += f" after {clock(float(summary['duration_s']))}"
-    items = counted(number(summary, "items"), "item")
+    items = counted(count_in(summary, "items"), "item")
     outputs = ", ".join(map(_short, summary.get("output") or ()))
     if outputs:
         items += f" in {outputs}"
@@ -272,18 +272,18 @@ def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:
 
 def _counts_line(summary: Mapping[str, Any]) -> str:
     """Return how many URLs were found, and what became of them."""
-    found = f"{counted(number(summary, 'urls_distinct'), 'URL')} found"
-    pages = number(summary, "index", "pages")
+    found = f"{counted(count_in(summary, 'urls_distinct'), 'URL')} found"
+    pages = count_in(summary, "index", "pages")
     if pages:
         found += f" on {counted(pages, 'index page')}"
-    total = number(summary, "batches", "total")
-    done = number(summary, "batches", "done")
+    total = count_in(summary, "batches", "total")
+    done = count_in(summary, "batches", "done")
     batches = counted(total, "batch", "batches")
     if done < total:
         batches = f"{done:,} of {batches}"
     others = []
     for name, label in _ASIDE.items():
-        count = number(summary, name)
+        count = count_in(summary, name)
         if count:
             others.append(f"{count:,} {label}")
     aside = ""
@@ -297,10 +297,10 @@ def _node_line(node: Mapping[str, Any], *, all_done: bool) -> str:
     reason = ""
     if node.get("reason"):
         reason = f" ({node.get('state')}: {node.get('reason')})"
-    elif all_done and not number(node, "jobs"):
+    elif all_done and not count_in(node, "jobs"):
         reason = " (nothing was left for it)"
-    done = counted(number(node, "jobs"), "batch", "batches")
-    return f"{node.get('name')}: {done}, {counted(number(node, 'items'), 'item')}{reason}"
+    done = counted(count_in(node, "jobs"), "batch", "batches")
+    return f"{node.get('name')}: {done}, {counted(count_in(node, 'items'), 'item')}{reason}"
 
 
 def differing(summary: Mapping[str, Any]) -> list[str]:
@@ -328,7 +328,7 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
     """Return how many URLs of each kind gave no result, with the first of them."""
     lines = []
     for kind, name in MISSED.items():
-        total = number(summary, name)
+        total = count_in(summary, name)
         if total:
             named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
             lines.append(f"  {total:,} {MISSES[kind]}:")

@@ -15,9 +15,9 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import number, summary_of
+from scrapyd_dist.progress import count_in, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import of_options
+from scrapyd_dist.settings import settings_of_options
 
 from ..context import SETTING, Context, where
 from ..crawls import wording
@@ -26,7 +26,7 @@ from ..crawls.missing import missing_rows
 from ..crawls.producer_process import lives
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
-from .frontier_list import opened, settings_of, slots_in, with_prefix
+from .frontier_list import filled_slots, find_frontier, settings_of, with_prefix
 
 if TYPE_CHECKING:  # it loads Scrapy
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
@@ -110,7 +110,7 @@ class ConsumeOptions(SpiderOptions, Output):
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings; options that are zero set nothing."""
-        given = of_options(self, "frontier consume")
+        given = settings_of_options(self, "frontier consume")
         given.pop("DISTRIBUTED_GOAL_TIME", None)
         return {name: given[name] for name in given if given[name]} | self.delivery(Path.cwd())
 
@@ -170,7 +170,7 @@ home.
 def _consume(context: Context, wanted: ConsumeOptions) -> int:
     outputs = wanted.outputs(Path.cwd())
     checked_labels(wanted.label)
-    store, row = opened(context, wanted.frontier)
+    store, row = find_frontier(context, wanted.frontier)
     _check_unmanaged(row)
     own = store.own_crawl(row.id)
     if has_strategy(own):
@@ -184,7 +184,7 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
     backlog = store.backlog(row.id)
     may_be_filled = backlog.standing or backlog.producers
     if wanted.slots is not None and not may_be_filled:
-        with_prefix(slots_in(backlog), row.id, wanted.slots)
+        with_prefix(filled_slots(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
     if not wanted.document(summary_of(ended)):
@@ -287,12 +287,13 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
     for node in nodes:
         workers += node.get("running", 0)
         up += node.get("state") in wording.USED
-    unsent = number(summary, "requests", "total") - number(summary, "requests", "sent")
+    unsent = count_in(summary, "requests", "total") - count_in(summary, "requests", "sent")
+    batches = count_in(summary, "batches", "total")
     pieces = [
         counted(workers, "worker"),
         f"waiting {unsent:,}",
-        f"done {number(summary, 'requests', 'done'):,}",
-        f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
+        f"done {count_in(summary, 'requests', 'done'):,}",
+        f"batches {count_in(summary, 'batches', 'done'):,}/{batches:,}",
         wording.rated(summary, "items"),
         wording.rated(summary, "failed"),
         f"nodes {up}/{len(nodes)}",

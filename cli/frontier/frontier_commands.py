@@ -42,12 +42,12 @@ from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.settings import MOST_SLOTS, complaints
+from scrapyd_dist.settings import MOST_SLOTS, find_warnings
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
 from ..crawls.stored_crawls import check_idle, remove, try_again
-from ..crawls.watcher import looked_out_for
+from ..crawls.watcher import interruptible_pause
 from ..options import STDIN, FrontierName, Yes, argument, opened_file, option
 from ..output import Output, complain, complain_each, confirm, say, some_of, waiting
 from . import frontier_list
@@ -55,9 +55,9 @@ from .frontier_list import (
     Prefix,
     batches_in,
     check_own_slot,
-    opened,
+    filled_slots,
+    find_frontier,
     slot_document,
-    slots_in,
     total_of,
     with_prefix,
 )
@@ -158,7 +158,7 @@ left out.
     with ExitStack() as stack:
         listed = rows(opened_file(stack, file), kind=kind, column=column, arguments=arguments)
         settings = frontier_list.settings_of({"DISTRIBUTED_MODE": "pull", **slot_settings})
-        complain_each(complaints(settings))
+        complain_each(find_warnings(settings))
         key = key_of(root)
         project = find_project(settings).name
         read = _row_reader(settings, project, key, spider_callback, priority, arguments=arguments)
@@ -369,7 +369,7 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
         else:
             idle.append(batch)
     made = BatchWalk(total=len(idle))
-    with looked_out_for() as pause, waiting(TELL, first=TELL) as show:
+    with interruptible_pause() as pause, waiting(TELL, first=TELL) as show:
         for batch in idle:
             try:
                 pause(0)
@@ -455,9 +455,9 @@ def _move_slots(
     context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output
 ) -> int:
     root = context.root
-    store, whole = opened(context, frontier)
+    store, whole = find_frontier(context, frontier)
     check_no_strategy(whole)
-    slots = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
+    slots = with_prefix(filled_slots(store.backlog(frontier)), frontier, prefix)
     names = {count.slot for count in slots if not count.slot.startswith(OTHER_SPIDER)}
     turn = cycle(goal.names())
 
@@ -468,7 +468,7 @@ def _move_slots(
             return
         values = requests_in(store, root, frontier, batch)
         prints = store.batch_fingerprints(frontier, batch.number)
-        parts = in_slots(values, prints, goal, batch.priority, key_of(root))
+        parts = spread_over_slots(values, prints, goal, batch.priority, key_of(root))
         lies_there = len(parts) == 1 and parts[0].slot == batch.slot
         if not lies_there:
             store.split(frontier, batch.number, parts)
@@ -499,7 +499,7 @@ def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
     return store.split(frontier, batch.number, [new])[0]
 
 
-def in_slots(
+def spread_over_slots(
     values: Sequence[RequestValue],
     prints: Sequence[bytes],
     goal: SlotRule,
@@ -529,7 +529,7 @@ def in_slots(
 def _put_alone(context: Context, frontier: str, number: int, slot: str, output: Output) -> None:
     """Put one batch, waiting or dead, into a slot under a new number."""
     check_slot_name(slot)
-    store, whole = opened(context, frontier)
+    store, whole = find_frontier(context, frontier)
     check_no_strategy(whole)
     row = _movable_batch(store, frontier, number)
     new = _put(store, frontier, row, slot)
@@ -603,10 +603,10 @@ def prioritise(
 
     Example: sdist frontier prioritise shop --to 10 --prefix news
     """
-    store, whole = opened(context, frontier)
+    store, whole = find_frontier(context, frontier)
     check_no_strategy(whole)
     if prefix is not None:
-        with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
+        with_prefix(filled_slots(store.backlog(frontier)), frontier, prefix)
     sizes = _sizes_of_waiting(store, frontier, prefix or "", batch)
     others = sorted(set(batch or ()) - sizes.keys())
     if others:
@@ -656,7 +656,7 @@ def requeue(
     Example: sdist frontier requeue shop 7 9
     """
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
-    store, whole = opened(context, frontier)
+    store, whole = find_frontier(context, frontier)
     check_no_strategy(whole)
     dead = {row.number: row.size for row in store.batches(frontier, {BatchState.DEAD})}
     # A request of a producer has no batch, and cannot wait again.
@@ -735,12 +735,12 @@ def delete(
         )
     if prefix == "":
         raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
-    store, row = opened(context, frontier)
+    store, row = find_frontier(context, frontier)
     if prefix is None:
         _check_removable(store, row)
     else:
         check_no_strategy(row)
-    counts = slots_in(store.backlog(frontier))
+    counts = filled_slots(store.backlog(frontier))
     if prefix is not None:
         counts = with_prefix(counts, frontier, prefix)
     if not yes:

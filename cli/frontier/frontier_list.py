@@ -12,8 +12,8 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, labels_of, number, summary_of
-from scrapyd_dist.settings import MOST_SLOTS, nearest
+from scrapyd_dist.progress import MISSED, count_in, labels_of, summary_of
+from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
@@ -37,7 +37,7 @@ SCREEN = 50
 Prefix = Annotated[str | None, option("Only slots whose name begins like this.", metavar="P")]
 
 
-def opened(context: Context, name: str) -> tuple[Store, Crawl]:
+def find_frontier(context: Context, name: str) -> tuple[Store, Crawl]:
     """Return the project's store and a frontier in it; a crawl is one as well.
 
     NothingMatched where there is none.
@@ -58,7 +58,7 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
         if crawl.kind == "frontier":
             frontier_names.append(crawl.id)
     raise NothingMatched(
-        f"There is no frontier {name}.{nearest(name, names, 0.6)} The frontiers are: "
+        f"There is no frontier {name}.{suggest_name(name, names, 0.6)} The frontiers are: "
         f"{some_of(frontier_names) or 'none'}. {how}"
     )
 
@@ -118,7 +118,7 @@ def list_(
     elif all_:
         raise ConfigError(f"--all, and the frontier {frontier}: one of the two has to go.")
     else:
-        store, row = opened(context, frontier)
+        store, row = find_frontier(context, frontier)
         entries = [_Entry(store, row)]
     documents = list(map(_Entry.document, entries))
     if output.rows({"frontiers": documents}, "frontiers", "frontier"):
@@ -185,7 +185,7 @@ def batches_in(counts: Sequence[SlotCount]) -> int:
     return total
 
 
-def slots_in(backlog: Backlog) -> list[SlotCount]:
+def filled_slots(backlog: Backlog) -> list[SlotCount]:
     """Return the slots that have something."""
     return [count for count in backlog.slots if batches_in([count])]
 
@@ -214,7 +214,7 @@ class _Entry:
     def __init__(self, store: Store, row: Crawl) -> None:
         self.row = row
         self.backlog: Backlog = store.backlog(row.id)
-        self.counts: list[SlotCount] = slots_in(self.backlog)
+        self.counts: list[SlotCount] = filled_slots(self.backlog)
 
     @property
     def state(self) -> str:
@@ -310,8 +310,8 @@ def count(
         raise ConfigError(
             "--regex stands alone: leave --prefix and --num-slots out, or write them into it."
         )
-    store, row = opened(context, frontier)
-    counts = slots_in(store.backlog(frontier))
+    store, row = find_frontier(context, frontier)
+    counts = filled_slots(store.backlog(frontier))
     if regex is not None:
         counts = _matching(counts, frontier, regex)
     elif num_slots is not None:
@@ -357,7 +357,7 @@ def _show_counts(counts: Sequence[SlotCount]) -> None:
 def _say_missed(row: Crawl) -> None:
     missed = 0
     for kind in ("gone", "failed", "dead"):
-        missed += number(row.summary, MISSED[kind])
+        missed += count_in(row.summary, MISSED[kind])
     if missed:
         requests = "request has" if missed == 1 else "requests have"
         say(
@@ -406,12 +406,12 @@ def dump(
 
     Example: sdist frontier dump shop p0 --num-requests 10
     """
-    store, _ = opened(context, frontier)
-    counts = slots_in(store.backlog(frontier))
+    store, _ = find_frontier(context, frontier)
+    counts = filled_slots(store.backlog(frontier))
     names = [count.slot for count in counts]
     if slot not in names:
         raise _no_slot(
-            f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names, 0.6)}", counts
+            f"The frontier {frontier} has no slot {slot!r}.{suggest_name(slot, names, 0.6)}", counts
         )
     documents: list[dict[str, Any]] = []
     left = num_requests

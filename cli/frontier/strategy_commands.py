@@ -17,7 +17,7 @@ from scrapyd_dist.strategy.terms import StrategyTerms
 from ..context import Context
 from ..crawls import stored_crawls
 from ..crawls.producer_process import crawl_folder, lives
-from ..crawls.watcher import looked_out_for
+from ..crawls.watcher import interruptible_pause
 from ..options import Yes, argument, option
 from ..output import Listing, Output, confirm, put, put_values, say, table
 from .strategy_run import StrategyName, counts_line, found_strategy
@@ -170,7 +170,7 @@ def pause(context: Context, name: StrategyName) -> None:
     Example: sdist strategy pause news
     """  # noqa: D205  # the summary is one line of the help
     found_strategy(context, name)
-    stored_crawls.rest(
+    stored_crawls.pause_crawl(
         context, name, f"The strategy {name} rests. Go on with: sdist strategy resume {name}"
     )
 
@@ -260,7 +260,7 @@ def events(
     Example: sdist strategy events news --after 1000
     """
     store, _, _ = found_strategy(context, name)
-    with looked_out_for() as pause:
+    with interruptible_pause() as pause:
         while True:
             ended = store.strategy_backlog(name).ended
             while changes := store.changes(name, after, _PAGE):

@@ -18,7 +18,7 @@ from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import nearest, of_options
+from scrapyd_dist.settings import settings_of_options, suggest_name
 from scrapyd_dist.store import Store
 from scrapyd_dist.strategy.links import States, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
@@ -133,7 +133,7 @@ class StrategyOptions(SpiderOptions, Output):
 
     def settings(self) -> dict[str, Any]:
         """Return the options as settings; options that are zero set nothing."""
-        given = of_options(self)
+        given = settings_of_options(self)
         own = {name: given[name] for name in given if given[name] and name not in _NOT_SENT}
         return own | self.delivery(Path.cwd())
 
@@ -171,7 +171,7 @@ def found_strategy(context: Context, name: str) -> tuple[Store, Crawl, StrategyT
             if has_strategy(listed):
                 names.append(listed.id)
     raise NothingMatched(
-        f"There is no strategy {name}.{nearest(name, names, 0.6)} The strategies are: "
+        f"There is no strategy {name}.{suggest_name(name, names, 0.6)} The strategies are: "
         f"{some_of(names) or 'none'}. `sdist strategy run MODULE:CLASS --spider SPIDER` starts one."
     )
 

@@ -25,7 +25,7 @@ from ..context import Context, nodes_by_url
 from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of, stdout_for
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
-from ..crawls.watcher import looks
+from ..crawls.watcher import watch_row
 from ..options import Timeout, argument, crawls, option
 from ..output import Output, complain, put_values, say
 from .item_pull import Stored, stored
@@ -499,7 +499,7 @@ def tail(
     for stream, lines in streams.last(items):
         show.lines(stream, lines)
     if follow:
-        for now in looks(context.root, store, row.id):
+        for now in watch_row(context.root, store, row.id):
             for stream, lines in streams.news(now):
                 show.lines(stream, lines)
             if now.state.ended:

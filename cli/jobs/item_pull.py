@@ -24,7 +24,7 @@ from ..context import Context, code_of_setting, exit_code, nodes_by_url, with_se
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
-from .job_list import TIMEOUT, Listed, ask_jobs, remembered, told_apart
+from .job_list import TIMEOUT, Listed, ask_jobs, mark_others, remembered
 from .jobs_table import Judge
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
@@ -145,7 +145,7 @@ class ItemPuller:
         self._nodes = nodes_by_url(nodes)
         self._is_narrowed = bool(patterns)  #: to nodes of these patterns
         asked = nodes if names else ()
-        found = told_apart(context, ask_jobs(context.sender, asked, timeout=timeout))
+        found = mark_others(context, ask_jobs(context.sender, asked, timeout=timeout))
         self.listed = found.heard_by(context, asked).about(names)
         self._rows = self.listed.named(names, remembered(context, names, nodes))
         places: list[Place] = []

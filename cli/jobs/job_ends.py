@@ -27,7 +27,7 @@ from scrapyd_dist.transports import Sender, job_state, sweep
 from ..context import Context, exit_code
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
-from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
+from ..crawls.watcher import LOOK, ProducerDied, StillRuns, interruptible_pause, watch_row
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobList, JobQuery, Listed, ask_jobs, by_key, place_row, remembered
@@ -103,7 +103,7 @@ def _wait_for(
 
     kind: what is waited for; see: the command that shows more of one.
     """
-    with looked_out_for() as pause:
+    with interruptible_pause() as pause:
         while names := find_left():
             if time.monotonic() >= deadline:
                 raise StillRuns(
@@ -148,7 +148,7 @@ class _WaitedCrawls:
         self.died = set[str]()  #: the crawls whose producers died, which has been said
         self._states: dict[str, Iterator[Crawl]] = {}
         for name in names:
-            self._states[name] = looks(context.root, context.store, name)
+            self._states[name] = watch_row(context.root, context.store, name)
 
     def find_left(self) -> list[str]:
         """Look at each crawl once, and return those that are not at their end."""
@@ -512,7 +512,7 @@ class _Cancellation:
         if store is not None:
             self._names = _open_attempts(store.jobs(), names)
             self._find_crawls(store, names)
-        self._listed = query.ask(context).about(self._names)
+        self._listed = query.list_jobs(context).about(self._names)
         self._memory = JobMemory(context.store_if_any, None if names else OPEN_ONLY)
 
     def _find_crawls(self, store: Store, names: Sequence[str]) -> None:
@@ -536,7 +536,7 @@ class _Cancellation:
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
-            self._listed = self._query.ask(self._context).about(self._names)
+            self._listed = self._query.list_jobs(self._context).about(self._names)
             rows = self._find_open()
         errors = self._end(rows)
         self._show(waiting.values(), rows, errors, output)

@@ -13,7 +13,7 @@ from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import nearest
+from scrapyd_dist.settings import suggest_name
 from scrapyd_dist.transports import Sender, job_state, sweep
 
 from ..context import Context, must_answer
@@ -38,7 +38,7 @@ class JobFleet:
     _given: Counter[str] = field(default_factory=Counter)  #: jobs placed so far, by base address
     _spiders: tuple[str, ...] | None = None  #: of the version; None until a node has been asked
 
-    def ask(self, version: str | None) -> None:
+    def settle_version(self, version: str | None) -> None:
         """Ask all nodes for their load and versions, and settle on a version.
 
         Raises what kept the nodes away if none of them answered; ConfigError or NothingMatched if
@@ -119,7 +119,7 @@ class JobFleet:
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
         if found:
             return found
-        hint = nearest(pattern, self._spiders, 0.6)
+        hint = suggest_name(pattern, self._spiders, 0.6)
         if not hint:
             hint = f" There are: {', '.join(self._spiders) or 'none'}."
         raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")

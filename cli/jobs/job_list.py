@@ -166,28 +166,28 @@ class JobQuery:
     spider: Spider = None
     timeout: Timeout = TIMEOUT
 
-    def ask(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
+    def list_jobs(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
         """Return what the nodes list; without nodes, those of --node, or all, are asked."""
         if nodes is None:
             nodes = context.nodes(self.node)
         found = ask_jobs(
             context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout
         )
-        return told_apart(context, found).heard_by(context, nodes)
+        return mark_others(context, found).heard_by(context, nodes)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
         """Return what the nodes list, and the jobs of these ids and crawls; without names, all.
 
         Jobs that only the store remembers are found by name as well.
         """
-        listed = self.ask(context).about(names)
+        listed = self.list_jobs(context).about(names)
         if not names:
             return listed, listed.jobs
         known = remembered(context, names, context.nodes(self.node))
         return listed, listed.named(names, known)
 
 
-def told_apart(context: Context, found: JobList) -> JobList:
+def mark_others(context: Context, found: JobList) -> JobList:
     """Return the same list, with jobs marked that are of other crawls with the name of one of ours.
 
     Two checkouts of a project may each have a crawl of one name, on the same nodes.

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.job_queue import again
+from scrapyd_dist.job_queue import next_attempt
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import Place, Verdict
@@ -219,7 +219,7 @@ def _changed(old: JobRecord, new: JobRecord) -> list[JobRecord]:
     # The settings are of no use any more.
     records = [replace(new, sealed="")]
     next_id = job_id(old.spider, old.version, now)
-    following = again(new, next_id, now.timestamp())
+    following = next_attempt(new, next_id, now.timestamp())
     if following is not None:
         records.append(following)
     return records

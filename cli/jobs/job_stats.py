@@ -13,7 +13,7 @@ from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import read_log_end, survey
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import labels_of, number
+from scrapyd_dist.progress import count_in, labels_of
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
 
@@ -113,7 +113,7 @@ def _items_home(context: Context, names: Sequence[str]) -> dict[str, int]:
     items = {}
     for crawl in store.crawls():
         if crawl.id in names:
-            items[crawl.id] = number(crawl.summary, "items")
+            items[crawl.id] = count_in(crawl.summary, "items")
     return items
 
 

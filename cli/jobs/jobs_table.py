@@ -371,7 +371,7 @@ def list_(
     Example: sdist jobs --state failed --since 24h
     """
     nodes = context.nodes_if_any(query.node)
-    listed = query.ask(context, nodes)
+    listed = query.list_jobs(context, nodes)
     memory = JobMemory(context.store_if_any)
     rows = [*listed.jobs, *memory.unlisted(listed, nodes, query)]
     states = set(state or ())

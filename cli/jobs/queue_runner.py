@@ -17,7 +17,7 @@ from scrapyd_dist.errors import ConfigError, NoNodeReachable, NothingMatched
 from scrapyd_dist.job_queue import (
     Predecessor,
     chains,
-    decide,
+    decide_starts,
     key_of_limit,
     predecessors_in,
     read_condition,
@@ -34,7 +34,7 @@ from scrapyd_dist.store import Store
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, key_of, project_name
-from ..crawls.watcher import looked_out_for
+from ..crawls.watcher import interruptible_pause
 from ..options import option
 from ..output import say, waiting
 from .job_fleet import JobFleet, fleet_of, is_draining, post
@@ -204,7 +204,7 @@ class QueueRunner:
                 what waits, and no job has been out.
         """
         progress = nullcontext(lambda _: None) if self.quiet else waiting()
-        with looked_out_for() as pause, progress as show:
+        with interruptible_pause() as pause, progress as show:
             try:
                 while left := self._find_left():
                     self._read_nodes()
@@ -289,7 +289,7 @@ class QueueRunner:
             records, others = self._read_records()
             if not _any_waits(records):
                 return
-            decision = decide(records, others, time.time())
+            decision = decide_starts(records, others, time.time())
             if decision.ready and fleet is None:
                 fleet = fleet_of(self.context, self._nodes, self.timeout, quiet=True)
                 fleet.poll_nodes()

@@ -16,7 +16,15 @@ from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
-from scrapyd_dist.settings import MOST, Setting, ValueKind, judge, limits_in, of_options, unknown
+from scrapyd_dist.settings import (
+    MOST,
+    Setting,
+    ValueKind,
+    check_settings,
+    describe_unknown,
+    limits_in,
+    settings_of_options,
+)
 from scrapyd_dist.transports import sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -122,7 +130,7 @@ def _row(where: str, row: Mapping[str | None, str | list[str] | None], common: J
     if "priority" in cells:
         priority = PRIORITY.judged(cells["priority"], f"{where}: the priority")
     try:
-        judge(settings)
+        check_settings(settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return JobRow(
@@ -258,7 +266,7 @@ def schedule(
     project = context.one_project(project, nodes)
     usual = project_name(context.project, nodes, project)
     fleet = fleet_of(context, _nodes_with_project(nodes, project, usual), timeout)
-    fleet.ask(version)
+    fleet.settle_version(version)
     jobs = _placed(
         context,
         fleet,
@@ -301,7 +309,7 @@ def _with_limits(
 ) -> dict[str, str]:
     """Add the limits of jobs: those of scrapy.cfg below the settings, those of options above."""
     merged = {**limits_in(context.project.options), **settings}
-    for name, limit in of_options(limits).items():
+    for name, limit in settings_of_options(limits).items():
         merged[name] = str(limit)
     return merged
 
@@ -341,7 +349,7 @@ def _asked_rows(
     names = set[str]()
     for row in rows:
         names.update(row.settings)
-    complain_each(unknown(names))
+    complain_each(describe_unknown(names))
     if all_nodes and any(row.node for row in rows):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     return rows

@@ -26,7 +26,7 @@ from scrapyd_dist.deploy.rollout import (
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.nodes import Node, distinct, names_of
+from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
@@ -350,9 +350,9 @@ def _by_project(
     """Group the targets by their settings modules, in the order of the targets."""
     config = context.project
     nodes = context.targets(patterns)
-    wanted = context.one_project(asked.project, distinct(nodes))
+    wanted = context.one_project(asked.project, distinct_nodes(nodes))
     if wanted is not None:
-        nodes = distinct(replace(node, project=wanted) for node in nodes)
+        nodes = distinct_nodes(replace(node, project=wanted) for node in nodes)
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         groups.setdefault(config.module_of(node.project), []).append(node)
@@ -428,7 +428,7 @@ def _send(
     request = _request(root, group, kept_name, asked)
     if not asked.quiet:
         size = f"{len(egg.data) // 1024 + 1} KiB"
-        where_to = counted(len(distinct(group.nodes)), "node")
+        where_to = counted(len(distinct_nodes(group.nodes)), "node")
         say(f"{_origin(asked)} {group.project}, {size}; asking {where_to} …")
     progress = not (asked.no_progress or asked.quiet)
     result = roll_out(root, group.project, group.nodes, egg, request, progress=progress)

@@ -22,7 +22,7 @@ from scrapyd_dist.diagnostics import moment
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
-from scrapyd_dist.progress import number, summary_of
+from scrapyd_dist.progress import count_in, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -370,9 +370,9 @@ class FleetAlarm:
             yield Sighting(kind=kind, subject=crawl.id, message=message)
             return
         pace = self._paces.setdefault(crawl.id, CrawlPace())
-        counts: list[object] = [crawl.state, number(crawl.summary, "requests", "done")]
+        counts: list[object] = [crawl.state, count_in(crawl.summary, "requests", "done")]
         for name in ("pages", "items", "urls_found"):
-            count = number(crawl.summary, name)
+            count = count_in(crawl.summary, name)
             counts.append(count)
         pace.saw(tuple(counts), now)
         if pace.still(now) >= STALL:
@@ -409,7 +409,7 @@ def _has_work(crawl: Crawl) -> bool:
         return True
     # Without a process, or without work, a frontier waits.
     batches = crawl.summary.get("batches")
-    return lives(crawl) and bool(number(batches, "waiting") or number(batches, "out"))
+    return lives(crawl) and bool(count_in(batches, "waiting") or count_in(batches, "out"))
 
 
 def _few_items_message(crawl: Crawl) -> str:

@@ -24,7 +24,7 @@ from scrapyd_dist.transports import Sender, sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context, exit_code
-from ..crawls.watcher import Show, WatchOptions, live_view, looked_out_for, remark
+from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
 from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
@@ -307,7 +307,7 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
     deadline = float("inf")
     if watched.timeout is not None:
         deadline = time.monotonic() + watched.timeout
-    with _view(watched) as show, looked_out_for() as pause:
+    with _view(watched) as show, interruptible_pause() as pause:
         try:
             while True:
                 began = time.monotonic()

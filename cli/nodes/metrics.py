@@ -20,7 +20,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.progress import MISSED, number
+from scrapyd_dist.progress import MISSED, count_in
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.store import Store
 from scrapyd_dist.version import __version__
@@ -205,7 +205,7 @@ def _crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
         yield _metric(f"crawl_{name}", text, samples, kind)
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
     yield _metric("crawl_urls_missed_total", text, _missed_samples(crawls), "counter")
-    totals = each(lambda crawl: number(crawl.summary, "index", "total") or None)
+    totals = each(lambda crawl: count_in(crawl.summary, "index", "total") or None)
     yield _metric("crawl_index_pages", "Index pages that there are, where it is known.", totals)
     ages = each(lambda crawl: _rounded(crawl.summary.get("duration_s")) or 0)
     yield _metric("crawl_duration_seconds", "How long it has been running, or ran.", ages)
@@ -214,13 +214,13 @@ def _crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
 
 
 def _number_at(path: Sequence[str], crawl: Crawl) -> float:
-    return number(crawl.summary, *path)
+    return count_in(crawl.summary, *path)
 
 
 def _missed_samples(crawls: Iterable[Crawl]) -> Iterator[Sample]:
     for crawl in crawls:
         for kind, key in MISSED.items():
-            yield {**_labels(crawl), "kind": kind}, number(crawl.summary, key)
+            yield {**_labels(crawl), "kind": kind}, count_in(crawl.summary, key)
 
 
 def _crawl_node_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
@@ -233,7 +233,7 @@ def _crawl_node_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
                 if key in node:
                     name = str(node.get("name"))
                     labels = {**_labels(crawl), "node": name}
-                    samples[crawl.id, name] = (labels, number(node, key))
+                    samples[crawl.id, name] = (labels, count_in(node, key))
         yield _metric(f"crawl_node_{metric_name}", text, list(samples.values()))
 
 
@@ -250,7 +250,7 @@ def _last_crawl_metrics(crawls: Sequence[Crawl]) -> Iterator[Metric]:
 
     codes = each(lambda crawl: crawl.exit_code)
     yield _metric("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
-    items = each(lambda crawl: number(crawl.summary, "items"))
+    items = each(lambda crawl: count_in(crawl.summary, "items"))
     yield _metric("last_crawl_items", "Items of the spider's last crawl that ended.", items)
     ends = each(lambda crawl: round(crawl.ended or 0.0, 3))
     yield _metric("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)

@@ -589,7 +589,7 @@ def up(
     """
     from scrapyd_dist.deploy import local_nodes
 
-    running = local_nodes.up(state_dir(context.root), count, slots=slots)
+    running = local_nodes.start_nodes(state_dir(context.root), count, slots=slots)
     rows = [{"name": node.name, "url": node.url, "slots": node.slots} for node in running]
     output.columns({"nodes": rows}, "nodes", ("name", "url", "slots"))
     context.note_unused_nodes()
@@ -608,5 +608,5 @@ def down(context: Context) -> None:
     root = find_root() or Path.cwd()
     if not state_folder(root).is_dir():
         root = context.root
-    stopped = local_nodes.down(state_folder(root))
+    stopped = local_nodes.stop_nodes(state_folder(root))
     say(f"Stopped {', '.join(stopped)}." if stopped else "No local node was running.")

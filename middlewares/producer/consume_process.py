@@ -33,7 +33,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import find_warnings
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
@@ -200,7 +200,7 @@ class ConsumeProcess:
         await scheduler.recover()
         endangered = await repository.thread(repository.thread.store.warnings)
         warnings = [
-            *complaints(settings, self._request.args),
+            *find_warnings(settings, self._request.args),
             *endangered,
             *nodes.prepared.warnings,
             *self._output_warnings(away),
@@ -397,7 +397,7 @@ class ConsumeRun(Lifecycle):
         if wanted == "cancel":
             self._interrupted.set()
         elif (wanted == "pause") != self._scheduler.state.paused:
-            self._scheduler.rest(paused=not self._scheduler.state.paused)
+            self._scheduler.set_paused(paused=not self._scheduler.state.paused)
         await self._reporter.write_status(self._repository.state)
 
     def failed(self, error: BaseException) -> None:

@@ -10,7 +10,7 @@ from scrapy import Spider
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.differences import FoundDifference, Trait, by_trait
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import number
+from scrapyd_dist.progress import count_in
 
 from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use
@@ -86,8 +86,8 @@ def login_pages(accepted: Iterable[Attempt]) -> list[str]:
     logins = 0
     pages = 0
     for attempt in accepted:
-        logins += number(attempt.report, "logins")
-        pages += number(attempt.report, "pages")
+        logins += count_in(attempt.report, "logins")
+        pages += count_in(attempt.report, "pages")
     if 2 * logins <= pages:
         return []
     warning = (

@@ -18,7 +18,7 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.nodes import Node, NodeRecord, distinct
+from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes
 from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -86,7 +86,7 @@ class NodeSources:
         resolved: list[Node] = []
         for node in listed:
             resolved += self._resolve(node)
-        nodes = distinct(resolved)
+        nodes = distinct_nodes(resolved)
         if nodes or self._options.nodes:
             return nodes
         return local_nodes.running(self._project.state)

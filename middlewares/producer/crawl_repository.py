@@ -41,7 +41,7 @@ from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.progress import due
+from scrapyd_dist.progress import is_sample_due
 from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.outages import PATIENCE
@@ -327,7 +327,7 @@ class CrawlRepository:
 
     def sample_due(self) -> bool:
         """Return whether it is time for the next sample."""
-        return due(time.time(), self._sampled, self.row.created)
+        return is_sample_due(time.time(), self._sampled, self.row.created)
 
     async def sample(self, values: dict[str, Any]) -> None:
         """Write a sample down, as of now."""

@@ -27,16 +27,23 @@ from scrapyd_dist.items.merging import check_folder, is_elsewhere
 from scrapyd_dist.nodes import check_project
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args, check_spider_name
-from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling
+from scrapyd_dist.settings import (
+    LABELS,
+    SettingReader,
+    Travels,
+    check_settings,
+    limits_in,
+    travelling,
+)
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
-from scrapyd_dist.store.address import chosen
+from scrapyd_dist.store.address import store_address
 from scrapyd_dist.transports import AsyncSender
 
 from ..engine_compat import has_own_filter, spider_method
 from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
-from ..throttle.throttle_options import given as throttle_given
+from ..throttle.throttle_options import options_in as throttle_given
 from .difference_finder import find_differences, refuse_differences, told_differences
 from .feed_outputs import crawl_outputs, shown
 from .merged_feeds import FeedHost, MergedFeeds
@@ -88,7 +95,7 @@ class CrawlRequest:
         """
         project = self.project
         in_file = project.config.options.get("store") if project.config else None
-        return chosen(project.root, self.options.store, in_file)
+        return store_address(project.root, self.options.store, in_file)
 
 
 def find_project(settings: BaseSettings) -> PreparedProject:
@@ -127,7 +134,7 @@ def put_aside(settings: BaseSettings) -> bool:
             settings.set(PUT_ASIDE, problem, priority="cmdline")
             settings.set(name, own, priority="cmdline")
     try:
-        judge(settings)
+        check_settings(settings)
     except ConfigError as error:
         settings.set(PUT_ASIDE, str(error), priority="cmdline")
         return False

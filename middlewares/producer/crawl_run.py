@@ -34,11 +34,11 @@ from scrapyd_dist.items.json_lines import left_out
 from scrapyd_dist.items.merging import OutputNotWritten
 from scrapyd_dist.items.repeats import count_repeats
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import Snapshot, exit_code, number
+from scrapyd_dist.progress import Snapshot, count_in, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.scheduling.scheduler import Scheduler
-from scrapyd_dist.settings import SettingReader, complaints
+from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import count_found
@@ -126,7 +126,7 @@ class CrawlStart:
         rules = await self._warn_of_rules(repository, heeds=options.heeds)
         endangered = await thread(thread.store.warnings)
         guessed = guesses(target, settings)
-        warnings = [*complaints(settings, vars(spider)), *endangered, *rules]
+        warnings = [*find_warnings(settings, vars(spider)), *endangered, *rules]
         for warning in (*differences, *warnings, *guessed):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
@@ -396,7 +396,7 @@ class CrawlRun(Lifecycle):
             self._scheduler.state.stop_now("The crawl was cancelled.")
 
     def _rest(self, *, paused: bool) -> None:
-        self._scheduler.rest(paused=paused)
+        self._scheduler.set_paused(paused=paused)
         PauseGate.for_crawler(self._crawler).rest(paused)
 
     def failed(self, error: BaseException) -> None:
@@ -610,7 +610,7 @@ class CrawlRun(Lifecycle):
         replaced = left_out(accepted)
         parts = {}
         for attempt in accepted:
-            has_followed |= number(attempt.report, "pages") > number(attempt.report, "done")
+            has_followed |= count_in(attempt.report, "pages") > count_in(attempt.report, "done")
             if attempt.part:
                 parts[self._repository.parts / attempt.part] = replaced.get(attempt.batch, [])
         if not has_followed:

@@ -27,7 +27,7 @@ from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
-from scrapyd_dist.settings import SettingReader, complaints
+from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import ways_to
@@ -88,7 +88,7 @@ def plan(
     for member in prepared.members:
         member.recall(stored.slots.get(member.node.url, 0))
     warnings = [
-        *complaints(crawler.settings, vars(made)),
+        *find_warnings(crawler.settings, vars(made)),
         *guesses(target, crawler.settings),
         *prepared.warnings,
         *_reach_warnings(request, prepared, rules=stored.throttle["rules"]),

@@ -25,7 +25,7 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import PORTION, BatchDraft, SlotBatcher
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import find_warnings
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import Disposition, count_found
@@ -137,7 +137,7 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         check_crawl_name(frontier, "frontier")
         options = read_options(settings)
         check_parts(settings)
-        for warning in complaints(settings, vars(spider)):
+        for warning in find_warnings(settings, vars(spider)):
             logger.warning("%s", warning)
         if options.crawl is not None:
             raise ConfigError(

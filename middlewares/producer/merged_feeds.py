@@ -31,7 +31,7 @@ from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.json_lines import Items, item_in
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.typed_lines import form_on, plain_line
+from scrapyd_dist.typed_lines import plain_line, read_form
 from scrapyd_dist.whole_files import FreshFile, copy_into
 
 from ..typed_json import unpack
@@ -235,7 +235,7 @@ class MergedFeeds:
         package = package_of(type(self._crawler.spider))
         for line in items.typed_lines():
             try:
-                form, is_typed = form_on(line)
+                form, is_typed = read_form(line)
                 item = unpack(form, package) if is_typed else form
             except _UNREADABLE as error:
                 item = self._plain_item(line, error)
@@ -322,7 +322,7 @@ def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
     """
     for line in items.typed_lines():
         try:
-            form, is_typed = form_on(line)
+            form, is_typed = read_form(line)
             yield _serialized(unpack(form, package)) if is_typed else form
         except _UNREADABLE:  # its class is not here: what its line has is all
             yield item_in(plain_line(line)) or {}

@@ -31,7 +31,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
+from scrapyd_dist.scrapyd.versions import content_or_name, current, is_crawls, newest
 from scrapyd_dist.transports import NodeAnswer, sweep
 from scrapyd_dist.transports.requests import RequestsTransport
 
@@ -137,7 +137,7 @@ def prepare(
             " that have it: DISTRIBUTED_TARGET_HOSTS, --node, or sections [deploy:NAME] in"
             " scrapy.cfg."
         )
-    nodes = local_nodes.up(request.project.state, LOCAL_NODES)
+    nodes = local_nodes.start_nodes(request.project.state, LOCAL_NODES)
     try:
         prepared = _prepare(request, nodes, egg, key, code=code)
     except DistError as error:
@@ -342,7 +342,7 @@ def _notes_on_deployed(
             found.add(name)
     latest = newest(found, times) or max(found, default=version)
     # A name that somebody chose does not tell the code; its egg does.
-    if (contents.get(latest) or told_content(latest)) == told_content(version):
+    if (contents.get(latest) or content_or_name(latest)) == content_or_name(version):
         return []
     how = f"a crawl runs that with --version {latest}."
     if latest not in contents:

@@ -27,7 +27,7 @@ from scrapyd_dist.plurals import counted
 from ..assignment import PROBE
 from ..classifier import Disposition, FoundRequests
 from ..targets import find_target
-from ..worker.work_unit import judge
+from ..worker.work_unit import judge_failure
 from .crawl_request import find_project, loop_sender, shards_of, template_of
 from .discovery import IndexWalk
 from .producer_options import read_options
@@ -170,7 +170,7 @@ class Probe:
 
     def _failed(self, failure: Failure) -> Failure:
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        _, reason = judge(failure)
+        _, reason = judge_failure(failure)
         self._ended(self._stage_of(request.meta), reason)
         return failure
 

@@ -38,7 +38,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import chosen
+from scrapyd_dist.store.address import store_address
 
 from ..assignment import PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
@@ -64,7 +64,7 @@ def main() -> None:
         if request.get("probe"):
             os._exit(0)  # one that was broken off has left threads that would be waited for
         return
-    sys.exit(_crawl(arguments.crawl, chosen(Path.cwd())))
+    sys.exit(_crawl(arguments.crawl, store_address(Path.cwd())))
 
 
 def _crawl(crawl: str, store: str) -> int:
@@ -106,7 +106,7 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
         code = error.exit_code
     else:
         traceback.print_exception(error)
-        message = broken(error)
+        message = describe_broken(error)
         code = 2
     database.update_crawl(
         crawl,
@@ -160,7 +160,7 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     )
 
 
-def broken(error: Exception) -> str:
+def describe_broken(error: Exception) -> str:
     """Say in a paragraph what is wrong with a project that cannot be loaded."""
     hint = ""
     if isinstance(error, ModuleNotFoundError):
@@ -178,7 +178,7 @@ def project_code() -> Iterator[None]:
     except DistError:
         raise
     except Exception as error:
-        raise ConfigError(broken(error)) from error
+        raise ConfigError(describe_broken(error)) from error
 
 
 def project_settings(ours: Mapping[str, Any]) -> Settings:
@@ -259,7 +259,7 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001  (the project's code may raise anything)
         traceback.print_exc()
-        return {"error": broken(error), "exit_code": 2}
+        return {"error": describe_broken(error), "exit_code": 2}
 
 
 def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
@@ -296,7 +296,7 @@ def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:
         created=0,
         options={"version": request["version"]},
     )
-    return import_code(row, folder, root, chosen(root))
+    return import_code(row, folder, root, store_address(root))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
-from ..worker.work_unit import judge, reason_of_pipeline
+from ..worker.work_unit import judge_failure, reason_of_pipeline
 from .crawl_run import CrawlRun, CrawlStart
 from .discovery import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
@@ -169,7 +169,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         url = request.url if LOCAL in request.meta else _first_url(request)
-        kind, reason = judge(failure)
+        kind, reason = judge_failure(failure)
         self._lost(request.meta, url, kind, reason)
         return errback(failure) if errback else failure
 

@@ -16,7 +16,7 @@ from scrapyd_dist.items.sink import REVEALED, password_in, split
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, judge
+from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, check_settings
 
 from ..throttle.throttle_options import ThrottleOptions
 
@@ -106,7 +106,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     ConfigError if a value is not of its kind, or two do not go together.
     """
     reader = SettingReader(settings)
-    judge(settings)
+    check_settings(settings)
     throttle = ThrottleOptions.from_settings(settings)
     values = reader.values_for(ProducerOptions)
     feed_url = values["target_feed_url"]

@@ -19,7 +19,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
-from scrapyd_dist.frontier.worklists import WorklistRow, found
+from scrapyd_dist.frontier.worklists import WorklistRow, intake_of
 from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
@@ -41,7 +41,7 @@ RowReader: TypeAlias = Callable[[WorklistRow], FrontierIntake]
 
 def argument_reader(priority: int) -> RowReader:
     """Make what makes rows into the arguments of one run each."""
-    return lambda row: found(row.value, priority)
+    return lambda row: intake_of(row.value, priority)
 
 
 def request_reader(

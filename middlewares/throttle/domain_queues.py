@@ -318,7 +318,7 @@ class DomainQueues:
         if self._bounded and self._quota():
             self._owner.want()
 
-    def take_wanting(self, most: int) -> list[tuple[DomainQueue, int]]:
+    def collect_requests(self, most: int) -> list[tuple[DomainQueue, int]]:
         """Return the queues that want permits, and how many.
 
         These are being requested until they are `heard`. At most `most` queues are returned.

@@ -111,7 +111,7 @@ class DownloaderCapacity:
         self._measure_rate()
         self._departures += 1
 
-    def took(self, seconds: float) -> None:
+    def note_answer_time(self, seconds: float) -> None:
         """Allow for the time that the store took to answer."""
         self._lead = LEAD + min(seconds, LONGEST_ANSWER)
 

@@ -305,7 +305,7 @@ class Gate:
         if held is not None:
             self.give_back([held])
 
-    def at_once(self, request: Request) -> InFlightPermit | None:
+    def permit_at_once(self, request: Request) -> InFlightPermit | None:
         """Return a permit for a request from outside the scheduler, where it need not wait.
 
         That is where its domain is known to have no limit; or where a page has a permit and is held
@@ -357,7 +357,7 @@ class Gate:
 
     def questions(self) -> list[PermitRequest]:
         """Return the requests for permits that are to be made now."""
-        asking = self.queues.take_wanting(ASKS_AT_ONCE)
+        asking = self.queues.collect_requests(ASKS_AT_ONCE)
         if asking:
             self.count("asks", len(asking))
             self.count("steps")
@@ -382,7 +382,7 @@ class Gate:
         It `took` so many seconds.
         """
         self._offset.saw(received, taken.now)
-        self.capacity.took(took)
+        self.capacity.note_answer_time(took)
         self.queues.receive_answers(taken.answers, self._offset.ours)
         self.wake()
 

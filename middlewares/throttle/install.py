@@ -20,7 +20,7 @@ PLAIN = "scrapy.pqueues.ScrapyPriorityQueue"
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
 
 
-def put_in(settings: BaseSettings) -> None:
+def install_throttle(settings: BaseSettings) -> None:
     """Put the throttle into the settings, unless no request can have to wait.
 
     Call it before the crawl's components are made.
@@ -45,7 +45,7 @@ def put_in_late(crawler: Crawler) -> None:
         return
     settings = crawler.settings  # the spider and its components have them, too
     settings.frozen = False
-    put_in(settings)
+    install_throttle(settings)
     settings.freeze()
     from .site_feedback import CrawlDelay, PermitMiddleware
 

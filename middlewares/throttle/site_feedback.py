@@ -94,7 +94,7 @@ class PermitMiddleware:
         if has:
             return None
         if has is None:
-            permit = self._gate.at_once(request)
+            permit = self._gate.permit_at_once(request)
             if permit is not None:
                 request.meta[PERMIT] = permit
                 return None

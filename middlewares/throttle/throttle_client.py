@@ -22,7 +22,7 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import VARIABLE, chosen, is_url
+from scrapyd_dist.store.address import VARIABLE, is_url, store_address
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
 
@@ -185,7 +185,7 @@ def _find_address(settings: BaseSettings) -> str:
     by_config = None
     if root is not None:
         by_config = config.load(root).options.get("store")
-    return chosen(root or Path.cwd(), by_setting, by_config)
+    return store_address(root or Path.cwd(), by_setting, by_config)
 
 
 async def find_beside(crawler: Crawler) -> PermitStore:

@@ -112,7 +112,7 @@ def waits_by_address(settings: BaseSettings) -> bool:
     return str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0"
 
 
-def given(settings: BaseSettings) -> dict[str, Any]:
+def options_in(settings: BaseSettings) -> dict[str, Any]:
     """Return all limits that are given, by our names; an address with a password is left out."""
     reader = SettingReader(settings)
     limits = {}

@@ -65,7 +65,7 @@ class LeaseReport:
         if outcome == "acked":
             self._ended.update(batch.ledger.progress())
 
-    def of_batch(
+    def batch_report(
         self, batch: BatchUnit, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the final report of an attempt, as a job that was sent one batch would write it.
@@ -168,7 +168,7 @@ class BatchAcker:
         outcome = "failed"
         try:
             part = await asyncio.to_thread(batch.close_part)
-            report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
+            report = self._report.batch_report(batch, part, reason, self._crawler.stats.get_stats())
             report["changed"] = self._context.tracker.changed_attributes()
             is_good = reason == "finished" and not batch.problem
             outcome = await self._ack(batch, report, is_good=is_good)

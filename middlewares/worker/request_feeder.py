@@ -173,7 +173,7 @@ class RequestFeeder:
         #: requests that a batch is thought to have, as far as they can be made
         self._size = self._ready
         if job.fair:
-            self._of_a_site = of_a_site(crawler)
+            self._of_a_site = enough_of_a_site(crawler)
             self._size = min(self._ready, job.batch_size, self._of_a_site)
         #: requests of one site above which nothing more of it is leased
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
@@ -321,7 +321,7 @@ class RequestFeeder:
             self._context.fail(why, FinishReason.REFUSED)
 
 
-def of_a_site(crawler: Crawler) -> int:
+def enough_of_a_site(crawler: Crawler) -> int:
     """Return how many requests of one site keep this process busy.
 
     It is one where there are pauses between them. A worker that shares slots fairly takes work of

@@ -49,7 +49,7 @@ from .work_unit import (
     WorkUnit,
     attempt_over,
     count,
-    judge,
+    judge_failure,
     mark_of,
     reason_of_pipeline,
 )
@@ -570,7 +570,7 @@ def _note_failure(
     unit: WorkUnit, mark: UnitMark, failure: Failure, *, is_handled: bool = False
 ) -> None:
     """Note that a request gave no page; `is_handled`: an errback of the project took care of it."""
-    kind, reason = judge(failure)
+    kind, reason = judge_failure(failure)
     if mark.position is not None or mark.source is None:
         unit.ledger.missed(mark.position, kind, reason, failure.value)
     elif kind == "failed" and not is_handled and not _is_unwanted(failure.value):

@@ -240,7 +240,7 @@ def reason_of_pipeline(error: BaseException) -> str:
     return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
 
 
-def judge(failure: Failure) -> tuple[str, str]:
+def judge_failure(failure: Failure) -> tuple[str, str]:
     """Return the kind of miss that a failure is, `gone` or `failed`, and the reason in one line.
 
     A request is gone if the site said so, or if it was not wanted.

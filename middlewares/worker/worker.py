@@ -22,7 +22,7 @@ from scrapyd_dist.settings import SettingReader
 from ..assignment import Assignment
 from ..contained import contained_start
 from ..engine_compat import call_every, close_spider, finish_when_done, share_robots_rules
-from ..watchdog import put_in as put_in_watchdog
+from ..watchdog import install_watchdog as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession

@@ -67,13 +67,13 @@ def value_of(args: Mapping[str, str]) -> RequestValue:
     }
 
 
-def found(value: RequestValue, priority: int) -> FrontierIntake:
+def intake_of(value: RequestValue, priority: int) -> FrontierIntake:
     """Return the row ready to be added to a frontier; equal arguments have equal fingerprints."""
     print_ = hashlib.sha256(value["url"].encode("utf-8", "surrogatepass")).digest()
     return FrontierIntake(value=value, fingerprint=print_, slot=ARGUMENTS, priority=priority)
 
 
-def row_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def arguments_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return the arguments that a batch carries, as JSON text and as a dict.
 
     Raises `PayloadError` if the payload cannot be read.

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.config import PARTS
-from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, left_out, number
+from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, count_items, left_out
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
 
@@ -195,7 +195,7 @@ def _reported_items(accepted: Iterable[Attempt], out: Mapping[int, Runs]) -> int
     """Return the number of items by the reports, without those that count no more."""
     items: int = 0
     for attempt in accepted:
-        items += attempt.report.get("items", 0) - number(out.get(attempt.batch, ()))
+        items += attempt.report.get("items", 0) - count_items(out.get(attempt.batch, ()))
     return items
 
 

@@ -62,12 +62,12 @@ def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
     return found
 
 
-def number(runs: Iterable[tuple[int, int]]) -> int:
+def count_items(runs: Iterable[tuple[int, int]]) -> int:
     """Return the number of items in these runs."""
     return sum(count for _, count in runs)
 
 
-def without(
+def without_runs(
     lines: Iterator[tuple[int, bytes]], runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the numbered lines except those of items in these runs; a blank line is not an item."""
@@ -200,8 +200,8 @@ class Items:
         runs = self._skip.get(found.path)
         if not runs:
             return lines
-        found.replaced = number(runs)
-        return without(lines, runs)
+        found.replaced = count_items(runs)
+        return without_runs(lines, runs)
 
     def _is_known(self, value: dict[str, Any], seen: sqlite3.Connection) -> bool:
         """Say whether an earlier item has the same key."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import Attempt
-from scrapyd_dist.items.json_lines import Runs, number
+from scrapyd_dist.items.json_lines import Runs, count_items
 from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.plurals import counted
@@ -103,7 +103,7 @@ def _reported_items(attempts: Iterable[Attempt], left_out: Mapping[int, Runs]) -
     items = 0
     for attempt in attempts:
         reported = int(attempt.report.get("items") or 0)
-        items += reported - number(left_out.get(attempt.batch, ()))
+        items += reported - count_items(left_out.get(attempt.batch, ()))
     return items
 
 

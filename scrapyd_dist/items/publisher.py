@@ -18,7 +18,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.json_lines import AGAIN, left_out, number
+from scrapyd_dist.items.json_lines import AGAIN, count_items, left_out
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.items.sink import Sink
@@ -307,7 +307,7 @@ class PartPublisher:
             "schema": SCHEMA,
             "crawl": self._home,
             "complete": complete,
-            "items": items - sum(map(number, replaced.values())),
+            "items": items - sum(map(count_items, replaced.values())),
             "parts": parts,
             "replaced": replaced,
         }

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from scrapyd_dist.items.json_lines import Runs, without
+from scrapyd_dist.items.json_lines import Runs, without_runs
 
 #: bytes of a hash; the chance that two of a hundred million items share one is a few in a thousand
 _DIGEST = 8
@@ -28,7 +28,7 @@ def _hashes(part: Path, skipped: Runs) -> set[bytes]:
     if not part.is_file():
         return set()
     with part.open("rb") as file:
-        lines = without(enumerate(file, 1), skipped)
+        lines = without_runs(enumerate(file, 1), skipped)
         found = set()
         for _, line in lines:
             if line.strip():

@@ -371,7 +371,7 @@ def misses(report: WorkerReport, batch: int) -> list[Miss]:
     return found
 
 
-def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+def to_kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return what the store keeps of an accepted report.
 
     That is everything except URLs, which have their own table. `replaces` has (earlier batch, index

@@ -13,13 +13,13 @@ from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import (
+    count_in,
     ended_in_words,
-    finite,
+    finite_number,
     nested_value,
-    number,
+    next_command,
     succeeded,
     summary_of,
-    way_on,
 )
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
@@ -102,7 +102,7 @@ def _tone_and_commands(facts: Facts, document: Mapping[str, Any]) -> tuple[str, 
         tone = _FINISHED.get(crawl.exit_code, tone)
     commands = [template.format(crawl.id) for template in templates]
     if crawl.kind == "crawl":
-        way = way_on(document)
+        way = next_command(document)
         if way:
             commands.insert(0, way)
     return tone, commands
@@ -157,7 +157,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def _attempts(summary: Mapping[str, Any]) -> str:
-    sent = number(summary, "batches", "sent")
+    sent = count_in(summary, "batches", "sent")
     return "1 attempt" if sent == 1 else f"{sent:,} attempts"
 
 
@@ -171,7 +171,7 @@ def _when(seconds: float) -> str:
 def _took(facts: Facts) -> str:
     """Say how long it took; if it paused in between, also how long a process worked on it."""
     whole = facts.span
-    ran = finite(facts.crawl.summary.get("duration_s"))
+    ran = finite_number(facts.crawl.summary.get("duration_s"))
     if facts.lives:
         return f"{charts.span(whole)} so far, as of {_when(facts.until)}"
     if not ran or whole - ran <= max(STILL, ran / 20):
@@ -182,7 +182,7 @@ def _took(facts: Facts) -> str:
 def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     """Return the cards: name, number and note."""
     summary = facts.crawl.summary
-    count = partial(number, summary)
+    count = partial(count_in, summary)
     lost = count("failed_urls") + count("dead_urls") + count("refused")
     nodes = summary.get("nodes") or ()
     states = [nested_value(node, "state") for node in nodes]
@@ -205,8 +205,8 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
 
 
 def _index_note(summary: Mapping[str, Any]) -> str:
-    failed = number(summary, "index_failed")
+    failed = count_in(summary, "index_failed")
     if failed:
         return f"{failed:,} failed"
-    total = number(summary, "index", "total")
+    total = count_in(summary, "index", "total")
     return f"of {total:,}" if total else ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.joblogs.verdict import status_codes
-from scrapyd_dist.progress import NUMBER, finite, nested_value, number, outlook, summary_of
+from scrapyd_dist.progress import NUMBER, count_in, finite_number, nested_value, outlook, summary_of
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
@@ -199,7 +199,7 @@ def _walks(facts: Facts) -> dict[str, _Walk]:
     for _, values in facts.samples:
         for name, row in (values.get("shards") or {}).items():
             if isinstance(row, list) and len(row) == 4:
-                _, found, begun, active = map(finite, row)
+                _, found, begun, active = map(finite_number, row)
                 walks[f"shard {name}"] = _Walk(found=found, begun=begun, active=active)
     return walks
 
@@ -277,7 +277,7 @@ def _rising(values: Iterable[Any]) -> list[float]:
 
     Work that failed and is done again is no step back.
     """
-    return list(accumulate(map(finite, values), max))
+    return list(accumulate(map(finite_number, values), max))
 
 
 def _kept_points(count: int) -> Sequence[int]:
@@ -315,12 +315,12 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
     last = facts.samples[-1][1]
     pages, total_pages = [*(last.get("index") or ()), None, None][:2]
     expected = outlook(
-        found=number(last, "sealed"),
+        found=count_in(last, "sealed"),
         done=int(done[-1]),
         rate=max(rates),
         finding=facts.crawl.state.value in {"starting", "finding"},
-        pages=number(pages),
-        total_pages=number(total_pages) or None,
+        pages=count_in(pages),
+        total_pages=count_in(total_pages) or None,
     )
     left = expected["requests"] - done[-1]
     if left <= 0:
@@ -431,8 +431,8 @@ def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
     """
     begin = attempt.sent_at
     end = max(attempt.ended_at or until, attempt.sent_at)
-    started = finite(nested_value(attempt.report, "started"))
-    ran = finite(nested_value(attempt.report, "updated")) - started
+    started = finite_number(nested_value(attempt.report, "started"))
+    ran = finite_number(nested_value(attempt.report, "updated")) - started
     if not started or not 0 <= ran <= end - begin:
         return begin, end
     first = min(max(started, begin), end - ran)
@@ -488,7 +488,7 @@ def _free_lane(free_at: Sequence[float], first: int, begin: float) -> int:
 
 def spread(pairs: Iterable[tuple[str, float]]) -> Spread | None:
     """Return names and values, the greatest first; None without values."""
-    rows = [(name, finite(value)) for name, value in pairs]
+    rows = [(name, finite_number(value)) for name, value in pairs]
     if not rows:
         return None
     rows.sort(key=lambda row: -row[1])
@@ -501,7 +501,7 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
     sums = defaultdict[str, Counter[str]](Counter)
     for attempt in facts.attempts:
         for name, value in (nested_value(attempt.report, "stats") or {}).items():
-            sums[attempt.node][str(name)] += number(value)
+            sums[attempt.node][str(name)] += count_in(value)
     rows = []
     for node in sorted(sums, key=natural):
         stats = sums[node]
@@ -532,7 +532,7 @@ def runs(facts: Facts) -> Runs | None:
     items = []
     before = []
     for run in facts.runs:
-        count = number(run.summary, "items")
+        count = count_in(run.summary, "items")
         items.append(count)
         if run.id != facts.crawl.id and has_items(run):
             before.append(count)

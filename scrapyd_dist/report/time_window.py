@@ -6,7 +6,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, Crawl
 from scrapyd_dist.job_record import JobRecord
-from scrapyd_dist.progress import number
+from scrapyd_dist.progress import count_in
 
 #: the windows of rolling figures, in seconds
 WINDOWS = {"15m": 900.0, "1h": 3600.0, "24h": 86400.0}
@@ -57,7 +57,7 @@ def growth(crawl: Crawl, samples: Samples, since: float) -> Counter[str]:
     base = _state_at(since, crawl, samples)
     grown = Counter[str]()
     for name in ("pages", "items"):
-        grown[name] = max(0, number(crawl.summary, name) - number(base, name))
+        grown[name] = max(0, count_in(crawl.summary, name) - count_in(base, name))
     return grown
 
 

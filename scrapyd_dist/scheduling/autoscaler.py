@@ -107,7 +107,7 @@ class Autoscaler:
         found = set()
         for pool in pools:
             project, _ = spider_of_slot(pool)
-            lacking = self.others.nowhere(pool, self.state.members) if project else ""
+            lacking = self.others.why_nowhere(pool, self.state.members) if project else ""
             if lacking and pool not in self.breaker.closed:
                 logger.error("slot %s: %s; what is in it is given up", pool, lacking)
                 self.breaker.nowhere(pool, lacking)
@@ -350,7 +350,7 @@ class Autoscaler:
     def _note_unreached(self, worker: WorkerRun, problem: str) -> None:
         """Note that a worker did not reach the store."""
         if worker.project:
-            self.others.cannot(worker, problem)
+            self.others.note_unreached(worker, problem)
         else:
             self._out_of_reach(worker.member, problem)
 

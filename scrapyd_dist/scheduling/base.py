@@ -13,7 +13,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NodeError, StoreError, as_store_error
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
-from scrapyd_dist.items.json_lines import AGAIN, number, places
+from scrapyd_dist.items.json_lines import AGAIN, count_items, places
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -89,7 +89,7 @@ class BatchCounters:
             self.items -= self._of_failed.pop((earlier, place), 0)
         for place, runs in places(report).items():
             if runs:
-                self._of_failed[batch, place] = number(runs)
+                self._of_failed[batch, place] = count_items(runs)
         self._missed(misses)
 
     def died(self, batch: Batch) -> None:

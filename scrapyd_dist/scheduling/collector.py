@@ -34,10 +34,10 @@ from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     PartInfo,
     WorkerReport,
-    kept,
     misses,
     read_report,
     refusal,
+    to_kept,
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode, fit, replaced_by
 from scrapyd_dist.plurals import counted
@@ -265,7 +265,7 @@ class Collector:
             )
             urls = self._urls(leased)
             missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in urls]
-            await self._store(number, leased.attempt, kept(report), missed)
+            await self._store(number, leased.attempt, to_kept(report), missed)
         self.state.news.set()
 
     def _urls(self, leased: Leased) -> list[str]:
@@ -389,7 +389,7 @@ class Collector:
                     f"No items can be written to {self.folder}: {error.strerror or error}."
                 )
                 return False
-        words = kept(report, await self._replaced(number) if report.replaces else ())
+        words = to_kept(report, await self._replaced(number) if report.replaces else ())
         await self._store(number, attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)

@@ -74,7 +74,7 @@ class ForeignProjects:
         )
         return not gone and (member.node.url, pool) not in self._lacks
 
-    def nowhere(self, pool: str, members: Sequence[NodeState]) -> str:
+    def why_nowhere(self, pool: str, members: Sequence[NodeState]) -> str:
         """Return why no node can do this pool's batches; empty as long as one may.
 
         It is empty, too, while all nodes are only away.
@@ -157,7 +157,7 @@ class ForeignProjects:
                 why = f"does not work for this crawl, as if sdist had not deployed it ({reason})"
                 self._lack(worker, f"{_code(worker)} {why}; {DEPLOY}")
 
-    def cannot(self, worker: WorkerRun, why: str) -> None:
+    def note_unreached(self, worker: WorkerRun, why: str) -> None:
         """Note that its code there cannot reach the store.
 
         That says nothing about this project's own code.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.frontier.backlog import WorkerRequest
-from scrapyd_dist.frontier.worklists import row_in
+from scrapyd_dist.frontier.worklists import arguments_in
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
@@ -90,7 +90,7 @@ def call_for(
     job.update(store)
     args: Mapping[str, str] = {}
     if spec.rows:
-        words, args = row_in(payload)
+        words, args = arguments_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
     settings = {**spec.settings, **payload}
     return _post(spec, out, spec.version, settings, "DISTRIBUTED_JOB", job, args)

@@ -83,7 +83,7 @@ class ScalingDecision:
     only_for: Collection[str] = ()
 
 
-def decide(
+def plan_workers(
     pools: Mapping[str, Workload],
     working: Mapping[str, int],
     scaling: ScalingPolicy,

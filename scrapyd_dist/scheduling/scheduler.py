@@ -49,7 +49,7 @@ from scrapyd_dist.scheduling.scaling_policy import (
     ScalingDecision,
     ScalingPolicy,
     Workload,
-    decide,
+    plan_workers,
     work_in,
 )
 
@@ -319,7 +319,7 @@ class Scheduler:
         self.state.closed = True
         self.state.spawn(self._sign_off())
 
-    def rest(self, *, paused: bool) -> None:
+    def set_paused(self, *, paused: bool) -> None:
         """Pause or resume giving out work; running jobs go on.
 
         Workers lease nothing while the crawl's row says so.
@@ -746,7 +746,7 @@ class Scheduler:
         """Decide which pools get workers, where `working` are the workers of each pool now."""
         waiting = [pool for pool, work in pools.items() if work.waiting]
         retired = self._autoscaler.retired
-        return decide(
+        return plan_workers(
             pools,
             working,
             self.scaling,

@@ -131,14 +131,14 @@ def behind(versions: Sequence[str], known: Mapping[str, float] | None = None) ->
         return ""
     default = versions[-1]
     now = current(versions, known)
-    if now is None or told_content(default) == told_content(now):
+    if now is None or content_or_name(default) == content_or_name(now):
         return ""
     if time_of(default, known) is None:
         return f"{now}, the newest one whose time is known"
     return f"the newer {now}"
 
 
-def told_content(version: str | None) -> str | None:
+def content_or_name(version: str | None) -> str | None:
     """Return the content hash in a version's name, else the name.
 
     It is equal for versions of the same code.

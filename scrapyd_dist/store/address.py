@@ -50,7 +50,9 @@ _MOUNTS = Path("/proc/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def chosen(root: Path, *addresses: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def store_address(
+    root: Path, *addresses: str | None, environment: Mapping[str, str] = os.environ
+) -> str:
     """Return the address of the project's store: the URL of a server, or an absolute path.
 
     It is what the environment says, else the first of `addresses` that is not empty, else the

@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapyd_dist.errors import ContentRefused, ForeignRow
 from scrapyd_dist.frontier.backlog import SLOT_NAME
-from scrapyd_dist.payload import RequestValue, hidden_by
+from scrapyd_dist.payload import RequestValue, private_part_of
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import (
     cut,
@@ -29,7 +29,7 @@ from scrapyd_dist.store.judging import (
     whole,
     words,
 )
-from scrapyd_dist.store.rows import FIELD, Door, text
+from scrapyd_dist.store.rows import FIELD, Door, storable_text
 from scrapyd_dist.strategy.links import (
     PARTITIONS,
     EventKind,
@@ -186,7 +186,7 @@ class LinkRows:
 
     def request_text(self, crawl: str, fingerprint: bytes, value: RequestValue) -> str:
         """Return the request of a link as it is kept."""
-        return self._kept(value, hidden_by(value), "link", crawl, fingerprint.hex())
+        return self._kept(value, private_part_of(value), "link", crawl, fingerprint.hex())
 
     def request(self, crawl: str, fingerprint: bytes, kept: str | bytes) -> RequestValue:
         """Return the request of a link; `ForeignRow` when it is not believed, or is none."""
@@ -203,7 +203,7 @@ class LinkRows:
         _check_link(link)
         waits = link.state is States.QUEUED and link.request is not None
         return [
-            text(link.url),
+            storable_text(link.url),
             int(link.state),
             float(link.score),
             link.slot,
@@ -211,7 +211,7 @@ class LinkRows:
             link.depth,
             float(link.due),
             float(link.expires),
-            text(link.reason)[:_REASON_MAX],
+            storable_text(link.reason)[:_REASON_MAX],
             int(waits),
         ]
 
@@ -246,7 +246,7 @@ class LinkRows:
 
     def words_of(self, reason: str) -> str:
         """Return the last part of a change in the log: its reason."""
-        return _compact([text(reason)[:_REASON_MAX]])
+        return _compact([storable_text(reason)[:_REASON_MAX]])
 
     def change_of(self, number_: int, entry: bytes) -> LinkChange:
         """Return the change in an entry of the log, without the link's address.
@@ -298,21 +298,21 @@ class LinkRows:
         if not 0 <= event.partition < PARTITIONS:
             raise ContentRefused(f"there is no partition {event.partition}")
         links = []
-        hidden = hidden_by(event.request)
+        hidden = private_part_of(event.request)
         for found in event.links:
-            hidden = hidden or hidden_by(found.request)
+            hidden = hidden or private_part_of(found.request)
             links.append([found.fingerprint.hex(), found.request, found.slot])
         plain = {
             "kind": event.kind.value,
             "fingerprint": event.fingerprint.hex(),
             "request": event.request,
             "partition": event.partition,
-            "url": text(event.url),
+            "url": storable_text(event.url),
             "status": event.status,
-            "error": text(event.error),
-            "digest": text(event.digest),
+            "error": storable_text(event.error),
+            "digest": storable_text(event.digest),
             "links": links,
-            "body": None if event.body is None else text(event.body),
+            "body": None if event.body is None else storable_text(event.body),
         }
         return self._kept(plain, hidden, "event", crawl)
 

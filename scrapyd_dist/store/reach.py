@@ -35,7 +35,7 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
     It may take seconds, since names of hosts are resolved.
 
     Args:
-        where: the store's address, as `address.chosen` gives it.
+        where: the store's address, as `address.store_address` gives it.
         node: where the workers run.
         key: the Fernet key that the workers have, if they have one.
     """

@@ -126,7 +126,7 @@ def _signature(key: bytes, plain: Mapping[str, Any], about: tuple[object, ...]) 
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def text(value: str) -> str:
+def storable_text(value: str) -> str:
     """Return text that a database can hold.
 
     Error messages of spiders may have halves of surrogate pairs, which are replaced.
@@ -141,7 +141,7 @@ def storable(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _storable(value: Any) -> Any:
     if isinstance(value, str):
-        return text(value)
+        return storable_text(value)
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     if isinstance(value, (list, tuple)):

@@ -27,7 +27,7 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
 )
 from scrapyd_dist.store.judging import whole
-from scrapyd_dist.store.rows import text
+from scrapyd_dist.store.rows import storable_text
 from scrapyd_dist.store.sqlite_events import SqliteEvents
 from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort, pairs_with
 from scrapyd_dist.store.sqlite_turns import SqliteTurns
@@ -107,7 +107,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             rows_of.setdefault(tuple(words), []).append(row)
         forgotten = []
         for miss in step.retried:
-            rows = rows_of.get((text(miss.url), miss.kind, text(miss.reason)))
+            rows = rows_of.get((storable_text(miss.url), miss.kind, storable_text(miss.reason)))
             if not rows:
                 raise retried_before(step)
             forgotten.append((rows.pop(0),))

@@ -6,7 +6,7 @@ from typing import Any
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.store.base import JobStore
 from scrapyd_dist.store.link_rows import split_evenly
-from scrapyd_dist.store.rows import text
+from scrapyd_dist.store.rows import storable_text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 #: the most keys that one query names
@@ -57,7 +57,7 @@ class SqliteJobs(SqlitePort, JobStore):
             return self._door.verdict(row["key"], row["verdict"])
 
         found: list[JobVerdict] = []
-        for chunk in split_evenly(sorted(map(text, keys)), _KEYS):
+        for chunk in split_evenly(sorted(map(storable_text, keys)), _KEYS):
             marks = ", ".join("?" * len(chunk))
             query = f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})"  # noqa: S608 - marks
             found += self._all(read_verdict, query, *chunk)

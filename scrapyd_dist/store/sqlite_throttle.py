@@ -20,7 +20,7 @@ from scrapyd_dist.store.throttle_rows import (
     rules_of,
     state_of,
 )
-from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
+from scrapyd_dist.throttle.domain_status import DomainRules, terms_of, with_news
 from scrapyd_dist.throttle.permits import (
     ALL,
     SECOND,
@@ -245,7 +245,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
     def _apply_news(self, news: SiteNews, now: int) -> bool:
         """Keep what news change, and return whether the domain has become slower."""
         old, asked = self._standing(news.domain)
-        new, slower = heeded(old, news, now)
+        new, slower = with_news(old, news, now)
         if new != old:
             if asked < 0:
                 self._note_asked(news.domain, now)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scrapyd_dist.frontier.backlog import check_slot_name
 from scrapyd_dist.frontier.slots import site_of, slot_of_site
-from scrapyd_dist.payload import RequestValue, hidden_by
+from scrapyd_dist.payload import RequestValue, private_part_of
 from scrapyd_dist.strategy.domain_metadata import DomainMetadata
 from scrapyd_dist.strategy.interface import Request
 from scrapyd_dist.strategy.links import (
@@ -404,7 +404,7 @@ def _read_state(number: Any) -> States | None:
 
 
 def _check_value(value: RequestValue, *, has_key: bool) -> None:
-    if not has_key and (hidden := hidden_by(value)):
+    if not has_key and (hidden := private_part_of(value)):
         raise ValueError(
             f"the request of {value['url']} has {hidden}, and there is no key to encrypt it with"
         )

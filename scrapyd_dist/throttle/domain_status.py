@@ -119,7 +119,7 @@ def _terms(limit: Limit, hits: float, apart: int) -> WindowTerms:
     return WindowTerms(hits=int(hits), window=window, gap=gap, apart=apart)
 
 
-def heeded(old: DomainRules, news: SiteNews, now: int) -> tuple[DomainRules, bool]:
+def with_news(old: DomainRules, news: SiteNews, now: int) -> tuple[DomainRules, bool]:
     """Apply news from a site.
 
     Returns the new state, and whether permits already granted must be revised.

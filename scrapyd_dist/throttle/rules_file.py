@@ -178,7 +178,7 @@ def read(data: bytes, name: str) -> dict[str, Rule]:
     return {domain: Rule(**fields) for domain, fields in reader.rules.items()}
 
 
-def wanted(in_file: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
+def merge_rules(in_file: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
     """Return the rules after those of a file were applied to those in force now.
 
     A domain whose rule is removed has `Rule()`; paused domains stay paused.

@@ -58,7 +58,7 @@ def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
     return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
 
 
-def broken(node: Node, call: Call[T]) -> NodeError:
+def broken_reply(node: Node, call: Call[T]) -> NodeError:
     """Return the error of a reply whose connection ended too early."""
     return CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply")
 

@@ -35,7 +35,7 @@ from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
 from scrapyd_dist.transports.reply_intake import (
     PIECE,
     ReplyIntake,
-    broken,
+    broken_reply,
     no_reply,
     request_headers,
 )
@@ -194,7 +194,7 @@ class RequestsTransport:
                 except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
                     raise no_reply(node, call, seconds) from e
                 except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
-                    raise broken(node, call) from e
+                    raise broken_reply(node, call) from e
                 if not piece:
                     break
                 intake.feed(piece)

@@ -53,7 +53,7 @@ from scrapyd_dist.transports import CONNECT_TIMEOUT
 from scrapyd_dist.transports.reply_intake import (
     AS_SENT,
     ReplyIntake,
-    broken,
+    broken_reply,
     no_reply,
     request_headers,
 )
@@ -103,7 +103,7 @@ class TreqTransport:
             max(left, 0.001),
             renewed=renewed,
             late=no_reply(node, call, seconds),
-            cut=broken(node, call),
+            cut=broken_reply(node, call),
         )
         response.deliverBody(body)
         await body.finished

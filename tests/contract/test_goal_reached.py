@@ -221,7 +221,7 @@ async def test_a_pause_is_no_time_without_an_item(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), producer="me", spec=spec(dry_time=1)) as o:
         o.add(2)
         await a_worker(o)
-        o.scheduler.rest(paused=True)
+        o.scheduler.set_paused(paused=True)
         o.scheduler._dry = (0, o.scheduler._begun - 3600)
         looks = o.scheduler._dry
         await until(lambda: o.scheduler._dry is not looks or o.state.goal, "a look")

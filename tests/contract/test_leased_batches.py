@@ -672,7 +672,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
 async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
     async with alone(tmp_path) as (o, worker):
         o.store.want(CRAWL, "pause")
-        o.scheduler.rest(paused=True)
+        o.scheduler.set_paused(paused=True)
         o.add(2)
         assert worker.lease() == []
         worker.end()
@@ -680,7 +680,7 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         await until(lambda: o.state.backlog.waiting == 1, "the batch is seen")
         assert len(o.posts()) == 1
         o.store.want(CRAWL, "")
-        o.scheduler.rest(paused=False)
+        o.scheduler.set_paused(paused=False)
         (await one_worker(o)).work_off()
         await o.over()
         assert len(o.posts()) == 2

@@ -21,7 +21,7 @@ from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, up
+from scrapyd_dist.deploy.local_nodes import Leader, is_alive, running, start_nodes, stop_nodes
 from scrapyd_dist.deploy.rollout import RollOutRequest, ensure
 
 from scrapyd_dist.errors import ConfigError, DistError
@@ -81,12 +81,14 @@ def state(made: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "no.such.module")
     folder = made.path / ".sdist"
     yield folder
-    down(folder, grace=0)
+    stop_nodes(folder, grace=0)
 
 
 @pytest.fixture
 def start(state: Path, node_python: Path) -> Start:
-    return lambda count, **options: up(state, count, **{"python": str(node_python), **options})
+    return lambda count, **options: start_nodes(
+        state, count, **{"python": str(node_python), **options}
+    )
 
 
 def ask(node: Node, call: Call[Any]) -> Any:
@@ -122,7 +124,7 @@ def is_there(pid: int) -> bool:
 
 
 def test_up_and_down(start: Start, state: Path) -> None:
-    assert (running(state), down(state)) == ((), ())
+    assert (running(state), stop_nodes(state)) == ((), ())
     nodes = start(2)
     assert [node.name for node in nodes] == ["local1", "local2"]
     assert [ask(node, api.daemonstatus()).node_name for node in nodes] == ["local1", "local2"]
@@ -140,9 +142,9 @@ def test_up_and_down(start: Start, state: Path) -> None:
     assert [node.name for node in start(2)] == ["local1", "local2"]
     assert pids(state)[1] == before[1]
 
-    assert down(state) == ("local1", "local2")
+    assert stop_nodes(state) == ("local1", "local2")
     assert not any(is_there(pid) for pid in before)
-    assert (running(state), down(state)) == ((), ())
+    assert (running(state), stop_nodes(state)) == ((), ())
 
 
 @pytest.mark.black_box
@@ -161,7 +163,7 @@ def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project
     assert not (state / "nodes/local1/items").exists()
 
     # What finished is remembered over a restart.
-    down(state)
+    stop_nodes(state)
     (node,) = start(1)
     assert [job.id for job in ask(node, api.listjobs()).finished] == ["j"]
 
@@ -188,14 +190,14 @@ def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(
 ) -> None:
     (node,) = start(1)
     job = begin(node, made, "j1")
-    down(state, grace=30)
+    stop_nodes(state, grace=30)
     assert not is_there(job)
     assert "Spider closed (shutdown)" in (
         state / "nodes/local1/logs/small/endless/j1.log"
     ).read_text(encoding="utf-8")
     (node,) = start(1)
     job = begin(node, made, "j2", deaf="1")
-    down(state, grace=0.2)
+    stop_nodes(state, grace=0.2)
     assert not is_there(job)
 
 
@@ -208,13 +210,13 @@ def test_down_ends_the_jobs_of_a_killed_node(start: Start, state: Path, made: Pr
     assert is_there(job)
     # A new node does not take the place of one that has left a job.
     assert [node.name for node in start(1)] == ["local2"]
-    assert down(state, grace=30) == ("local2",)
+    assert stop_nodes(state, grace=30) == ("local2",)
     assert not is_there(job)
 
 
 def test_a_reused_pid_is_left_alone(start: Start, state: Path) -> None:
     start(1)
-    down(state)
+    stop_nodes(state)
     # As if the id of a node belonged to another process by now.
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
@@ -230,7 +232,7 @@ def test_a_reused_pid_is_left_alone(start: Start, state: Path) -> None:
         }
         path.write_text(json.dumps({"schema": 1, "nodes": [row]}), encoding="utf-8")
         assert running(state) == ()
-        assert down(state, grace=0) == ()
+        assert stop_nodes(state, grace=0) == ()
         assert other.poll() is None
         other.communicate(b"\n", timeout=30)
         assert other.returncode == 0
@@ -241,13 +243,13 @@ class TestWhatGoesWrong:
         bare = tmp_path / "bare"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
         with pytest.raises(ConfigError, match=r"pip install 'scrapyd-dist\[local\]'"):
-            up(state, 1, python=str(bare / "bin/python"))
+            start_nodes(state, 1, python=str(bare / "bin/python"))
         assert running(state) == ()
 
     @pytest.mark.parametrize(("count", "slots"), [(0, None), (-1, None), (1, 0)])
     def test_numbers_that_make_no_sense(self, state: Path, count: int, slots: int | None) -> None:
         with pytest.raises(ConfigError, match="must be one or more"):
-            up(state, count, slots=slots)
+            start_nodes(state, count, slots=slots)
 
     def test_one_that_dies_says_why(
         self, start: Start, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -297,7 +299,7 @@ if LOW in os.environ:
     def test_the_lowest_versions(start: Start, state: Path, made: Project) -> None:
         (node,) = start(1, python=os.environ[LOW])
         job = begin(node, made, "j1")
-        assert down(state, grace=30) == ("local1",)
+        assert stop_nodes(state, grace=30) == ("local1",)
         assert not is_there(job)
 
 

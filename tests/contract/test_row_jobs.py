@@ -17,7 +17,7 @@ from scrapyd_dist.batches import AttemptState, Batch
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import open_frontier, pack
-from scrapyd_dist.frontier.worklists import found, value_of
+from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store import Store, open_store
 
@@ -27,7 +27,7 @@ SPEC = JobRequest(
 
 
 def add(store: Store, *words: str, priority: int = 0) -> None:
-    rows = [found(value_of({"word": word}), priority) for word in words]
+    rows = [intake_of(value_of({"word": word}), priority) for word in words]
     store.add_batches(CRAWL, pack(rows, size=1, key=None))
 
 

@@ -14,7 +14,7 @@ from rig.stores import at_once
 
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.throttle_rows import micros
-from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
+from scrapyd_dist.throttle.domain_status import DomainRules, terms_of, with_news
 from scrapyd_dist.throttle.permits import (
     ALL,
     DomainLook,
@@ -177,7 +177,7 @@ class Model:
 
     def told(self, news: SiteNews, known: DomainState | None, before: int, after: int) -> bool:
         old = self.standing[news.domain]
-        (first, slower), (last, _) = heeded(old, news, before), heeded(old, news, after)
+        (first, slower), (last, _) = with_news(old, news, before), with_news(old, news, after)
         if known is None:
             assert first == DomainRules()
             return slower

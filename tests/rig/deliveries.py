@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from scrapyd_dist.items.json_lines import without
+from scrapyd_dist.items.json_lines import without_runs
 
 
 def manifest_in(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def delivered(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
         lines = list(enumerate(data.splitlines(keepends=True)))
         assert len(lines) == part["items"]
         runs = document["replaced"].get(part["name"], [])
-        items += [json.loads(line) for _, line in without(iter(lines), runs)]
+        items += [json.loads(line) for _, line in without_runs(iter(lines), runs)]
     assert len(items) == document["items"]
     return items
 

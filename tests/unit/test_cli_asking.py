@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, CrawlOrder, pairs, refuse_secrets
-from scrapyd_dist.cli.options import asks
+from scrapyd_dist.cli.options import as_typer_command
 
 from scrapyd_dist.errors import ConfigError
 
@@ -126,7 +126,7 @@ def test_a_command_shows_the_fields_of_asked_and_gets_them_as_one_value() -> Non
     def command(asked: CrawlOptions, flag: bool = False) -> None:
         seen.append((asked, flag))
 
-    shown = asks(command)
+    shown = as_typer_command(command)
     names = [entry.name for entry in fields(CrawlOptions)]
     assert list(inspect.signature(shown).parameters) == [*names, "flag"]
     shown(**{**dict.fromkeys(names), "spider": "easy", "shards": 3}, flag=True)

@@ -331,7 +331,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 
 def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() -> None:
     values = [{"url": f"http://a/{number}"} for number in range(20)]
-    parts = frontier_commands.in_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
+    parts = frontier_commands.spread_over_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
     assert {part.slot for part in parts} == {"q0", "q1", "q2"}
     assert sum(part.size for part in parts) == 20
     assert not any(part.fingerprints for part in parts)

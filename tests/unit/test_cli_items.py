@@ -11,7 +11,7 @@ import pytest
 from scrapyd_dist.cli.crawls.producer_process import crawl_folder
 from scrapyd_dist.cli.jobs import item_commands, item_pull
 from scrapyd_dist.cli.jobs.item_pull import file_name
-from scrapyd_dist.cli.options import asks
+from scrapyd_dist.cli.options import as_typer_command
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -92,13 +92,13 @@ def shop(root: Path) -> Shop:
 
 
 def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int | None:
-    return asks(item_commands.merge)(
+    return as_typer_command(item_commands.merge)(
         name=list(names), output=[out], overwrite=None, key=key, as_json=True
     )
 
 
 def pulled(*, as_json: bool) -> int | None:
-    return asks(item_pull.pull)(
+    return as_typer_command(item_pull.pull)(
         name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json
     )
 
@@ -231,7 +231,7 @@ def test_what_makes_no_sense_is_one_paragraph(
         **arguments,
     }
     with pytest.raises(kind, match=said):
-        asks(item_commands.merge)(**asked)
+        as_typer_command(item_commands.merge)(**asked)
     assert not Path("all.jl").exists()
 
 
@@ -262,7 +262,7 @@ def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
             "timeout": 1,
             **more,
         }
-        assert asks(item_commands.tail)(**asked) == 0
+        assert as_typer_command(item_commands.tail)(**asked) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert tailed(5) == []

@@ -22,7 +22,7 @@ from scrapyd_dist.cli.context import Context, project_store
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.producer.process import broken
+from scrapyd_dist.middlewares.producer.process import describe_broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError
@@ -380,9 +380,9 @@ def test_a_package_in_src_is_answered_with_how_it_is_made_known(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     missing = ModuleNotFoundError("No module named 'shop'", name="shop.settings")
-    assert "pip install -e ." not in broken(missing)
+    assert "pip install -e ." not in describe_broken(missing)
     (tmp_path / "src" / "shop").mkdir(parents=True)
-    assert "pip install -e ." in broken(missing)
+    assert "pip install -e ." in describe_broken(missing)
 
 
 def test_the_way_to_the_nodes_does_not_fill_a_debug_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapyd_dist.cli.config_command import invalid, masked, without_commands
 from scrapyd_dist.cli.context import Context, maybe_store, where
-from scrapyd_dist.cli.init import appended, free_name, named, sort_out
+from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out
 
 from scrapyd_dist.config import targets_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -35,7 +35,7 @@ def parsed(text: str) -> tuple[Node, ...]:
     ids=["usual", "no line end", "empty", "windows"],
 )
 def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None:
-    wanted = named(["web1.example.com:6800", "https://me@web2/scrapyd/"], [], [])
+    wanted = named_nodes(["web1.example.com:6800", "https://me@web2/scrapyd/"], [], [])
     after = appended(before, wanted)
     assert after.startswith(before)
     assert ("\r\n" in after) == ("\r\n" in before)
@@ -60,7 +60,7 @@ def test_a_node_is_called_after_its_host_where_that_says_something_else_by_a_fre
     names = {"web1.example.com": "web1", "10.0.0.1": "node1", "http://[::1]:6800": "node1", "localhost": "node1",
              "taken.example.com": "node1"}  # fmt: skip
     assert {text: free_name(Node.parse(text), ["taken"]) for text in names} == names
-    assert [one.name for one in named(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == [
+    assert [one.name for one in named_nodes(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == [
         "node2",
         "node4",
     ]
@@ -79,19 +79,19 @@ def test_a_node_is_called_after_its_host_where_that_says_something_else_by_a_fre
 )
 def test_what_cannot_be_a_target_is_refused(texts: list[str], names: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        named(texts, names, [])
+        named_nodes(texts, names, [])
     assert "hush" not in str(caught.value)
 
 
 def test_a_node_that_is_there_is_left_out_and_a_name_is_not_given_twice() -> None:
     there = [Node.parse("http://web1:6800", name="old")]
-    new, known = sort_out(named(["web1:6800", "web2:6800"], [], []), there)
+    new, known = sort_out(named_nodes(["web1:6800", "web2:6800"], [], []), there)
     assert ([one.name for one in new], [one.name for one in known]) == (["web2"], ["web1"])
     with pytest.raises(ConfigError, match="another url"):
-        sort_out(named(["web3:6800"], ["old"], []), there)
+        sort_out(named_nodes(["web3:6800"], ["old"], []), there)
     with pytest.raises(ConfigError, match=r"already, as \[deploy:old\]"):
-        sort_out(named(["web1:6800"], ["new"], []), there, ["new"])
-    assert sort_out(named(["web1:6800"], ["old"], []), there, ["old"]) == ([], there)
+        sort_out(named_nodes(["web1:6800"], ["new"], []), there, ["new"])
+    assert sort_out(named_nodes(["web1:6800"], ["old"], []), there, ["old"]) == ([], there)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import demo, watcher, wording
 from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
-from scrapyd_dist.cli.crawls.watcher import crawl_picture, live_view, looked_out_for
+from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, live_view
 from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
@@ -40,7 +40,7 @@ from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import ended_in_words, way_on
+from scrapyd_dist.progress import ended_in_words, next_command
 from scrapyd_dist.scrapyd.api import JobState
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -139,14 +139,14 @@ def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
     state: str, code: int | None, lost: dict[str, int], said: str, command: str
 ) -> None:
     document = {**SUMMARY, "state": state, "exit_code": code, **lost}
-    assert (ended_in_words(document), way_on(document)) == (said, command)
+    assert (ended_in_words(document), next_command(document)) == (said, command)
     assert output.colour_of(said) == ("yellow" if code else "green") or state != "finished"
 
 
 def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
     requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
     assert (
-        way_on(
+        next_command(
             {**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}
         )
         == ""
@@ -400,7 +400,7 @@ def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
 def test_ctrl_c_comes_through_at_a_pause_only(after: float) -> None:
     before, main = signal.getsignal(signal.SIGINT), threading.main_thread().ident
     assert main is not None
-    with looked_out_for() as pause:
+    with interruptible_pause() as pause:
         timer = threading.Timer(after, signal.pthread_kill, (main, signal.SIGINT))
         timer.start()
         if not after:
@@ -412,7 +412,7 @@ def test_ctrl_c_comes_through_at_a_pause_only(after: float) -> None:
 
 
 def test_a_second_ctrl_c_breaks_off_what_is_under_way() -> None:
-    with looked_out_for(), pytest.raises(KeyboardInterrupt):
+    with interruptible_pause(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 60)

@@ -15,7 +15,7 @@ import pytest
 from scrapyd_dist.deploy import boot
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.egg_refusal import why
+from scrapyd_dist.deploy.egg_refusal import explain_refusal
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ApiRefused, ConfigError
@@ -592,7 +592,7 @@ def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
     write(shop, {"helper.py": "", "common/words.py": ""})
     error = ApiRefused("node: refused")
     error.scrapyd_message = said
-    told = why(error, build(shop, "shop.settings"))
+    told = explain_refusal(error, build(shop, "shop.settings"))
     assert text in told
     assert said.removeprefix("ImportError: ") in told
     assert ".." not in told

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.nodes import Node, distinct_nodes
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_one_url_is_one_node() -> None:
         Node.parse("http://WEB1:6800/", name="b", slots=4),
     )
     assert one == two
-    assert distinct([one, two, Node.parse("web2:6800")]) == (one, Node.parse("web2:6800"))
-    assert distinct([one, two])[0].name == "a"
+    assert distinct_nodes([one, two, Node.parse("web2:6800")]) == (one, Node.parse("web2:6800"))
+    assert distinct_nodes([one, two])[0].name == "a"
 
 
 def test_pages() -> None:

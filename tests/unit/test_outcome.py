@@ -16,12 +16,12 @@ from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import by_log, by_report
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
-    kept,
     misses,
     part_path,
     read_report,
     refusal,
     report_path,
+    to_kept,
 )
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters
@@ -88,7 +88,7 @@ def test_what_nothing_was_heard_of_has_failed() -> None:
 
 
 def test_the_store_keeps_no_lists_of_urls() -> None:
-    row = kept(report())
+    row = to_kept(report())
     assert json.loads(json.dumps(row)) == row
     assert not {"gone", "failed", "unended"} & row.keys()
     assert (row["done"], row["missed"], row["items"], row["pages"]) == (2, 1, 2, 4)
@@ -148,7 +148,7 @@ def test_a_report_can_be_read_or_is_none_and_nothing_else_happens(fields: dict[s
         return
     refusal(found, 3, feed=False)
     misses(found, 1)
-    json.dumps(kept(found))
+    json.dumps(to_kept(found))
 
 
 def test_files_are_named_by_us_and_not_by_a_report() -> None:

@@ -25,7 +25,7 @@ from scrapyd_dist.payload import (
     decode,
     encode,
     fit,
-    hidden_by,
+    private_part_of,
     to_json,
 )
 from scrapyd_dist.scrapyd.jobs import check_job
@@ -231,7 +231,7 @@ def test_without_a_key_nothing_hidden_is_encoded_and_with_one_nothing_can_be_rea
 ) -> None:
     value = {"url": "http://web/", **fields}
     values = [*numbered(company), value]
-    assert hidden_by(value)
+    assert private_part_of(value)
     for attempt in (encode, fit):
         with pytest.raises(PayloadError, match="no key"):
             attempt(values)
@@ -241,7 +241,7 @@ def test_without_a_key_nothing_hidden_is_encoded_and_with_one_nothing_can_be_rea
 @pytest.mark.parametrize("field", ["meta", "cb_kwargs"])
 def test_more_than_an_address_is_encrypted_when_there_is_a_key(field: str) -> None:
     values = [{"url": "http://web/", field: {"token": SECRET}}]
-    assert hidden_by(values[0]) is None
+    assert private_part_of(values[0]) is None
     check_unreadable(values)
 
 
@@ -279,7 +279,7 @@ def check_unreadable(values: list[dict[str, Any]]) -> None:
 )
 def test_what_may_be_read_needs_no_key(fields: dict[str, Any]) -> None:
     value = {"url": "http://web/", **fields}
-    assert hidden_by(value) is None
+    assert private_part_of(value) is None
     assert encode([value])[START_URLS].startswith(("{", "["))
 
 

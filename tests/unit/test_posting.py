@@ -13,7 +13,7 @@ from rig.nodemodel import ModelSender, model
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError, NoReply
 from scrapyd_dist.frontier.intake import pack
-from scrapyd_dist.frontier.worklists import found, value_of
+from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for, passed_on
@@ -67,7 +67,7 @@ def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
 
 
 def test_a_long_row_of_arguments_fits_into_a_job() -> None:
-    (batch,) = pack([found(value_of({"word": "\u0436" * 60_000}), 0)], size=1, key=None)
+    (batch,) = pack([intake_of(value_of({"word": "\u0436" * 60_000}), 0)], size=1, key=None)
     call = call_for(replace(SPEC, rows=True), out_on(Node.parse("one")), batch.payload, {})
     assert dict(call.data)["word"] == "\u0436" * 60_000
 

@@ -142,12 +142,14 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(
         batch.ledger.done(mark.position)
     part = batch.close_part()
     stats = {"downloader/response_status_count/200": 2, "retry/count": 1, "item_scraped_count": 2}
-    told = read_report(json.dumps(report.of_batch(batch, part, "finished", stats)).encode())
+    told = read_report(json.dumps(report.batch_report(batch, part, "finished", stats)).encode())
     assert told.stats == {"downloader/response_status_count/200": 2, "retry/count": 1}
     assert refusal(told, 2, feed=False) == ""
     assert (told.requests, told.done, told.items) == (2, 2, 2)
     early = read_report(
-        json.dumps(report.of_batch(batch, part, "shutdown", {**stats, "retry/count": 4})).encode()
+        json.dumps(
+            report.batch_report(batch, part, "shutdown", {**stats, "retry/count": 4})
+        ).encode()
     )
     assert early.stats == {"retry/count": 3}, "what the report before has told counts once"
     assert refusal(early, 2, feed=False) == "the worker ended early (shutdown)"

@@ -9,8 +9,8 @@ import pytest
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_queue import (
     Predecessor,
-    again,
-    decide,
+    decide_starts,
+    next_attempt,
     predecessors_in,
     read_condition,
     read_limit,
@@ -35,13 +35,13 @@ def posted(name: str, **fields: Any) -> JobRecord:
 
 
 def ready(*records: JobRecord) -> list[str]:
-    return [one.id for one in decide(records, predecessors_in(records), 50.0).ready]
+    return [one.id for one in decide_starts(records, predecessors_in(records), 50.0).ready]
 
 
 def dropped(*records: JobRecord, crawls: tuple[Predecessor, ...] = ()) -> dict[str, str]:
     return {
         one.id: one.reason
-        for one in decide(records, [*predecessors_in(records), *crawls], 50.0).dropped
+        for one in decide_starts(records, [*predecessors_in(records), *crawls], 50.0).dropped
     }
 
 
@@ -95,8 +95,8 @@ def test_the_name_of_a_label_means_any_value_of_it(name: str, fate: str) -> None
 
 def test_what_was_told_to_end_is_not_tried_again() -> None:
     died = posted("x", state=Outcome.DIED, retries=2)
-    assert again(died, "y", 20.0) is not None
-    assert again(replace(died, signals=("INT",)), "y", 20.0) is None
+    assert next_attempt(died, "y", 20.0) is not None
+    assert next_attempt(replace(died, signals=("INT",)), "y", 20.0) is None
 
 
 def test_a_name_may_have_colons() -> None:
@@ -123,7 +123,7 @@ def test_a_job_follows_another_by_its_outcome(state: Outcome, wanted: str, fate:
 
 def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
     first = posted("first", created=1.0, state=Outcome.FAILED, retries=1)
-    second = again(first, "second", 20.0)
+    second = next_attempt(first, "second", 20.0)
     assert second is not None
     assert (second.attempt, second.first, second.tried, second.state) == (
         2,
@@ -134,21 +134,21 @@ def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
     assert ready(first, second, job("next", after=("first",))) == ["second"]
     done = replace(second, state=Outcome.FINISHED)
     assert ready(first, done, job("next", after=("first",))) == ["next"]
-    assert again(replace(second, state=Outcome.FAILED), "third", 30.0) is None
+    assert next_attempt(replace(second, state=Outcome.FAILED), "third", 30.0) is None
 
 
 @pytest.mark.parametrize(
     "state", [Outcome.FINISHED, Outcome.CANCELLED, Outcome.KILLED, Outcome.RUNNING, Outcome.UNKNOWN]
 )
 def test_what_was_told_to_end_or_may_have_ended_well_is_not_tried_again(state: Outcome) -> None:
-    assert again(posted("a", retries=5, state=state), "b", 20.0) is None
+    assert next_attempt(posted("a", retries=5, state=state), "b", 20.0) is None
 
 
 @pytest.mark.parametrize(
     "fields", [{"state": Outcome.FAILED}, {"state": Outcome.DIED}, {"lost": True}]
 )
 def test_what_failed_died_or_got_lost_is_tried_again(fields: dict[str, Any]) -> None:
-    found = again(
+    found = next_attempt(
         posted("a", **{"retries": 1, "state": Outcome.UNKNOWN, "sealed": "x", **fields}), "b", 20.0
     )
     assert found == replace(
@@ -167,7 +167,7 @@ def test_a_label_means_all_that_came_before_with_it_crawls_as_well() -> None:
     rows = (done, later, own)
 
     def fate(one: Predecessor) -> tuple[list[str], dict[str, str]]:
-        decision = decide(rows, [*predecessors_in(rows), one], 50.0)
+        decision = decide_starts(rows, [*predecessors_in(rows), one], 50.0)
         return [each.id for each in decision.ready], {
             each.id: each.reason for each in decision.dropped
         }

@@ -21,7 +21,7 @@ from scrapyd_dist.related_names import (
     answers,
     option_answer,
 )
-from scrapyd_dist.settings import SETTINGS, complaints
+from scrapyd_dist.settings import SETTINGS, find_warnings
 
 ROOT = Path(__file__).parents[2]
 LISTED = [(system, name) for system, names in SETTINGS_OF.items() for name in names]
@@ -108,13 +108,13 @@ def test_what_a_process_warns_of_has_them_among_other_complaints() -> None:
         custom_settings = {"HCF_CONSUMER_FRONTIER": "shop", "DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
 
     crawler = get_crawler(Page, {"DISTRIBUTED_ENABLED": False})
-    said = complaints(crawler.settings, {"frontera_settings_json": "{}"})
+    said = find_warnings(crawler.settings, {"frontera_settings_json": "{}"})
     assert [text.split()[0] for text in said] == [
         "The",
         "HCF_CONSUMER_FRONTIER",
         "frontera_settings_json",
     ]
-    assert complaints(get_crawler(Spider).settings) == []
+    assert find_warnings(get_crawler(Spider).settings) == []
 
 
 @pytest.mark.parametrize("key", META)

@@ -12,9 +12,9 @@ from scrapyd_dist.middlewares.worker.work_unit import RequestLedger
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.items.json_lines import left_out, number, without
+from scrapyd_dist.items.json_lines import count_items, left_out, without_runs
 from scrapyd_dist.items.merging import ItemOutput
-from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
+from scrapyd_dist.joblogs.worker_report import BadReport, read_report, to_kept
 from scrapyd_dist.scheduling.base import BatchCounters
 
 RETRIES = 10
@@ -46,14 +46,14 @@ def failing(items: list[int | None], *, again: bool = False, fails: bool = True)
 
 def chain(length: int) -> list[Attempt]:
     """A request that fails in batch 1, and again in each of `length` batches that try it once more; two items each."""
-    attempts = [attempt(1, kept(read_report(report(failing([0, 1, 0, 1])))))]
+    attempts = [attempt(1, to_kept(read_report(report(failing([0, 1, 0, 1])))))]
     for batch in range(2, length + 2):
         place = 1 if batch == 2 else 0
         account = RequestLedger(["http://web/1"], again=True)
         account.item(0)
         account.item(0)
         account.missed(0, "failed", "it raised")
-        attempts.append(attempt(batch, kept(read_report(report(account)), [(batch - 1, place)])))
+        attempts.append(attempt(batch, to_kept(read_report(report(account)), [(batch - 1, place)])))
     return attempts
 
 
@@ -72,13 +72,13 @@ def test_of_ten_tries_the_last_one_counts() -> None:
 
 def test_the_same_url_in_another_batch_keeps_its_items() -> None:
     first, again = chain(1)
-    other = attempt(7, kept(read_report(report(failing([1, 1])))))
+    other = attempt(7, to_kept(read_report(report(failing([1, 1])))))
     assert left_out([first, again, other]) == {1: [(1, 1), (3, 1)]}
     assert left_out([first, other]) == {}, "what is not accepted yet replaces nothing"
 
 
 def test_a_request_that_did_not_fail_keeps_its_items_whatever_is_said() -> None:
-    first = attempt(1, kept(read_report(report(failing([0, 1])))))
+    first = attempt(1, to_kept(read_report(report(failing([0, 1])))))
     assert left_out([first, attempt(2, {"replaces": [[1, 0], [9, 1]]})]) == {}
     assert left_out([attempt(1, {"items": 4}), attempt(2, {"replaces": [[1, 1]]})]) == {}, (
         "of no known requests"
@@ -107,11 +107,11 @@ def test_runs_that_cannot_be_are_no_report(runs: Any) -> None:
 
 @given(sources=st.lists(st.sampled_from([0, 1, None]), max_size=30))
 def test_what_is_left_are_the_items_of_all_others(sources: list[int | None]) -> None:
-    words = kept(read_report(report(failing(sources))))
+    words = to_kept(read_report(report(failing(sources))))
     runs = left_out([attempt(1, words), attempt(2, {"replaces": [[1, 1]]})]).get(1, [])
-    assert number(runs) == sources.count(1)
+    assert count_items(runs) == sources.count(1)
     lines = ((at, str(source).encode()) for at, source in enumerate(sources))
-    assert [line for _, line in without(lines, runs)] == [
+    assert [line for _, line in without_runs(lines, runs)] == [
         str(one).encode() for one in sources if one != 1
     ]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.progress import due, finite, sample_of
+from scrapyd_dist.progress import finite_number, is_sample_due, sample_of
 from scrapyd_dist.report import charts, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
 from scrapyd_dist.report.facts import Facts, gather, natural
@@ -55,9 +55,9 @@ def attempt(number: int = 1, **fields: Any) -> Attempt:
 
 
 def test_samples_get_rarer_as_the_crawl_gets_older() -> None:
-    assert due(5.0, None, 5.0)
-    assert [due(now, 5.0, 0.0) for now in (5.9, 6.0)] == [False, True]
-    assert [due(now, 5000.0, 0.0) for now in (5001.0, 5010.1)] == [False, True]
+    assert is_sample_due(5.0, None, 5.0)
+    assert [is_sample_due(now, 5.0, 0.0) for now in (5.9, 6.0)] == [False, True]
+    assert [is_sample_due(now, 5000.0, 0.0) for now in (5001.0, 5010.1)] == [False, True]
 
 
 def test_a_sample_counts_what_goes_to_nodes_only() -> None:
@@ -237,7 +237,7 @@ def test_versions_by_node() -> None:
     )
 )
 def test_a_number_is_finite_whatever_came(value: Any) -> None:
-    assert abs(finite(value)) <= 1e18
+    assert abs(finite_number(value)) <= 1e18
 
 
 def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:

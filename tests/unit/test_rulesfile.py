@@ -5,7 +5,7 @@ import pytest
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.throttle.permits import ALL, Rule
-from scrapyd_dist.throttle.rules_file import BadRules, domain_of, read, wanted
+from scrapyd_dist.throttle.rules_file import BadRules, domain_of, merge_rules, read
 
 #: as in the documentation of Scrapy Cluster
 CLUSTERS = b"""
@@ -138,7 +138,7 @@ def test_a_file_replaces_limits_and_blocks_and_leaves_what_is_paused() -> None:
         "rests.com": paused,
         ALL: paused,
     }
-    assert wanted(said, now) == {**said, **changed}
+    assert merge_rules(said, now) == {**said, **changed}
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from scrapyd_dist.settings import (
     Setting,
     SettingReader,
     ValueKind,
-    complaints,
-    nearest,
-    unknown,
+    describe_unknown,
+    find_warnings,
+    suggest_name,
 )
 from scrapyd_dist.throttle.permits import Limit
 
@@ -86,17 +86,17 @@ def test_a_default_may_be_given_as_well(row: Setting) -> None:
 def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a_variable_is_told() -> (
     None
 ):
-    assert unknown(
+    assert describe_unknown(
         ["DISTRIBUTED_SHARD", "LOG_LEVEL", *SETTINGS, *INTERNAL, "DISTRIBUTED_START_URLS_7"]
     ) == [
         "The setting DISTRIBUTED_SHARD is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_SHARDS?"
     ]
-    (told,) = unknown(["DISTRIBUTE_MAX_JOBS", "DISTANCE", "DIST_KEY", "MAX_JOBS"])
+    (told,) = describe_unknown(["DISTRIBUTE_MAX_JOBS", "DISTANCE", "DIST_KEY", "MAX_JOBS"])
     assert told.endswith("does nothing. Did you mean DISTRIBUTED_MAX_JOBS?")
-    assert nearest("DISTRIBUTED_XYZZY") == nearest("DISTRIBUTED_PAUSE") == ""
-    assert nearest("node 3", ["node 33"]) == " Did you mean 'node 33'?"
+    assert suggest_name("DISTRIBUTED_XYZZY") == suggest_name("DISTRIBUTED_PAUSE") == ""
+    assert suggest_name("node 3", ["node 33"]) == " Did you mean 'node 33'?"
     variables = ("SDIST_STOR", "SDIST_STORE", "SDIST_WEB1")
-    assert [bool(unknown([], [name])) for name in variables] == [True, False, False]
+    assert [bool(describe_unknown([], [name])) for name in variables] == [True, False, False]
 
 
 def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:
@@ -105,7 +105,9 @@ def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:
         custom_settings = {"DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
 
     crawler = get_crawler(Misspelt, {"DISTRIBUTED_ENABLED": False})
-    assert any("Did you mean DISTRIBUTED_LIMIT?" in text for text in complaints(crawler.settings))
+    assert any(
+        "Did you mean DISTRIBUTED_LIMIT?" in text for text in find_warnings(crawler.settings)
+    )
 
 
 def test_a_process_that_is_not_spread_warns_in_its_log(caplog: pytest.LogCaptureFixture) -> None:

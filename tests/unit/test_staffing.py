@@ -11,7 +11,7 @@ from scrapyd_dist.scheduling.scaling_policy import (
     CircuitBreaker,
     ScalingPolicy,
     Workload,
-    decide,
+    plan_workers,
     work_in,
 )
 
@@ -48,17 +48,17 @@ def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() 
 
 
 def test_each_slot_with_work_gets_one_worker_and_none_gets_two() -> None:
-    assert sorted(decide(eight(), {}, ONE_EACH, room=20).start) == sorted(eight())
-    assert decide(eight(), dict.fromkeys(eight(), 1), ONE_EACH, room=20).start == []
+    assert sorted(plan_workers(eight(), {}, ONE_EACH, room=20).start) == sorted(eight())
+    assert plan_workers(eight(), dict.fromkeys(eight(), 1), ONE_EACH, room=20).start == []
 
 
 def test_a_pool_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_idle_worker_makes_room() -> (
     None
 ):
     pools = {ALL: Workload(), "@shop:login": Workload(waiting=2), "@login": Workload(waiting=1)}
-    decision = decide(pools, {ALL: 2}, ScalingPolicy(), room=1, cramped={"@shop:login"})
+    decision = plan_workers(pools, {ALL: 2}, ScalingPolicy(), room=1, cramped={"@shop:login"})
     assert (decision.start, decision.end) == (["@login"], [ALL])
-    decision = decide(
+    decision = plan_workers(
         pools, {ALL: 2, "@shop:login": 1}, ScalingPolicy(), room=1, cramped={"@shop:login"}
     )
     assert (decision.start, decision.end) == (["@login"], [])  # it has one already
@@ -67,13 +67,13 @@ def test_a_pool_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_id
 def test_room_is_made_where_it_is_of_use_and_anywhere_when_it_is_for_others_as_well() -> None:
     pools = {"p0": Workload(), "p1": Workload(), "@shop:login": Workload(waiting=2)}
     working, each = {"p0": 1, "p1": 1}, ScalingPolicy(per_slot=1)
-    decision = decide(pools, working, each, room=0, cramped={"@shop:login"})
+    decision = plan_workers(pools, working, each, room=0, cramped={"@shop:login"})
     assert (decision.end, decision.only_for) == (["p0", "p1"], ["@shop:login"])
-    decision = decide(
+    decision = plan_workers(
         {**pools, "p2": Workload(waiting=1)}, working, each, room=0, cramped={"@shop:login"}
     )
     assert (decision.end, decision.only_for) == (["p0", "p1"], ())
-    decision = decide(
+    decision = plan_workers(
         pools, working, replace(each, most=2), room=9
     )  # there is room, and may not be more of them
     assert (decision.end, decision.only_for) == (["p0", "p1"], ())
@@ -87,14 +87,14 @@ def test_never_more_than_asked_for_also_when_that_was_lowered_while_more_run(
 ) -> None:
     working = {f"p{number}": 1 for number in range(running)}
     staffing = ScalingPolicy(most=most, per_slot=1, prefix="p")
-    assert len(decide(eight(), working, staffing, room=20).start) == started
+    assert len(plan_workers(eight(), working, staffing, room=20).start) == started
 
 
 def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
     staffing = ScalingPolicy(per_slot=2, prefix="p")
-    start = decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
+    start = plan_workers(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
     assert sorted(start[:3]) == ["p0", "p1", "p2"]
-    assert sorted(decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=9).start) == [
+    assert sorted(plan_workers(waiting(p0=5, p1=5, p2=1), {}, staffing, room=9).start) == [
         "p0",
         "p0",
         "p1",
@@ -182,7 +182,7 @@ def test_how_many_workers_are_started(
     options: Any,
     start: list[str],
 ) -> None:
-    assert list(decide(pools, working, scaling, **{"room": 9, **options}).start) == start
+    assert list(plan_workers(pools, working, scaling, **{"room": 9, **options}).start) == start
 
 
 def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
@@ -192,15 +192,18 @@ def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
     ]
     pools = work_in(counts, ScalingPolicy(per_slot=1))
     assert pools == {"": Workload(waiting=2), "p1": Workload(waiting=2)}
-    assert sorted(decide(pools, {}, ScalingPolicy(per_slot=1), room=9, early=9).start) == ["", "p1"]
+    assert sorted(plan_workers(pools, {}, ScalingPolicy(per_slot=1), room=9, early=9).start) == [
+        "",
+        "p1",
+    ]
 
 
 def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_no_worker() -> None:
     pools = {ALL: Workload(), "@login": Workload(waiting=1)}
-    decision = decide(pools, {ALL: 2}, ScalingPolicy(most=2), room=5)
+    decision = plan_workers(pools, {ALL: 2}, ScalingPolicy(most=2), room=5)
     assert (decision.start, decision.end) == ([], [ALL])
     busy = {ALL: Workload(out=1), "@login": Workload(waiting=1)}
-    assert decide(busy, {ALL: 2}, ScalingPolicy(most=2), room=5).end == []
+    assert plan_workers(busy, {ALL: 2}, ScalingPolicy(most=2), room=5).end == []
 
 
 def test_a_node_whose_workers_do_nothing_gets_no_more_of_them() -> None:

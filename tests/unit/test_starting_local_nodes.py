@@ -27,7 +27,9 @@ def request_of(**options: Any) -> CrawlRequest:
 def no_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder without a scrapy.cfg, in which no node may be started."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local_nodes, "up", lambda *_, **__: pytest.fail("nodes were started"))
+    monkeypatch.setattr(
+        local_nodes, "start_nodes", lambda *_, **__: pytest.fail("nodes were started")
+    )
     return tmp_path
 
 
@@ -53,7 +55,7 @@ def test_an_error_with_nodes_that_were_started_names_them(
     (no_nodes / "shop").mkdir()
     (no_nodes / "shop/settings.py").touch()
     started = LocalNode(name="local1", port=1, password="p", slots=1, pid=1, folder=no_nodes).node
-    monkeypatch.setattr(local_nodes, "up", lambda *_, **__: (started,))
+    monkeypatch.setattr(local_nodes, "start_nodes", lambda *_, **__: (started,))
     with pytest.raises(NoNodeReachable, match=r"started on this machine \(1 node\) still runs"):
         preflight.prepare(request_of(), ())
 

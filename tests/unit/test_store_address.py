@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.store.address import check_local, chosen, kind_of, shown, without_prefix
+from scrapyd_dist.store.address import check_local, kind_of, shown, store_address, without_prefix
 
 ROOT = Path("/project")
 
@@ -27,16 +27,20 @@ def test_the_environment_goes_first_then_what_was_said_then_the_projects_own_fil
     said: tuple[str | None, ...], variable: str | None, where: str
 ) -> None:
     assert (
-        chosen(ROOT, *said, environment={} if variable is None else {"SDIST_STORE": variable})
+        store_address(
+            ROOT, *said, environment={} if variable is None else {"SDIST_STORE": variable}
+        )
         == where
     )
 
 
 @pytest.mark.parametrize("said", ["$SHOP", "${SHOP}"])
 def test_a_setting_may_name_a_variable_and_one_that_is_not_set_is_told(said: str) -> None:
-    assert chosen(ROOT, said, environment={"SHOP": "redis://:p@host/0"}) == "redis://:p@host/0"
+    assert (
+        store_address(ROOT, said, environment={"SHOP": "redis://:p@host/0"}) == "redis://:p@host/0"
+    )
     with pytest.raises(ConfigError, match="which is not in the environment"):
-        chosen(ROOT, said, environment={"SHOP": " "})
+        store_address(ROOT, said, environment={"SHOP": " "})
 
 
 @pytest.mark.parametrize(

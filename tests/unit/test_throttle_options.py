@@ -20,7 +20,7 @@ from scrapyd_dist.middlewares.throttle.install import (
     AWARE,
     PLAIN,
     charge_pages_to,
-    put_in,
+    install_throttle,
     why_not_heeded,
 )
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
@@ -137,7 +137,7 @@ def installed(**values: Any) -> Settings:
         {"TWISTED_REACTOR_ENABLED": False, "DISTRIBUTED_THROTTLE": True, **values},
         priority="project",
     )
-    put_in(made)
+    install_throttle(made)
     return made
 
 
@@ -151,7 +151,7 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
         made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES")
     )
     assert orders[PermitMiddleware] == PERMIT_ORDER == max(orders.values())
-    put_in(made)
+    install_throttle(made)
     assert made[QUEUE] is ThrottledQueue
     off = installed(DISTRIBUTED_THROTTLE=False)
     assert (off[QUEUE], options_of(off).on) == (Settings()[QUEUE], False)

@@ -180,7 +180,7 @@ def test_the_longer_an_answer_takes_the_more_are_asked_for_ahead() -> None:
     now = [1.0]
     it = places(0, 300, now)
     for seconds, ahead in {0.0: 30, 0.2: 90, 60.0: 330}.items():
-        it.took(seconds)
+        it.note_answer_time(seconds)
         assert it.quota(0) == ahead
     now[0] = 2.0  # what left long ago counts no more
     assert it.quota(0) == 0

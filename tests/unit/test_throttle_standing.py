@@ -12,8 +12,8 @@ from scrapyd_dist.throttle.domain_status import (
     REFUSED_GAP,
     SLOWEST,
     DomainRules,
-    heeded,
     terms_of,
+    with_news,
 )
 from scrapyd_dist.throttle.permits import (
     ALL,
@@ -100,7 +100,7 @@ def test_what_is_blocked_or_paused_or_scaled_to_nothing_is_held(rule: Rule) -> N
 
 
 def refused(old: DomainRules | None = None, at: int = NOW) -> DomainRules:
-    new, slower = heeded(old or DomainRules(), news(refused_at=(at - SECOND) / SECOND), at)
+    new, slower = with_news(old or DomainRules(), news(refused_at=(at - SECOND) / SECOND), at)
     assert slower
     return new
 
@@ -118,8 +118,8 @@ def test_a_refusal_halves_the_rate_and_a_domain_without_a_limit_gets_one_for_a_w
 
 def test_another_one_halves_it_again_down_to_a_floor_but_not_one_from_before() -> None:
     slow = refused()
-    assert heeded(slow, news(refused_at=(NOW - 1) / SECOND), NOW + SECOND) == (slow, False)
-    slower, _ = heeded(slow, news(refused_at=NOW / SECOND + 1), NOW + 2 * SECOND)
+    assert with_news(slow, news(refused_at=(NOW - 1) / SECOND), NOW + SECOND) == (slow, False)
+    slower, _ = with_news(slow, news(refused_at=NOW / SECOND + 1), NOW + 2 * SECOND)
     assert (slower.pace, slower.slowed_at) == (0.25, NOW + 2 * SECOND)
     slow, now = DomainRules(), NOW
     for _ in range(20):
@@ -139,23 +139,23 @@ def test_the_rate_comes_back_by_itself() -> None:
 
 
 def test_a_site_that_asks_to_be_left_alone_is() -> None:
-    resting, slower = heeded(DomainRules(), news(retry_after=5.0), NOW)
+    resting, slower = with_news(DomainRules(), news(retry_after=5.0), NOW)
     assert (resting.rest_until, slower) == (NOW + 5 * SECOND, True)
-    assert heeded(resting, news(retry_after=3.0), NOW) == (resting, False)
+    assert with_news(resting, news(retry_after=3.0), NOW) == (resting, False)
     assert terms(None, standing=resting) == WindowTerms()
     assert terms(None, standing=resting, now=resting.rest_until) == FREE
 
 
 def test_it_cannot_ask_for_ever_and_what_makes_no_sense_is_not_heeded() -> None:
-    assert heeded(DomainRules(), news(retry_after=math.inf), NOW)[0].rest_until == NOW + LONGEST
+    assert with_news(DomainRules(), news(retry_after=math.inf), NOW)[0].rest_until == NOW + LONGEST
     for seconds in (math.nan, -5.0, -math.inf):
         told = news(retry_after=seconds, crawl_delay=seconds, target_gap=seconds)
-        standing, slower = heeded(DomainRules(), told, NOW)
+        standing, slower = with_news(DomainRules(), told, NOW)
         assert (slower, standing.rest_until, terms(standing=standing)) == (False, NOW, terms())
 
 
 def test_a_crawl_delay_goes_before_a_faster_limit_only() -> None:
-    asked, slower = heeded(DomainRules(), news(crawl_delay=1.0), NOW)
+    asked, slower = with_news(DomainRules(), news(crawl_delay=1.0), NOW)
     assert slower
     delayed = WindowTerms(gap=SECOND, apart=SECOND)
     assert terms(None, standing=asked) == delayed
@@ -167,23 +167,23 @@ def test_a_crawl_delay_goes_before_a_faster_limit_only() -> None:
 
 
 def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so() -> None:
-    asked, _ = heeded(DomainRules(), news(crawl_delay=5.0), NOW)
-    assert heeded(asked, news(crawl_delay=1.0), NOW + 1800 * SECOND) == (asked, False)
-    later, slower = heeded(asked, news(crawl_delay=1.0), NOW + 3601 * SECOND)
+    asked, _ = with_news(DomainRules(), news(crawl_delay=5.0), NOW)
+    assert with_news(asked, news(crawl_delay=1.0), NOW + 1800 * SECOND) == (asked, False)
+    later, slower = with_news(asked, news(crawl_delay=1.0), NOW + 3601 * SECOND)
     assert (later.delay, slower) == (SECOND, False)
 
 
 def test_the_gap_goes_up_at_once_and_down_by_halves_but_not_by_bad_answers_and_it_has_a_ceiling() -> (
     None
 ):
-    up, slower = heeded(DomainRules(), news(target_gap=0.5), NOW)
+    up, slower = with_news(DomainRules(), news(target_gap=0.5), NOW)
     assert (up.gap, slower) == (SECOND // 2, True)
-    down, slower = heeded(up, news(target_gap=0.1), NOW)
+    down, slower = with_news(up, news(target_gap=0.1), NOW)
     assert (down.gap, slower) == (300_000, False)
     old = DomainRules(gap=SECOND)
-    assert heeded(old, news(target_gap=0.1, answered=False), NOW)[0].gap == SECOND
-    assert heeded(old, news(target_gap=3.0, answered=False), NOW)[0].gap == 3 * SECOND
-    assert heeded(old, news(target_gap=90.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
+    assert with_news(old, news(target_gap=0.1, answered=False), NOW)[0].gap == SECOND
+    assert with_news(old, news(target_gap=3.0, answered=False), NOW)[0].gap == 3 * SECOND
+    assert with_news(old, news(target_gap=90.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
 
 
 def test_the_news_of_many_workers_settle_between_what_they_say() -> None:
@@ -191,6 +191,6 @@ def test_the_news_of_many_workers_settle_between_what_they_say() -> None:
     gaps = []
     for number in range(80):  # eight workers, ten times each: 0.9 to 1.1 s
         told = news(target_gap=0.45 + number % 8 * 0.1 / 7)
-        standing, _ = heeded(standing, told, NOW)
+        standing, _ = with_news(standing, told, NOW)
         gaps.append(standing.gap / SECOND)
     assert all(0.45 <= gap <= 0.55 for gap in gaps[16:])

@@ -164,16 +164,16 @@ def test_only_a_job_on_a_node_is_watched_and_its_limits_are_judged(
     begun: list[float] = []
     monkeypatch.setattr(Watchdog, "start", lambda dog: begun.append(dog._stall))
     limited = get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": 5})
-    watchdog.put_in(limited)
+    watchdog.install_watchdog(limited)
     assert begun == []
     monkeypatch.setattr(
         "sys.orig_argv", ["python", "-m", "scrapyd.runner", "crawl", "a", "-a", "_job=1"]
     )
-    watchdog.put_in(get_crawler(Spider))
+    watchdog.install_watchdog(get_crawler(Spider))
     assert begun == []
-    watchdog.put_in(limited)
+    watchdog.install_watchdog(limited)
     assert begun == [5]
     with pytest.raises(
         ConfigError, match=r"DISTRIBUTED_STALL_TIMEOUT is '5x', and must be a number of seconds,"
     ):
-        watchdog.put_in(get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": "5x"}))
+        watchdog.install_watchdog(get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": "5x"}))

@@ -20,7 +20,7 @@ from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.codec import PagesUsedUp
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
-from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge, mark_of
+from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge_failure, mark_of
 from scrapyd_dist.middlewares.worker.worker import Worker
 from twisted.python.failure import Failure
 
@@ -99,7 +99,7 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
 def test_the_site_says_what_is_gone_and_any_other_error_is_a_failure_in_one_line(
     error: Exception, judged: tuple[str, str]
 ) -> None:
-    assert judge(failed(error)) == judged
+    assert judge_failure(failed(error)) == judged
 
 
 class Plain(Spider):
