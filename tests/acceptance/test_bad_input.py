@@ -80,7 +80,7 @@ class Case:
     code: int = 2  #: how it ends
 
 
-#: the reasons themselves: unit/test_codec, test_options, test_parts and test_api
+#: the reasons themselves: unit/test_codec, test_options, test_lifecycle and test_api
 CASES = {
     "rule that does not exist": Case(
         ("no rule 7", "rule 1: callback parse_item"), {"DISTRIBUTED_TARGET_RULE": 7}, quick=True
