@@ -56,8 +56,6 @@ EVERY = 1.0
 LOOKING = 60.0
 #: what the home page of a Scrapyd before 1.4 links to, and that of no later one
 OLD_LINK = b"http://curl.haxx.se/"
-#: most bytes of a home page that are read
-HOME_PAGE_BYTES = 100_000
 T = TypeVar("T")
 #: what findings of this machine stand under, where a node's name stands
 HERE = "this machine"
@@ -159,8 +157,8 @@ def _knows_status(sender: Sender, node: Node, timeout: float) -> bool | None:
 
 def _is_too_old(sender: Sender, node: Node, timeout: float) -> bool:
     """Return whether a node without status.json is older than Scrapyd 1.4, by its home page."""
-    page = _answer(sender, node, api.fetch("", limit=HOME_PAGE_BYTES), timeout)
-    return page is not None and OLD_LINK in page.body
+    page = _answer(sender, node, api.home_page(), timeout)
+    return page is not None and OLD_LINK in page
 
 
 def _answer(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | None:

@@ -333,6 +333,18 @@ class Chunk:
     modified: datetime | None = None  #: when the file was last written, likewise
 
 
+def home_page() -> Call[bytes]:
+    """Ask for the node's page for people, HTML, which differs from version to version."""
+
+    def read(reply: Reply) -> bytes:
+        """Return the page."""
+        if reply.status != 200:
+            judge_raw(reply)
+        return reply.body
+
+    return Call(path="", read=read)
+
+
 def fetch(
     path: str,
     *,
