@@ -262,10 +262,14 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
 
 @pytest.fixture
 def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
-    program = "import time; print(flush=True); time.sleep(600)"
+    # A signal that came between two steps of a sleeping Python would wait for the end of its sleep.
+    program = (
+        "import signal; ends = {signal.SIGINT}; signal.pthread_sigmask(signal.SIG_BLOCK, ends);"
+        " print(flush=True); signal.sigwait(ends)"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as one:
         assert one.stdout
-        one.stdout.readline()  # a Python that is still starting may lose the signal
+        one.stdout.readline()  # from now on no signal is lost
         yield one
         one.kill()
 
