@@ -50,8 +50,9 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import crawl_in, is_others
 from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import VARIABLE, is_url, store_address
+from scrapyd_dist.store.address import VARIABLE, store_address
 from scrapyd_dist.store.node_memory import up_to_date
+from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 
 from .output import say
@@ -160,11 +161,12 @@ def maybe_store(root: Path) -> Store | None:
     A server is always there.
     """
     address = where(root)
-    if is_url(address):
+    file = file_of(address)
+    if file is None:
         # Where the project has no key, nothing on a server can be its own, and any other key says
         # so as well.
         return open_store(address, key=known_key(state_folder(root)) or secrets.token_bytes(32))
-    if not Path(address).exists():
+    if not file.exists():
         return None
     return open_store(address, key=key_of(root))
 

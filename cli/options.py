@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO, get_args
 
 import typer
@@ -19,7 +18,7 @@ from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.ports.address_text import file_of
 
 from .context import Context, where
 
@@ -112,7 +111,8 @@ def _local_store() -> AbstractContextManager[Store]:
         FileNotFoundError: there is none.
     """
     address = where(load().root)
-    if is_url(address) or not Path(address).exists():
+    file = file_of(address)
+    if file is None or not file.exists():
         raise FileNotFoundError
     return closing(open_store(address))
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import EGG_FILE
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS
+from scrapyd_dist.store.engines import client_folders
 
 from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_setup_py
 
@@ -82,11 +83,11 @@ WORKER_PACKAGES = (
 )
 _SUFFIXES = (".py", ".lua", ".sql")
 BOOT_PREFIX = "_sdist_boot_"
-#: top-level names of the Redis client, which travels with byte code and is not unpacked on this
+#: top-level names of the engines' clients, which travel with byte code and are not unpacked on this
 #: machine
-REDIS_CLIENT = ("redis", "async_timeout")
+STORE_CLIENTS = client_folders()
 #: folders whose byte code is included; that of the project may need another Python than this one
-_COMPILED = (f"{OWN_PACKAGE}/", BOOT_PREFIX, *(f"{name}/" for name in REDIS_CLIENT))
+_COMPILED = (f"{OWN_PACKAGE}/", BOOT_PREFIX, *(f"{name}/" for name in STORE_CLIENTS))
 #: finds the settings module in the boot module
 _SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
 #: slices are constants since Python 3.14, and only version 5 has them; version 2 does not depend on
@@ -221,7 +222,7 @@ def _is_added(name: str) -> bool:
 def unpack_to(project: ProjectFiles, folder: Path) -> None:
     """Write a project's files to a folder from which they can be imported here."""
     for name, content in project.files.items():
-        if name.partition("/")[0] not in REDIS_CLIENT:
+        if name.partition("/")[0] not in STORE_CLIENTS:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

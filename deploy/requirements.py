@@ -1,8 +1,8 @@
-"""Reads the packages that travel in the egg: pure-Python requirements, and the Redis client.
+"""Reads the packages that travel in the egg: pure-Python requirements, and the client of the store.
 
 pip chooses and fetches the requirements; what it installed is read by each distribution's own list
 of files. Compiled packages, and those that every node has, do not travel. An egg comes last on
-Python's path, so a Redis client installed on the node is preferred.
+Python's path, so a client installed on the node is preferred.
 """
 
 import re
@@ -20,7 +20,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.python_process import command_of_module
-from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.engines import find_engine
 
 from .egg import package_files
 
@@ -35,37 +35,29 @@ _OTHER_FILE = re.compile(r"(-r|-c|--requirement|--constraint)[ =]*(\S+)")
 _METADATA = {"METADATA", "entry_points.txt", "top_level.txt"}
 #: what a node has, with all that these bring
 _ON_EVERY_NODE = ("scrapy", "scrapyd", "scrapyd-dist", "setuptools", "pip")
-#: Before Python 3.11.3 the Redis client imports async-timeout for its asyncio half, which no worker
-#: uses.
-_STAND_IN_NAME = "async_timeout/__init__.py"
-_STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a \
-worker never calls."""
 
 
-def timeout(delay):
-    raise NotImplementedError
-'''
+def store_client(where: str) -> dict[str, bytes]:
+    """Return the installed client of the store at this address: path inside the egg -> content.
 
-
-def redis_client(where: str) -> dict[str, bytes]:
-    """Return the installed Redis client, with its licence: path inside the egg -> content.
-
-    It is for a store at this address, and empty unless the address is a Redis URL. Raises
-    ConfigError if the client is not installed here.
+    Its licence is with it. There is nothing where the engine needs no client. Raises ConfigError if
+    the client is not installed here.
     """
-    if not is_url(where):
+    engine = find_engine(where)
+    if engine is None or engine.client is None:
         return {}
-    if find_spec("redis") is None:
+    client = engine.client
+    if find_spec(client.name) is None:
         raise ConfigError(
-            "The workers of a crawl whose store is a Redis server need the package redis, and it "
-            "is not installed here: pip install 'scrapyd-dist[redis]'."
+            f"The workers of a crawl whose store is {engine.title} need the package {client.name}, "
+            f"and it is not installed here: pip install 'scrapyd-dist[{client.extra}]'."
         )
-    found = dict(package_files(files("redis"), "redis", (".py",)))
-    found[_STAND_IN_NAME] = _STAND_IN
+    found = dict(package_files(files(client.name), client.name, (".py",)))
+    found |= client.stand_ins
     with suppress(PackageNotFoundError):
-        for path in distribution("redis").files or ():
+        for path in distribution(client.name).files or ():
             if path.name.upper().startswith("LICEN"):
-                found[f"redis/{path.name}"] = path.read_binary()
+                found[f"{client.name}/{path.name}"] = path.read_binary()
     return found
 
 

@@ -160,7 +160,8 @@ class Assignment(WorkerRequest):
     slots: Sequence[str] = ()  #: none: all but those of other spiders
     #: only say who it is: the crawl is another project's, and does not know this code yet
     introduce: bool = False
-    needs_client: bool = False  #: the crawl's store is a Redis server
+    needs_client: bool = False  #: the crawl's store needs a client, such as that of Redis
+    client: str = ""  #: the package of that client; empty for that of Redis
 
     @property
     def name(self) -> str:

@@ -11,7 +11,8 @@ from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.keys import SealError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import VARIABLE, is_url, shown
+from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.ports.address_text import file_of, shown
 
 from .assignment import Assignment
 
@@ -35,8 +36,9 @@ def reach(job: Assignment) -> Store:
         OutOfReach: the store cannot be opened here, or is another one.
     """
     where = _find_address(job)
-    if not is_url(where):
-        _check_file(Path(where.removeprefix("sqlite://")))
+    file = file_of(where)
+    if file is not None:
+        _check_file(file)
     try:
         store = open_store(where, durable=False, owned=False, key=job.crawl_key())
     except SealError as error:

@@ -13,7 +13,7 @@ from scrapyd_dist.deploy import requirements
 from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs, read_egg
 from scrapyd_dist.deploy.project_files import describe, is_dirty
-from scrapyd_dist.deploy.requirements import redis_client
+from scrapyd_dist.deploy.requirements import store_client
 from scrapyd_dist.deploy.rollout import (
     NodeResult,
     RollOut,
@@ -499,7 +499,7 @@ def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
     extra: dict[str, bytes] = {}
     # An address that the settings compute: the crawl itself brings the code that it needs.
     with suppress(ConfigError):
-        extra = redis_client(where(root))
+        extra = store_client(where(root))
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(root))
     key = state_key(state_dir(root))

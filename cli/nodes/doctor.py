@@ -30,7 +30,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
-from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project, where
@@ -311,7 +311,8 @@ def _local_findings(root: Path) -> Iterator[Finding]:
     """Yield what of the store and the state folder others can write or read."""
     address = where(root)
     state = root / STATE_FOLDER
-    if not is_url(address) and (fault := fault_of_file(Path(address))):
+    file = file_of(address)
+    if file is not None and (fault := fault_of_file(file)):
         text = f"others could write the store {address}, so no command uses it"
         yield Finding(Severity.DANGER, HERE, "store", text, fault)
     with suppress(OSError):

@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from scrapyd_dist.errors import ConfigError, ForeignRow
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
-from scrapyd_dist.store.base import Store
+from scrapyd_dist.store import Store
 
 from ..codec import from_value
 from ..targets import callbacks_of, has_parse, with_target

@@ -21,7 +21,7 @@ from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, egg_of_version, folder_of, write_egg
 from scrapyd_dist.deploy.project_files import ProjectFiles
-from scrapyd_dist.deploy.requirements import redis_client
+from scrapyd_dist.deploy.requirements import store_client
 
 from scrapyd_dist import config
 from scrapyd_dist.batches import Crawl
@@ -116,7 +116,7 @@ def _todays_hash(root: Path, store: str) -> str | None:
     with suppress(ConfigError):
         settings = config.load(root).settings_module
         key = state_key(config.state_dir(root))
-        egg = eggs.build(root, settings, key=key, requirements=redis_client(store))
+        egg = eggs.build(root, settings, key=key, requirements=store_client(store))
         return egg.content_hash
     return None
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -29,7 +28,7 @@ from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.store.reach import ways_to
 
 from ..targets import find_target, guesses, take_only_callback
@@ -143,7 +142,8 @@ def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     slots: dict[str, int] = {}
     crawled: set[str] = set()
     records: tuple[NodeRecord, ...] = ()
-    if is_url(request.store) or Path(request.store).exists():
+    file = file_of(request.store)
+    if file is None or file.exists():
         with closing(open_store(request.store)) as store:
             rules = len(store.rules().rules)
             crawls = store.crawls()

@@ -14,7 +14,7 @@ from scrapyd_dist.deploy import local_nodes, rollout
 from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs
 from scrapyd_dist.deploy.project_files import is_dirty
-from scrapyd_dist.deploy.requirements import redis_client
+from scrapyd_dist.deploy.requirements import store_client
 from scrapyd_dist.deploy.rollout import RollOutRequest
 
 from scrapyd_dist.errors import (
@@ -231,7 +231,7 @@ def _build(request: CrawlRequest) -> tuple[Egg | None, bytes | None]:
             ' project, or set DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
         )
     key = state_key(project.state)
-    client = redis_client(request.store)
+    client = store_client(request.store)
     egg = eggs.build(project.root, project.config.settings_module, key=key, requirements=client)
     return egg, key
 

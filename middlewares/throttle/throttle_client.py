@@ -22,7 +22,8 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import VARIABLE, is_url, store_address
+from scrapyd_dist.store.address import VARIABLE, store_address
+from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
 
@@ -167,7 +168,9 @@ def _open(settings: BaseSettings, *, make: bool) -> Store | None:
     if job is not None:
         return reach(job)
     where = _find_address(settings)
-    if not (make or is_url(where) or Path(where).exists()):
+    file = file_of(where)
+    is_there = file is None or file.exists()
+    if not (make or is_there):
         return None
     return open_store(where, durable=False, owned=False)
 

@@ -16,7 +16,7 @@ from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreErr
 from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch, SeenBefore
 from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.store.base import Store
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.strategy.links import LinkEvent
 

@@ -18,6 +18,7 @@ from scrapyd_dist.batches import CLOSE, PAUSE, Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
+from scrapyd_dist.store.engines import FIRST_CLIENT, find_engine_by_client
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
@@ -92,15 +93,23 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
         )
     elif key is None:
         why = "its code carries no key; deploy it with sdist deploy --all, in its folder"
-    elif job.needs_client and find_spec("redis") is None:
-        why = (
-            "this crawl's store is a Redis server, and neither its code nor the node has the"
-            " client; name the same store in its project, and deploy again, or install the package"
-            " redis on the node"
-        )
+    elif job.needs_client:
+        why = _why_no_client(job.client or FIRST_CLIENT)
     if key is None:
         return "", why
     return public_half(key), why
+
+
+def _why_no_client(client: str) -> str:
+    """Return why the code cannot reach a store that needs this package; empty if it can."""
+    if find_spec(client) is not None:
+        return ""
+    engine = find_engine_by_client(client)
+    title = "of a kind that this code does not know" if engine is None else engine.title
+    return (
+        f"this crawl's store is {title}, and neither its code nor the node has the client; name the"
+        f" same store in its project, and deploy again, or install the package {client} on the node"
+    )
 
 
 class OwnRequests:

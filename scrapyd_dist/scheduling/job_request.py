@@ -16,7 +16,7 @@ from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.settings import LABELS, PREFIX, Travels, travelling
-from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.engines import FIRST_CLIENT
 from scrapyd_dist.store.reach import Way
 
 #: settings of the producer's process that its workers must not get
@@ -133,8 +133,9 @@ def call_for_introduction(
     spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way
 ) -> api.Call[str]:
     """Return the call that posts a handshake; of the store it names only what that needs."""
-    is_server = "store_sealed" in way.job_settings or is_url(way.job_settings.get("store", ""))
-    pull = {**_orders(worker, terms), "introduce": True, "needs_client": is_server}
+    pull = {**_orders(worker, terms), "introduce": True, "needs_client": bool(way.client)}
+    if way.client not in {"", FIRST_CLIENT}:
+        pull["client"] = way.client
     return _post(spec, worker, worker.version, HARMLESS, "DISTRIBUTED_PULL", pull)
 
 

@@ -1,6 +1,6 @@
-"""Keeps crawls, batches and fingerprints: the ports (base), and each engine's way to serve them."""
+"""Keeps crawls, batches and fingerprints: `open_store` gives a `Store`, whichever its engine is."""
 
-from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.engines import open_store
+from scrapyd_dist.store.guarded_store import Store
 
 __all__ = ["Store", "open_store"]

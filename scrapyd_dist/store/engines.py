@@ -1,27 +1,53 @@
-"""Opens the store at an address: the ports of the engine for that kind of address, as one store."""
+"""The table of engines, and the way to open a store: an address names its engine by its scheme."""
 
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, cast
 
-from scrapyd_dist.errors import ConfigError, ForeignRow, StoreError
-from scrapyd_dist.store.address import is_url
-from scrapyd_dist.store.base import Store
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store.guarded_store import Store
+from scrapyd_dist.store.ports.address_text import scheme_of
+from scrapyd_dist.store.ports.engine import Engine, StoreRequest
+from scrapyd_dist.store.redis.redis_engine import REDIS_ENGINE
+from scrapyd_dist.store.sqlite.sqlite_engine import SQLITE_ENGINE
 
-#: the errors of reading and computing with a value of another type or size
-_TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-#: how SQLite's errors begin that say nothing of what is stored: others of the class do, such as
-#: text that is not UTF-8
-_FOR_NOW = ("database ", "disk I/O error", "interrupted", "unable to open")
-#: not guarded: these give what they find bit by bit, and must not fail
-_UNGUARDED = {"fingerprints", "close"}
+#: the only place that names them all; a new one is a row here
+ENGINES: tuple[Engine, ...] = (
+    SQLITE_ENGINE,
+    REDIS_ENGINE,
+)
+#: the client that a job needs which is told of a client and not of its name: the first there was
+FIRST_CLIENT = "redis"
+
+
+def find_engine(where: str | Path) -> Engine | None:
+    """Return the engine for this kind of address, if there is one."""
+    scheme = scheme_of(where)
+    for engine in ENGINES:
+        if scheme in engine.schemes:
+            return engine
+    return None
+
+
+def find_engine_by_client(client: str) -> Engine | None:
+    """Return the engine that needs this package, if there is one."""
+    for engine in ENGINES:
+        if engine.client is not None and engine.client.name == client:
+            return engine
+    return None
+
+
+def client_folders() -> list[str]:
+    """Return the top-level folders that the clients of all engines have in an egg."""
+    folders: list[str] = []
+    for engine in ENGINES:
+        if engine.client is not None:
+            folders += engine.client.folders
+    return folders
 
 
 def open_store(
     where: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None
 ) -> Store:
-    """Open the store at `where`: the path of an SQLite file, or the URL of a Redis server.
+    """Open the store at `where`: the path of an SQLite file, or the URL of a server.
 
     It belongs to one thread at a time.
 
@@ -39,60 +65,11 @@ def open_store(
         ConfigError: nothing here knows this kind of address, or what it needs is not installed.
         StoreError: it cannot be opened, or is not a store that this version can use.
     """
-    if not is_url(where):
-        from scrapyd_dist.store.sqlite_strategy import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
-
-        path = str(where).removeprefix("sqlite://")
-        parts = sqlite_parts(path, durable=durable, owned=owned, key=key)
-        return cast("Store", _Assembled(*parts))
-    kind = str(where).split("://", 1)[0]
-    if kind not in {"redis", "rediss", "unix"}:
-        raise ConfigError(
-            f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an"
-            " SQLite file, or redis://host:6379/0."
-        )
-    from scrapyd_dist.store.redis_strategy import redis_parts  # noqa: PLC0415 - as above
-
-    return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
-
-
-class _Assembled:
-    """The verbs of all ports, each taken from the first part of the engine that has it.
-
-    They raise `ForeignRow` where no version of ours has written what is stored.
-    """
-
-    def __init__(self, connection: object, *ports: object) -> None:
-        self.connection = connection
-        for name in dir(Store):
-            if name.startswith("_"):
-                continue
-            part = _first_with(name, (connection, *ports))
-            verb = getattr(part, name)
-            setattr(self, name, verb if name in _UNGUARDED else _guarded(verb))
-
-
-def _first_with(name: str, parts: tuple[object, ...]) -> object:
-    for part in parts:
-        if hasattr(part, name):
-            return part
-    raise LookupError(f"no part of the store has {name}")
-
-
-def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
-    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
-
-    @wraps(verb)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return verb(*args, **kwargs)
-        except (*_TRIPPED, sqlite3.Error) as error:
-            if isinstance(error, sqlite3.OperationalError) and str(error).startswith(_FOR_NOW):
-                raise StoreError(f"the store failed: {error}.") from error
-            raise ForeignRow(
-                "The store has something that no version of sdist has written, so it cannot"
-                f" {verb.__name__} there: {type(error).__name__}: {str(error)[:200]}. Another"
-                " program has written to it, or it is damaged."
-            ) from error
-
-    return call
+    engine = find_engine(where)
+    if engine is None:
+        # What stands before it may be a password.
+        kind = scheme_of(where).rpartition("@")[2]
+        examples = ", or ".join(engine.example for engine in ENGINES)
+        raise ConfigError(f"a store of the kind {kind}:// is not known; give {examples}.")
+    request = StoreRequest(where=str(where), durable=durable, owned=owned, key=key)
+    return Store(engine.open_ports(request))

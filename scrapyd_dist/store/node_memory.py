@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scrapyd_dist.config import write_file
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.address import shown
+from scrapyd_dist.store.ports.address_text import shown
 
 logger = logging.getLogger(__name__)
 #: the file in the state folder that keeps the moments of nodes, by store and name

@@ -9,10 +9,12 @@ from threading import Event
 from typing import ParamSpec, TypeVar
 
 from scrapyd_dist.errors import StoreAway
-from scrapyd_dist.store.base import Store
+from scrapyd_dist.store.guarded_store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: seconds for which a store is waited for
+PATIENCE = 30.0
 #: seconds between two tries at a store that is away
 AGAIN = 0.5
 

@@ -17,7 +17,8 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.store import base, open_store
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.ports import crawl_store
 
 SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
 
@@ -132,7 +133,9 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
             "FEEDS": json.dumps({str(logged): {"format": "jsonlines"}}),
         },
     }
-    monkeypatch.setattr(base, "check_names", lambda _: None)  # another program writes what it likes
+    monkeypatch.setattr(
+        crawl_store, "check_names", lambda _: None
+    )  # another program writes what it likes
     with closing(open_store(server.url)) as store:
         for name in ("evil", "../../../victim"):
             store.add_crawl(

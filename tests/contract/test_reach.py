@@ -1,6 +1,5 @@
 """How a worker gets at the store: the right one or none, and why; and what it is told of it."""
 
-import socket
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -17,9 +16,9 @@ from scrapyd_dist.middlewares.store_access import OutOfReach, reach
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store import Store
-from scrapyd_dist.store import reach as sender_side
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.store.reach import how_to_reach, is_here, ways_to
+from scrapyd_dist.store.reach import how_to_reach, ways_to
+from scrapyd_dist.store.sqlite import sqlite_engine
 
 HERE, THERE = Node.parse("127.0.0.1"), Node.parse("192.0.2.7", name="far")
 KEY = Fernet.generate_key()
@@ -107,7 +106,7 @@ class TestSender:
     def test_not_on_a_file_system_whose_locks_nobody_knows(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sender_side, "kind_on", lambda _: "fuse.bindfs")
+        monkeypatch.setattr(sqlite_engine, "kind_on", lambda _: "fuse.bindfs")
         assert "fuse.bindfs" in how_to_reach(str(tmp_path / "store.db"), HERE, None).reason
 
     @pytest.mark.parametrize(
@@ -148,23 +147,8 @@ class TestSender:
             asked.append(host)
             return True
 
-        monkeypatch.setattr(sender_side, "is_here", here)
+        monkeypatch.setattr(sqlite_engine, "is_here", here)
         ways = ways_to(str(tmp_path / "store.db"), None)
         assert ways(HERE) is ways(HERE)
         ways(THERE)
         assert asked == ["127.0.0.1", "192.0.2.7"]
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [("127.0.0.1", True), ("127.3.2.1", True), ("localhost", True), ("192.0.2.7", False),
-     ("no.such.host.invalid", False)],
-)  # fmt: skip
-def test_which_hosts_are_this_machine(host: str, here: bool) -> None:
-    assert is_here(host) is here
-
-
-def test_an_own_address_is_this_machine() -> None:
-    own = {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
-    assert own
-    assert all(is_here(address) for address in own)

@@ -288,7 +288,7 @@ def test_forgetting_that_was_broken_off_goes_on(
 
         return step
 
-    connection = store.connection  # type: ignore[attr-defined]  # not in the port
+    connection = store.connection
     for name in ("step", "query_all"):  # what either engine makes its changes by
         if hasattr(connection, name):
             monkeypatch.setattr(connection, name, broken(getattr(connection, name)))

@@ -77,7 +77,7 @@ def test_a_prefix_with_a_tag_of_its_own_is_used_as_it_is(cluster: ServerCluster)
 def test_a_node_without_a_cluster_is_told_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scrapyd_dist.store.redis_link.OPENING", 0.3)
+    monkeypatch.setattr("scrapyd_dist.store.redis.redis_link.OPENING", 0.3)
     options = {"cluster_enabled": "yes", "cluster_port": str(free_port())}
     with (
         contextlib.closing(RedisServer(tmp_path / "alone", **options)) as alone,

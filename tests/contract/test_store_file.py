@@ -14,7 +14,8 @@ import pytest
 from rig.stores import CRAWL, seal
 
 from scrapyd_dist.errors import ConfigError, ForeignRow, NoPlaceForStore, StoreError
-from scrapyd_dist.store import open_store, sqlite_file
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.sqlite import sqlite_file
 
 
 def run(path: Path, *statements: str) -> list[tuple[Any, ...]]:

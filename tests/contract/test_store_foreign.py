@@ -26,8 +26,9 @@ from scrapyd_dist.errors import DistError, ForeignRow, StoreError
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import shown, tagged, without_prefix
 from scrapyd_dist.store.node_memory import up_to_date
+from scrapyd_dist.store.ports.address_text import shown
+from scrapyd_dist.store.redis.redis_address import tagged, without_prefix
 from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 

@@ -224,7 +224,7 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(
 def test_a_server_that_is_not_there_is_told_with_where_its_address_comes_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scrapyd_dist.store.redis_link.PATIENCE", 0.0)
+    monkeypatch.setattr("scrapyd_dist.store.redis.redis_link.PATIENCE", 0.0)
     with pytest.raises(
         StoreError, match=r"127\.0\.0\.1:1/0 failed: .*SDIST_STORE or DISTRIBUTED_STORE"
     ) as caught:

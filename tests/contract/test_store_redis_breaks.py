@@ -54,7 +54,7 @@ def test_a_server_that_stays_away_is_told_without_its_password(
 ) -> None:
     with contextlib.closing(open_store(own.url)) as store:
         store.add_crawl(CRAWL)
-        monkeypatch.setattr(store.connection, "_patience", 0.3)  # type: ignore[attr-defined]  # not in the port
+        monkeypatch.setattr(store.connection, "_patience", 0.3)
         own.kill()
         with pytest.raises(StoreError, match=f"redis://127.0.0.1:{own.port}/0 failed") as caught:
             seal(store)
@@ -67,10 +67,10 @@ def test_a_server_that_stays_away_is_told_without_its_password(
 def test_a_server_that_answers_no_more_is_given_up(
     own: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scrapyd_dist.store.redis_link.TIMEOUT", 0.5)
+    monkeypatch.setattr("scrapyd_dist.store.redis.redis_link.TIMEOUT", 0.5)
     with contextlib.closing(open_store(own.url)) as store:
         store.add_crawl(CRAWL)
-        monkeypatch.setattr(store.connection, "_patience", 1.0)  # type: ignore[attr-defined]  # not in the port
+        monkeypatch.setattr(store.connection, "_patience", 1.0)
         own.pause()
         with pytest.raises(StoreError, match="failed"):
             seal(store)

@@ -14,7 +14,7 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.throttle_rows import CHANGES
+from scrapyd_dist.store.ports.throttle_rows import CHANGES
 from scrapyd_dist.throttle.permits import (
     ALL,
     DomainLook,
@@ -147,7 +147,7 @@ def test_many_are_taken_in_one_step(store: Store) -> None:
 def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], where: str) -> None:
     store, short = opened(), Limit(hits=1, window=0.001)
     long_ago = round((take(store, limit=short).permits[0].at - 200) * 1e6)
-    server: Any = store.connection  # type: ignore[attr-defined]  # not in the port
+    server: Any = store.connection
     if where.startswith("sqlite"):
         server.db.execute("INSERT INTO grants SELECT number, ? FROM throttle_keys", (long_ago,))
         take(store, limit=short)
@@ -454,7 +454,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_waiting(
         take(store, count=5)
         now = store.take_permits([]).now
         monkeypatch.setattr(
-            "scrapyd_dist.store.sqlite_throttle.SqliteThrottle._now",
+            "scrapyd_dist.store.sqlite.sqlite_throttle.SqliteThrottle._now",
             lambda _: round((now - 86_400) * 1e6),
         )
         assert offsets(store.take_permits([ask(count=2)])) == [0.0, 100.0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rig.stores import at_once
 
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.throttle_rows import micros
+from scrapyd_dist.store.ports.throttle_rows import micros
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of, with_news
 from scrapyd_dist.throttle.permits import (
     ALL,

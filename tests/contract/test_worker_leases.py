@@ -16,7 +16,7 @@ from scrapyd_dist.middlewares.worker.lease_renewer import LeaseLoss, LeaseRenewe
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT
+from scrapyd_dist.store.sqlite.sqlite_file import WORKERS_CHECKPOINT
 
 #: seconds of a lease that a test waits for
 SHORT = 0.6

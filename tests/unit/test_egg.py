@@ -377,7 +377,7 @@ class TestWorkerHalf:
             for path in store.rglob("*.*")
         }
         ours = {name for name in worker_files() if name.startswith("scrapyd_dist/store/")}
-        assert "scrapyd_dist/store/schema/1.sql" in ours
+        assert "scrapyd_dist/store/sqlite/schema/1.sql" in ours
         assert {name for name in there if not name.endswith(".pyc")} == ours
 
 

@@ -164,10 +164,12 @@ def test_the_wheel_has_the_data_that_code_reads(wheel: zipfile.ZipFile) -> None:
     read = {
         path.relative_to(ROOT).as_posix()
         for kind in ("*.sql", "*.lua")
-        for path in store.glob(f"*/{kind}")
+        for path in store.rglob(kind)
     }
     assert (
-        {"scrapyd_dist/store/schema/1.sql", "scrapyd_dist/store/script/1_step.lua"} <= read <= names
+        {"scrapyd_dist/store/sqlite/schema/1.sql", "scrapyd_dist/store/redis/script/1_step.lua"}
+        <= read
+        <= names
     )
     assert "scrapyd_dist/py.typed" in names
     assert "scrapyd_dist/examples/properties_project/scrapy.cfg" in names

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rig.projects import wheel
 from scrapyd_dist.deploy import egg, requirements
-from scrapyd_dist.deploy.requirements import read_requirements, redis_client
+from scrapyd_dist.deploy.requirements import read_requirements, store_client
 
 from scrapyd_dist.errors import ConfigError
 
@@ -126,8 +126,8 @@ class TestRedisClient:
     URL = "redis://host/0"
 
     def test_it_is_whole_and_has_its_licence_and_a_store_in_a_file_needs_none(self) -> None:
-        assert redis_client("/folder/store.db") == {}
-        files = redis_client(self.URL)
+        assert store_client("/folder/store.db") == {}
+        files = store_client(self.URL)
         assert {"redis/__init__.py", "redis/retry.py", "redis/commands/core.py"} < files.keys()
         assert b"Permission is hereby granted" in files["redis/LICENSE"]
         assert {name.partition(".")[2] for name in files if "/" in name} == {"py", ""}
@@ -137,12 +137,12 @@ class TestRedisClient:
     ) -> None:
         monkeypatch.setattr(requirements, "find_spec", lambda _: None)
         with pytest.raises(ConfigError, match=r"scrapyd-dist\[redis\]"):
-            redis_client(self.URL)
+            store_client(self.URL)
 
     @pytest.mark.parametrize("spoil", [False, True])
     def test_a_python_without_one_imports_it(self, shop: Path, tmp_path: Path, spoil: bool) -> None:
         built, again = (
-            egg.build(shop, "shop.settings", requirements=redis_client(self.URL)) for _ in range(2)
+            egg.build(shop, "shop.settings", requirements=store_client(self.URL)) for _ in range(2)
         )
         assert built.data == again.data
         assert built.content_hash != egg.build(shop, "shop.settings").content_hash
