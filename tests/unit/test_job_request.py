@@ -12,15 +12,22 @@ from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError, NoReply
+from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import pack
 from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
-from scrapyd_dist.scheduling.job_request import JobRequest, call_for, passed_on
+from scrapyd_dist.scheduling.job_request import (
+    JobRequest,
+    call_for,
+    call_for_introduction,
+    passed_on,
+)
 from scrapyd_dist.scheduling.node_client import NodeClient, last_error
-from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scrapyd.api import Chunk
 from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.store.reach import Way
 
 SPEC = JobRequest(
     crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},
@@ -158,3 +165,32 @@ async def test_a_log_is_asked_for_and_nothing_hangs_on_it(
     )
     assert found.endswith(words)
     assert bool(found) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        ("", {"needs_client": False}),
+        ("redis", {"needs_client": True}),  # as code of every version knows it
+        ("psycopg", {"needs_client": True, "client": "psycopg"}),
+    ],
+)
+def test_an_introduction_says_which_client_the_store_needs(
+    client: str, told: dict[str, Any]
+) -> None:
+    member = NodeState(node=Node.parse("one"))
+    worker = WorkerRun(
+        batch=Batch(number=1, size=0),
+        number=1,
+        job="c.w1.a1",
+        member=member,
+        since=0.0,
+        start_by=9.0,
+        pool="x",
+    )
+    way = Way(job_settings={"store": "x"}, client=client)
+    call = call_for_introduction(SPEC, worker, WorkerRequest(), way)
+    texts = dict(value.split("=", 1) for name, value in call.data if name == "setting")
+    pull = json.loads(texts["DISTRIBUTED_PULL"])
+    assert {name: pull[name] for name in pull if "client" in name} == told
+    assert "store" not in pull

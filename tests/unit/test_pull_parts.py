@@ -440,4 +440,9 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(monkeypatch: pytest.Monk
     assert (public, "sdist deploy --all" in why) == ("", True)
     monkeypatch.setattr(lease_session, "find_spec", lambda name: None)
     assert said()[1] == ""
-    assert "has the client" in said(needs_client=True)[1]
+    why = said(needs_client=True)[1]
+    assert why.startswith("this crawl's store is a Redis server, and neither its code nor the node")
+    assert why.endswith("deploy again, or install the package redis on the node")
+    why = said(needs_client=True, client="later")[1]
+    assert why.startswith("this crawl's store is of a kind that this code does not know, and")
+    assert why.endswith("or install the package later on the node")
