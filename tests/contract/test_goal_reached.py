@@ -129,7 +129,7 @@ def _finish(worker: ModelWorker, **fields: Any) -> None:
         }
         kept(*args, report={**report, **fields, "part": part}, **rest)
 
-    worker.store.ack = ack  # type: ignore[method-assign,assignment]  # its answer is changed on the way
+    worker.store.ack = ack  # type: ignore[assignment]  # its answer is changed on the way
     worker.finish()
 
 

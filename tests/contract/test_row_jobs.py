@@ -192,7 +192,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(
         def every(*_: object) -> list[Batch]:
             raise AssertionError("every row was read")
 
-        read_by.peek, read_by.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
+        read_by.peek, read_by.batches = peeked, every  # type: ignore[assignment]  # to be heard of
         done = 0
         while done < 100:
             for word in running(one):
