@@ -169,8 +169,7 @@ def _open(settings: BaseSettings, *, make: bool) -> Store | None:
         return reach(job)
     where = _find_address(settings)
     file = file_of(where)
-    is_there = file is None or file.exists()
-    if not (make or is_there):
+    if file is not None and not (make or file.exists()):
         return None
     return open_store(where, durable=False, owned=False)
 
