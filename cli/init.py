@@ -16,9 +16,9 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 
 from .context import Context, project_name
-from .node_status import TIMEOUT, poll_nodes
 from .options import DIFFERENT, Timeout, option
 from .output import Output, can_ask, complain, put, say
+from .poll_progress import TIMEOUT, poll_nodes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN

@@ -14,15 +14,10 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.diagnostics import (
-    Finding,
-    KeptLogs,
-    NodeDiagnosis,
-    Severity,
-    findings,
-    fleet_findings,
-)
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
+from scrapyd_dist.fleet.diagnosis import KeptLogs, NodeDiagnosis
+from scrapyd_dist.fleet.findings import Finding, Severity, findings
+from scrapyd_dist.fleet.fleet_findings import fleet_findings
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.ownership import fault_of_file
@@ -34,7 +29,6 @@ from scrapyd_dist.store.address import is_url
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project, where
-from ..node_status import start_delays
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,
@@ -45,6 +39,7 @@ from ..options import (
     project_option,
 )
 from ..output import NEVER, Output, put, say, waiting
+from ..poll_progress import start_delays
 from ..silence import without_drained
 from .fleet_screen import shorten_names
 

@@ -18,8 +18,8 @@ from scrapyd_dist.middlewares.producer.completion_hooks import UNUSUAL
 
 from scrapyd_dist.batches import AttemptState, Crawl, FinishReason
 from scrapyd_dist.config import state_dir, write_file
-from scrapyd_dist.diagnostics import moment
 from scrapyd_dist.errors import StoreError
+from scrapyd_dist.fleet.node_status import moment
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.progress import count_in, summary_of

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import home_of
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, StoreError
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -27,8 +27,8 @@ from ..context import Context, exit_code
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
 from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
-from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
+from ..poll_progress import recognise
 from ..silence import without_drained
 from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 

@@ -17,8 +17,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.progress import MISSED, count_in
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
@@ -29,9 +29,9 @@ from scrapyd_dist.whole_files import replacing
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
 from ..jobs.jobs_table import look_back
-from ..node_status import poll_nodes, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say
+from ..poll_progress import poll_nodes, recognise
 
 #: labels and value
 Sample = tuple[Mapping[str, str], float]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.config import MOST_JOBS, find_root, state_dir, state_folder, with_netrc
-from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
 from scrapyd_dist.errors import (
     INTERRUPTED,
     TIME_UP,
@@ -23,13 +22,13 @@ from scrapyd_dist.errors import (
     NoNodeReachable,
     NothingMatched,
 )
+from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project
-from ..node_status import TIMEOUT, exit_code_of, newest_of, poll_nodes, recognise
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,
@@ -42,6 +41,7 @@ from ..options import (
 )
 from ..options import nodes as node_names
 from ..output import Listing, Output, complain, put, say, table, waiting
+from ..poll_progress import TIMEOUT, exit_code_of, newest_of, poll_nodes, recognise
 from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 
 #: seconds between two looks at a node that is waited for

@@ -17,13 +17,12 @@ from scrapyd_dist.cli.jobs.job_memory import JobMemory, Judged, still_there
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
 from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs, split_arguments
-from scrapyd_dist.cli.node_status import newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 from scrapyd_dist.cli.output import Output
+from scrapyd_dist.cli.poll_progress import newest_of
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
@@ -32,6 +31,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
     StoreError,
 )
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs import log_reads

@@ -20,13 +20,12 @@ from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, 
 from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
-from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
+from scrapyd_dist.cli.poll_progress import exit_code_of
 from scrapyd_dist.cli.silence import without_drained
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -37,6 +36,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.escapes import harmless
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from simulated import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch, Crawl
-from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
 from scrapyd_dist.errors import (
     AuthRefused,
     ConnectionRefused,
@@ -21,6 +20,7 @@ from scrapyd_dist.errors import (
     NoReply,
     TlsRefused,
 )
+from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import learned_slots

@@ -7,15 +7,6 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.nodes.doctor import kept_logs
 
-from scrapyd_dist.diagnostics import (
-    Finding,
-    KeptLogs,
-    NodeDiagnosis,
-    Severity,
-    findings,
-    fleet_findings,
-    is_local,
-)
 from scrapyd_dist.errors import (
     AuthRefused,
     ConnectionRefused,
@@ -25,6 +16,9 @@ from scrapyd_dist.errors import (
     NotJson,
     TlsRefused,
 )
+from scrapyd_dist.fleet.diagnosis import KeptLogs, NodeDiagnosis
+from scrapyd_dist.fleet.findings import Finding, Severity, findings
+from scrapyd_dist.fleet.fleet_findings import fleet_findings
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState, Load
 
@@ -134,11 +128,6 @@ def test_a_certificate_that_lasts_and_what_is_not_known_are_no_findings() -> Non
         )
         == []
     )
-
-
-def test_what_is_local() -> None:
-    assert all(is_local(host) for host in ("localhost", "127.0.0.7", "::1"))
-    assert not any(is_local(host) for host in ("web1", "10.0.0.1", "localhost.example"))
 
 
 def test_logs_and_items_that_are_lost() -> None:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from itertools import repeat
 from typing import Any
 
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import PARTIAL, DistError, NodeError, StoreError
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
