@@ -14,8 +14,9 @@ from typing import Annotated
 from scrapyd_dist.config import ProjectConfig, find_root, load, write_file
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_names import project_name
 
-from .context import Context, project_name
+from .context import Context
 from .options import DIFFERENT, Timeout, option
 from .output import Output, can_ask, complain, put, say
 from .poll_progress import TIMEOUT, poll_nodes

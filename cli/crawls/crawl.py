@@ -15,11 +15,12 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, labels_of, next_command, summary_of
+from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
 
-from ..context import Context, written_names
+from ..context import Context
 from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Listing, Output, complain_each, put, say, table

@@ -25,8 +25,8 @@ from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.store.project_store import maybe_store
 
-from ..context import maybe_store
 from ..options import option
 from ..output import put, say
 from .producer_process import runs

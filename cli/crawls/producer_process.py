@@ -23,13 +23,14 @@ from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
+from scrapyd_dist.project_names import project_name, quick_project
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.scrapyd.jobs import check_spider_name
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.project_store import find_store_address
 
-from ..context import project_name, quick_project, where
 from .crawl_options import CrawlOrder
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
@@ -233,7 +234,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
-    environment = {**os.environ, VARIABLE: where(root)}
+    environment = {**os.environ, VARIABLE: find_store_address(root)}
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             command,

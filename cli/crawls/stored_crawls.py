@@ -32,8 +32,9 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import count_in as number_in
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import key_of, requests_in
 
-from ..context import Context, key_of, requests_in
+from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option, seconds
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
 from . import producer_process

@@ -18,8 +18,9 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options
+from scrapyd_dist.store.project_store import SETTING, find_store_address
 
-from ..context import SETTING, Context, where
+from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
 from ..crawls.missing import missing_rows
@@ -229,7 +230,7 @@ def _manage(
     ours = {
         "DISTRIBUTED_MODE": "push" if rows else "pull",
         "DISTRIBUTED_CRAWL": wanted.frontier,
-        SETTING: where(root),
+        SETTING: find_store_address(root),
     }
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 

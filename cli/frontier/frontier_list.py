@@ -15,8 +15,9 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import MISSED, count_in, labels_of, summary_of
 from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import requests_in
 
-from ..context import Context, requests_in
+from ..context import Context
 from ..crawls import wording
 from ..crawls.producer_process import lives
 from ..options import FrontierName, OnlyLabels, argument, frontiers, has_labels, option

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import PARTIAL, ApiRefused, ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import read_log_end
@@ -24,7 +25,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, job_state, sweep
 
-from ..context import Context, exit_code
+from ..context import Context
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, interruptible_pause, watch_row

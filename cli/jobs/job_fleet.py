@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.answers import must_answer
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import Node, names_of
@@ -16,7 +17,7 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import suggest_name
 from scrapyd_dist.transports import Sender, job_state, sweep
 
-from ..context import Context, must_answer
+from ..context import Context
 from ..output import say
 from .job_list import Listed, jobs_of
 

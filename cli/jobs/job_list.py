@@ -13,18 +13,19 @@ from typing import Any
 
 from scrapyd_dist.batches import AttemptState, Crawl, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
+from scrapyd_dist.fleet.answers import exit_code, must_answer
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, must_answer, nodes_by_url
+from ..context import Context
 from ..options import JobProject, Nodes, Spider, Timeout
 from ..silence import without_drained
 

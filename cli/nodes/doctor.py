@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
+from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.fleet.diagnosis import KeptLogs, NodeDiagnosis
 from scrapyd_dist.fleet.findings import Finding, Severity, findings
 from scrapyd_dist.fleet.fleet_findings import fleet_findings
@@ -22,13 +23,15 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.project_store import find_store_address
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, quick_project, where
+from ..context import Context
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,
@@ -304,7 +307,7 @@ def _all_findings(
 
 def _local_findings(root: Path) -> Iterator[Finding]:
     """Yield what of the store and the state folder others can write or read."""
-    address = where(root)
+    address = find_store_address(root)
     state = root / STATE_FOLDER
     if not is_url(address) and (fault := fault_of_file(Path(address))):
         text = f"others could write the store {address}, so no command uses it"

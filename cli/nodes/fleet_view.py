@@ -12,6 +12,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, StoreError
+from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.joblogs.verdict import STALL, Place
@@ -23,7 +24,7 @@ from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.transports import Sender, sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
-from ..context import Context, exit_code
+from ..context import Context
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
 from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of

@@ -22,13 +22,15 @@ from scrapyd_dist.errors import (
     NoNodeReachable,
     NothingMatched,
 )
+from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, quick_project
+from ..context import Context
 from ..options import (
     CONNECT_TIMEOUT,
     ConnectTimeout,

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, lease_next, seal
 from rig.strategies import ALL, apply, batch_of, event, heads, hold, link, names
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
@@ -28,6 +27,7 @@ from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import shown, tagged, without_prefix
 from scrapyd_dist.store.node_memory import up_to_date
+from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 

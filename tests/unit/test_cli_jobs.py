@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rig.stores import lease_next
-from scrapyd_dist.cli.context import Context, quick_project
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.jobs.job_ends import Waited
 from scrapyd_dist.cli.jobs.job_fleet import JobFleet
 from scrapyd_dist.cli.jobs.job_list import listed_again, remembered
@@ -38,6 +38,7 @@ from scrapyd_dist.joblogs import log_reads
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.joblogs.verdict import Verdict
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
 from scrapyd_dist.store import open_store

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapyd_dist.cli.config_command import invalid, masked, without_commands
-from scrapyd_dist.cli.context import Context, maybe_store, where
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out
 
 from scrapyd_dist.config import targets_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.store.project_store import find_store_address, maybe_store
 
 
 def parsed(text: str) -> tuple[Node, ...]:
@@ -124,9 +125,9 @@ def settings(root: Path, text: str) -> None:
 
 
 def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> None:
-    assert where(root) == str(root / ".sdist" / "store.db")
+    assert find_store_address(root) == str(root / ".sdist" / "store.db")
     settings(root, "BOT_NAME = 'shop'")
-    assert where(root) == str(root / ".sdist" / "store.db")
+    assert find_store_address(root) == str(root / ".sdist" / "store.db")
     assert maybe_store(root) is None
     assert not (root / ".sdist").exists()
 
@@ -146,7 +147,7 @@ def test_a_setting_is_read_where_it_is_a_plain_text(
     root: Path, text: str, address: str | None
 ) -> None:
     settings(root, text)
-    assert where(root) == (address or str(root / ".sdist" / "store.db"))
+    assert find_store_address(root) == (address or str(root / ".sdist" / "store.db"))
 
 
 def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
@@ -154,21 +155,21 @@ def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
 ) -> None:
     settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
     with pytest.raises(ConfigError, match="SDIST_STORE"):
-        where(root)
+        find_store_address(root)
     (root / "scrapy.cfg").write_text(
         "[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8"
     )
     with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
-        where(root)
+        find_store_address(root)
     monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
-    assert where(root) == "redis://:%40@h/0"
+    assert find_store_address(root) == "redis://:%40@h/0"
     monkeypatch.setenv("SDIST_STORE", "mine.db")
-    assert where(root) == str(root / "mine.db")
+    assert find_store_address(root) == str(root / "mine.db")
 
 
 def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
-    assert where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
+    assert find_store_address(tmp_path) == str(tmp_path / ".sdist" / "store.db")
 
 
 def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:

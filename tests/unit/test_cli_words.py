@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import context, output
+from scrapyd_dist.cli import output
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import demo, watcher, wording
 from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
@@ -36,6 +37,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.escapes import harmless
+from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
@@ -523,7 +525,7 @@ def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert context.exit_code(total, errors) == code
+    assert exit_code(total, errors) == code
 
 
 def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
@@ -550,7 +552,7 @@ def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
         Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3")
     )
     error = ConnectionRefused("web1: connection refused")
-    with closing(context.Context(tmp_path)) as here:
+    with closing(Context(tmp_path)) as here:
         here.remember({"web1": {"draining": 1.0}})
         for _ in range(2):
             assert without_drained(here, {drained: error, well: None, down: error}) == {

@@ -18,7 +18,7 @@ from rig.commands import Result
 from rig.waiting import wait_for
 from scrapy.settings import Settings
 from scrapyd_dist.cli.commands import load, walk
-from scrapyd_dist.cli.context import Context, project_store
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
@@ -27,6 +27,7 @@ from scrapyd_dist.middlewares.producer.process import describe_broken
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import project_store
 
 Captured = pytest.CaptureFixture[str]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
