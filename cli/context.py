@@ -8,7 +8,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node, names_of, nodes_by_url
 
-from .output import say
+from .output import PrintingMessenger, say
 
 
 class Context(Workspace):
@@ -19,7 +19,7 @@ class Context(Workspace):
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__(folder)
-        self.said_once = set[str]()  #: what was said once, and need not be said again
+        self.messenger = PrintingMessenger()
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that also shows what the store remembers.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, summary_of
@@ -24,7 +25,6 @@ from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
 from ..crawls.missing import missing_rows
-from ..crawls.producer_process import lives
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
 from .frontier_list import filled_slots, find_frontier, settings_of, with_prefix

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted
@@ -28,7 +29,6 @@ from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
 from ..crawls.missing import missing_rows
-from ..crawls.producer_process import lives
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
 from ..output import Output, put, say, some_of
 from .consume import announced, kept_running

@@ -10,7 +10,6 @@ from urllib.parse import quote
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, NothingMatched
-from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.items.delivery import FEEDS, accepted_of, feeds_of, own_parts, read_back
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
 from scrapyd_dist.items.download import pull as fetch
@@ -18,6 +17,7 @@ from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_settings import code_of_setting, with_settings

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, StoreError
-from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd.api import Call

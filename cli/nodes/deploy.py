@@ -25,8 +25,8 @@ from scrapyd_dist.deploy.rollout import (
 
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
-from scrapyd_dist.fleet.answers import exit_code
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import project_name

@@ -11,7 +11,7 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import DistError, NodeError
-from scrapyd_dist.fleet.answers import exit_code, must_answer
+from scrapyd_dist.node_answers import exit_code, must_answer
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd import api

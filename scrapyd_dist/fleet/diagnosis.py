@@ -1,22 +1,13 @@
 """What `sdist doctor` has found out about one node, before anybody judges it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.fleet.node_status import NodeStatus
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptLogs:
-    """Which logs of a node's remembered finished jobs still exist."""
-
-    kept: int = 0
-    lost: int = 0
-    most: int = 0  #: the largest number of kept logs of one spider
-    by_limit: bool = True  #: whether the lost ones are those that jobs_to_keep would remove
-
-
-@dataclass(kw_only=True)
 class NodeDiagnosis(NodeStatus):
     """A node with all that `sdist doctor` has found out about it. None means unknown."""
 
@@ -31,6 +22,6 @@ class NodeDiagnosis(NodeStatus):
     ranges: bool | None = None  #: whether it supports Range requests
     start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds
     items: bool | None = None  #: whether it has an items_dir
-    kept_logs: KeptLogs = KeptLogs()
+    kept_logs: KeptLogs = field(default_factory=KeptLogs)
     project: str | None = None  #: the examined project
     eggs: str = ""  #: its error on reading its default version; empty if it can

@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple
 
-from scrapyd_dist.fleet.diagnosis import KeptLogs, NodeDiagnosis
+from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
+from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.fleet.no_answer import explain_no_answer, set_in_target
 from scrapyd_dist.nodes import is_local
 from scrapyd_dist.plurals import counted

@@ -1,6 +1,5 @@
 """How one node is, as far as it was asked: load, versions, clock, and what is wrong with it."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -9,11 +8,8 @@ from typing import Any
 
 from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import skew_of
-from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import content_or_name, current
-from scrapyd_dist.transports import Sender
 
 
 class NodeHealth(str, Enum):
@@ -27,7 +23,7 @@ class NodeHealth(str, Enum):
     WEDGED = "wedged"  #: jobs wait there, and none is ever started
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node, as far as it is known. None means unknown."""
 
@@ -41,30 +37,6 @@ class NodeStatus:
     known: Mapping[str, float] = field(default_factory=dict)
     draining: float | None = None  #: since when, seconds since the epoch
     wedged: bool = False  #: whether jobs wait there, and none is ever started
-
-    def ask_load(self, sender: Sender, timeout: float) -> Load:
-        """Ask the node for its load, and measure latency and clock skew.
-
-        What goes wrong is raised, and kept as the error, too.
-        """
-        began = time.monotonic()
-        before = time.time()
-        try:
-            load = sender.send(self.node, api.daemonstatus(), timeout=timeout)
-        except NodeError as error:
-            self.error = error
-            raise
-        self.latency = time.monotonic() - began
-        self.skew = skew_of(load.date, (before + time.time()) / 2)
-        self.load = load
-        return load
-
-    def ask_versions(self, sender: Sender, project: str, timeout: float) -> None:
-        """Ask the node for its versions of the project, unless it did not answer before."""
-        if self.error is None:
-            self.versions = sender.send(
-                self.node, api.listversions(self.node.project or project), timeout=timeout
-            )
 
     @property
     def state(self) -> NodeHealth:

@@ -224,6 +224,11 @@ class Workspace(OpenProject):
             records[node.name] = known.get(first) or NodeRecord(name=node.name)
         return records
 
+    def drained(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return those of the nodes that get no new work."""
+        records = self.node_records(nodes)
+        return [node for node in nodes if records[node.name].draining is not None]
+
     @cached_property
     def _first_names(self) -> dict[str, str]:
         """The name of each target -> that of the first one at the same url.

@@ -22,6 +22,7 @@ from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
@@ -254,7 +255,7 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
-    assert producer_process.lives(mine.crawl("c"))
+    assert lives(mine.crawl("c"))
     note_pid(folder, sleeper.pid)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
     sleeper.wait(20)

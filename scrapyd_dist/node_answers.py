@@ -1,6 +1,9 @@
-"""What follows when some nodes, or all, do not answer: the exit code, or the error to raise."""
+"""Sums up what nodes answered that were asked side by side: which errors count, and for what.
 
-from collections.abc import Iterable, Sequence
+The rule it keeps: where no node answered, nothing is said of what is there. No IO.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from scrapyd_dist.errors import (
@@ -10,7 +13,10 @@ from scrapyd_dist.errors import (
     DistError,
     NodeError,
     NoNodeReachable,
+    StoreError,
 )
+from scrapyd_dist.messenger import Messenger
+from scrapyd_dist.nodes import Node, names_of
 
 E = TypeVar("E", bound=DistError)
 
@@ -61,3 +67,33 @@ def _kind_of(errors: Sequence[NodeError]) -> type[NodeError] | type[NoNodeReacha
         if error.exit_code == code:
             return type(error)
     return NoNodeReachable
+
+
+def without_drained(
+    answers: Mapping[Node, E | None],
+    find_drained: Callable[[Sequence[Node]], Collection[Node]],
+    messenger: Messenger,
+) -> dict[Node, E | None]:
+    """Return what counts of the nodes' errors, or None for each that answered.
+
+    A drained node that does not answer is left out, and named; where no other one was asked, all
+    count. find_drained: gives those of the nodes that get no new work; where it raises StoreError,
+    all count, too.
+    """
+    silent = [node for node, error in answers.items() if error is not None]
+    if not silent:
+        return dict(answers)
+    try:
+        left_out = find_drained(silent)
+    except StoreError:  # so it is not known which nodes are drained
+        return dict(answers)
+    counting = dict(answers)
+    for node in left_out:
+        del counting[node]
+    if not left_out or not counting:
+        return dict(answers)
+    messenger.say_once(
+        f"Passed over, since drained and without an answer: {names_of(left_out)}. What is there is"
+        " not known."
+    )
+    return counting
