@@ -46,10 +46,11 @@ def doctor(
 
     Each finding says what to do; nothing is changed. Looked at: user name and
     password, TLS and certificate, the url's path, clock, time to answer, /logs/ and
-    pieces of files, items_dir, jobs_to_keep, Scrapyd's age, versions, whether eggs
-    can be read, process slots that are lost (that takes some seconds where work
-    waits); and here, whether others can write the store or look into the state
-    folder. Exit code 1 when something endangers work, else as with `sdist nodes`.
+    pieces of files, items_dir, jobs_to_keep, Scrapyd's age, Scrapy's (by a job's log),
+    versions, whether eggs can be read, process slots that are lost (that takes some
+    seconds where work waits); and here, whether others can write the store or look
+    into the state folder. Exit code 1 when something endangers work, else as with
+    `sdist nodes`.
 
     Example: sdist doctor 'eu-*'
     """

@@ -18,6 +18,8 @@ class NodeDiagnosis(NodeStatus):
     certificate_ends: datetime | None = None  #: UTC
     knows_status: bool | None = None  #: whether it has status.json
     too_old: bool = False  #: whether it is older than Scrapyd 1.4
+    #: the version of a Scrapy that is too old for workers, by the log of a job; empty if it is not
+    old_scrapy: str = ""
     logs: bool | None = None  #: whether it serves a log folder
     ranges: bool | None = None  #: whether it supports Range requests
     start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds

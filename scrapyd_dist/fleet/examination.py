@@ -1,15 +1,18 @@
 """Asks one node everything that its diagnosis needs."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from scrapyd_dist.deploy.boot import OLDEST_PACKAGES
 from scrapyd_dist.errors import ApiRefused, AuthRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.kept_logs import find_kept_logs
 from scrapyd_dist.fleet.node_poll import poll_load
 from scrapyd_dist.fleet.port_probes import certificate_end, speaks_http, speaks_tls
+from scrapyd_dist.joblogs.joblog import scrapy_version
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
@@ -17,6 +20,8 @@ from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
+#: most bytes of a log that are read for the version of Scrapy, which it begins with
+HEAD = 4096
 #: what the home page of a Scrapyd before 1.4 links to, and that of no later one
 OLD_LINK = b"http://curl.haxx.se/"
 
@@ -93,12 +98,41 @@ def _with_files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiag
     jobs = _answer(sender, node, api.listjobs(), timeout)
     if jobs is None or not logs:
         return exam
+    old_scrapy = _find_old_scrapy(sender, node, (*jobs.running, *jobs.finished), timeout)
     ranges = None
     for job in jobs.finished:
         if job.log_url is not None:
             ranges = _gives_ranges(sender, node, job, timeout)
             break
-    return replace(exam, kept_logs=find_kept_logs(jobs.finished), ranges=ranges)
+    kept = find_kept_logs(jobs.finished)
+    return replace(exam, kept_logs=kept, old_scrapy=old_scrapy, ranges=ranges)
+
+
+def _find_old_scrapy(sender: Sender, node: Node, jobs: Sequence[Job], timeout: float) -> str:
+    """Return the version of a Scrapy that is too old for workers, by the first log of these jobs.
+
+    Empty where it is new enough, or is not known: no call of Scrapyd tells it.
+    """
+    with_log = next((job for job in jobs if job.log_url is not None), None)
+    if with_log is None:
+        return ""
+    call = api.fetch(_log_of(node, with_log), start=0, limit=HEAD)
+    chunk = _answer(sender, node, call, timeout)
+    if chunk is None:
+        return ""
+    version = scrapy_version(chunk.body.decode(errors="replace"))
+    if version is None or _release(version) >= dict(OLDEST_PACKAGES)["Scrapy"]:
+        return ""
+    return version
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def _log_of(node: Node, job: Job) -> str:
+    return Place(node=node, project=job.project, spider=job.spider, job=job.id).log
 
 
 def _gives_ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool | None:
@@ -106,8 +140,7 @@ def _gives_ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool 
 
     None where the log is too short to tell, or does not come.
     """
-    log = Place(node=node, project=job.project, spider=job.spider, job=job.id).log
-    chunk = _answer(sender, node, api.fetch(log, start=0, limit=1), timeout)
+    chunk = _answer(sender, node, api.fetch(_log_of(node, job), start=0, limit=1), timeout)
     if chunk is None or (chunk.total or 0) <= 1:
         return None
     return len(chunk.body) == 1

@@ -1,5 +1,6 @@
 """Finds what is wrong with a node by its diagnosis, each with its remedy. Values in, values out."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import Enum
@@ -29,6 +30,8 @@ WRONG_CLOCK = 60.0
 SOON = timedelta(days=21)
 #: likewise, a danger
 TOO_SOON = timedelta(days=3)
+#: what an egg of ours says on a node where Python, Scrapy or Scrapyd is too old for it
+_TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
 
 class Severity(str, Enum):
@@ -152,6 +155,13 @@ def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
             " whole list, which forgets old ones"
         )
         yield _finding(exam, Severity.WARNING, "version", text, remedy)
+    if exam.old_scrapy:
+        text = (
+            f"the log of its last job was written by Scrapy {exam.old_scrapy}, which is too old:"
+            " deployments and crawls leave it out"
+        )
+        remedy = "On the node: pip install --upgrade 'scrapy>=2.13', then restart Scrapyd"
+        yield _finding(exam, Severity.DANGER, "version", text, remedy)
     if exam.logs is False:
         text = (
             "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended"
@@ -243,6 +253,9 @@ def _describe_unreadable_egg(exam: NodeDiagnosis) -> Finding:
             "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart"
             " Scrapyd"
         )
+    elif old := _TOO_OLD.search(exam.eggs):
+        package, needed = old.groups()
+        remedy = f"On the node: install {package} {needed} or a later one, then restart Scrapyd"
     elif "No module named" in exam.eggs:
         remedy = "Install the module on the node, or: sdist deploy --all --include-dependencies"
     return _finding(exam, Severity.DANGER, "eggs", text, remedy)
