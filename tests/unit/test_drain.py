@@ -1,10 +1,25 @@
 """Draining: when a node is empty, when waiting for it is of no use, and what a drain leaves."""
 
+from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from rig.fleet_sender import FleetSender
+from rig.fleet_sender import loaded as answering
 
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError
-from scrapyd_dist.fleet.drain import SILENT_LOOKS, DrainWatch
+from scrapyd_dist.fleet import drain
+from scrapyd_dist.fleet.drain import (
+    SILENT_LOOKS,
+    DrainWatch,
+    begin_draining,
+    resume_nodes,
+    settling_time,
+    wait_until_empty,
+)
 from scrapyd_dist.fleet.node_status import NodeStatus
+from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Load
@@ -54,3 +69,35 @@ def test_waiting_for_one_that_starts_nothing_ends() -> None:
     for at in (100, 106, 112, 118, 124):
         waited.saw(loaded(pending=2), at, settled=0)
     assert (waited.over, waited.stage) == (True, "wedged")
+
+
+def test_a_drain_is_remembered_waits_for_jobs_and_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "EVERY", 0.0)
+    (tmp_path / "scrapy.cfg").write_text(
+        "[settings]\ndefault = s\n[deploy:web1]\nurl = http://web1:6800/\n"
+    )
+    sender = FleetSender(web1=answering(running=1))
+    texts = []
+
+    def note(left: object) -> None:
+        texts.append([watch.text() for watch in left])  # type: ignore[attr-defined]
+        sender.answers["web1"] = answering()
+
+    with closing(Workspace(tmp_path)) as workspace:
+        nodes = workspace.nodes()
+        watches = begin_draining(workspace, nodes)
+        assert workspace.drained(nodes) == [*nodes]
+        assert settling_time(workspace) == 0.0
+        assert wait_until_empty(watches, sender, 0.0, float("inf"), note)
+        assert (texts, watches[0].stage) == ([["web1: 1 running, 0 waiting"]], "drained")
+        assert [entry.was_draining for entry in resume_nodes(workspace, nodes)] == [True]
+        assert [entry.was_draining for entry in resume_nodes(workspace, nodes)] == [False]
+
+
+def test_a_drain_that_is_not_waited_for_looks_once() -> None:
+    sender = FleetSender(web1=answering(running=1))
+    watch = DrainWatch(status=NodeStatus(node=NODE))
+    assert not wait_until_empty([watch], sender, 0.0, 0.0, lambda _: None)
+    assert (len(sender.asked), watch.stage) == (1, "draining")

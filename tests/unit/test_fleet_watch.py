@@ -4,7 +4,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rig.fleet_sender import FleetSender, listed, loaded
 
+from scrapyd_dist.errors import StoreError
 from scrapyd_dist.fleet import fleet_watch
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
 from scrapyd_dist.fleet.workspace import Workspace
@@ -30,3 +32,50 @@ def test_nodes_that_join_and_leave_while_the_fleet_is_watched(
         config.write_text(text)
         fleet.poll()
         assert fleet.nodes == [before]
+
+
+def test_jobs_that_come_and_go_and_a_node_that_is_silent_for_a_while(tmp_path: Path) -> None:
+    text = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://web1:6800/\n"
+    (tmp_path / "scrapy.cfg").write_text(text)
+    sender = FleetSender(web1=loaded(running=2))
+    with closing(Workspace(tmp_path)) as workspace:
+        workspace.sender = sender
+        fleet = FleetWatch(workspace)
+        fleet.poll()
+        (node,) = fleet.document()["nodes"]
+        assert (node["state"], node["running"], len(node["jobs"])) == ("up", 2, 2)
+        assert {job["reason"] for job in node["jobs"]} == {"page not found"}, (
+            "they have no log here"
+        )
+        first = fleet.nodes[0].jobs["running0"]
+        sender.answers["web1"] = loaded(running=1, finished=1)
+        fleet.poll()
+        assert fleet.nodes[0].jobs == {"running0": first}, "what is known of it is kept"
+        asked = sender.asked.count(("web1", "listjobs.json"))
+        sender.answers["web1"]["listjobs.json"] = listed()
+        fleet.poll()
+        assert sender.asked.count(("web1", "listjobs.json")) == asked, "its numbers are the same"
+        sender.answers.clear()
+        fleet.poll()
+        (node,) = fleet.document()["nodes"]
+        assert (node["state"], node["running"], node["jobs"]) == ("down", None, [])
+
+
+def test_a_node_is_draining_still_while_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://web1:6800/\n"
+    (tmp_path / "scrapy.cfg").write_text(text)
+
+    def away(_self: object) -> None:
+        raise StoreError("the store does not answer")
+
+    with closing(Workspace(tmp_path)) as workspace:
+        workspace.sender = FleetSender(web1=loaded())
+        workspace.remember({"web1": {"draining": 1.0}})
+        fleet = FleetWatch(workspace)
+        fleet.poll()
+        with monkeypatch.context() as later:
+            later.setattr(Workspace, "store_if_any", property(away))
+            fleet.poll()
+        assert fleet.document()["nodes"][0]["state"] == "draining"
