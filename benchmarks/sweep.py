@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from report import machine, shown, spread
 from rig.manynodes import BlackHole, ManyNodes, refusing
-from scrapyd_dist.cli.node_status import ask_nodes
 
+from scrapyd_dist.fleet.node_poll import ask_nodes
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 

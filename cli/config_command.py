@@ -13,6 +13,7 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_folder
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_settings import with_settings
 from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import (
     PREFIX,
@@ -24,7 +25,7 @@ from scrapyd_dist.settings import (
 )
 from scrapyd_dist.store.address import VARIABLE
 
-from .context import Context, with_settings
+from .context import Context
 from .options import DIFFERENT, option
 from .output import Output, complain_each, say, table
 

@@ -13,12 +13,14 @@ from typing import Annotated
 
 from scrapyd_dist.config import ProjectConfig, find_root, load, write_file
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_names import project_name
 
-from .context import Context, project_name
-from .node_status import TIMEOUT, poll_nodes
+from .context import Context
 from .options import DIFFERENT, Timeout, option
 from .output import Output, can_ask, complain, put, say
+from .poll_progress import shown_answers
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")
@@ -304,7 +306,9 @@ def _show(
             nodes.append(node)
     rows = []
     cells = []
-    for status in poll_nodes(context.sender, nodes, None, timeout):
+    with shown_answers(len(nodes)) as note:
+        statuses = poll_nodes(context.sender, nodes, None, timeout, note=note)
+    for status in statuses:
         name = status.node.name
         state = status.short or "up"
         written = name in added

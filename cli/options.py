@@ -19,8 +19,9 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.ports.address_text import file_of
+from scrapyd_dist.store.project_store import find_store_address
 
-from .context import Context, where
+from .context import Context
 
 #: what a user calls; gives its exit code, None for 0
 Command = Callable[..., int | None]
@@ -110,7 +111,7 @@ def _local_store() -> AbstractContextManager[Store]:
     Raises:
         FileNotFoundError: there is none.
     """
-    address = where(load().root)
+    address = find_store_address(load().root)
     file = file_of(address)
     if file is None or not file.exists():
         raise FileNotFoundError

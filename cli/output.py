@@ -106,6 +106,31 @@ def complain_each(errors: Iterable[object]) -> None:
             )
 
 
+class PrintingMessenger:
+    """Prints on standard error what a step of a command has to tell."""
+
+    def __init__(self) -> None:
+        self._said_once = set[str]()
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        say(text)
+
+    def say_once(self, text: str) -> None:
+        """Print a line for people, unless it was printed before."""
+        if text not in self._said_once:  # some commands ask again and again
+            self._said_once.add(text)
+            say(text)
+
+    def complain(self, text: str) -> None:
+        """Print what went wrong."""
+        complain(text)
+
+    def complain_each(self, errors: Iterable[object]) -> None:
+        """Print each of these texts or errors once."""
+        complain_each(errors)
+
+
 def put(text: str) -> None:
     """Print a line of what was asked for."""
     print(harmless(text), flush=True)

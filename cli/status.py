@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.live_crawls import alive_state, runs
 from scrapyd_dist.progress import summary_of
 from scrapyd_dist.whole_files import replacing
 
@@ -18,7 +19,7 @@ from .crawls import watcher, wording
 from .crawls.crawl import SomeCrawl
 from .crawls.crawl_options import STDOUT
 from .crawls.missing import missing_rows
-from .crawls.producer_process import crawl_or_latest, runs
+from .crawls.producer_process import crawl_or_latest
 from .crawls.watcher import WATCHING, WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
@@ -89,10 +90,10 @@ def status(
     row = crawl_or_latest(context.store, crawl)
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
-    elif not output.document({**summary_of(row), "state": watcher.alive_state(row)}):
+    elif not output.document({**summary_of(row), "state": alive_state(row)}):
         for line in _lines(context, row):
             put(line)
-        if watcher.alive_state(row) == "died":
+        if alive_state(row) == "died":
             put(watcher.describe_death(context.root, row))
     return 0
 

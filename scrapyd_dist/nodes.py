@@ -206,9 +206,24 @@ def is_address(text: str) -> bool:
     return not _ADDRESS_MARKS.isdisjoint(text) and _PATTERN_MARKS.isdisjoint(text)
 
 
+def is_local(host: str) -> bool:
+    """Return whether the host is this machine, by its name or address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def distinct_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return the nodes with distinct urls, in order; the first of several names is kept."""
     return tuple(dict.fromkeys(nodes))
+
+
+def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
+    """Return the nodes by their base addresses."""
+    return {node.url: node for node in nodes}
 
 
 def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:

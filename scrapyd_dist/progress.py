@@ -43,6 +43,10 @@ NAMED = 10
 COUNTS = ("requests", "pages", "items", "failed")
 #: the state of a crawl whose process is gone before its end
 DIED = "died"
+#: how a warning of fewer items than usual is told from others
+UNUSUAL = "are unusually few"
+#: values of the states of a crawl that is not at its end
+_GOES_ON = {state.value for state in CrawlState if not state.ended}
 #: kind of misses -> where a summary counts them
 MISSED = {
     "gone": "gone_urls",
@@ -643,3 +647,8 @@ def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]])
         "nodes": nodes,
         "shards": {number: list(values) for number, values in shards.items()},
     }
+
+
+def is_paused(summary: Mapping[str, Any]) -> bool:
+    """Return whether the crawl is paused, and not at its end."""
+    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON

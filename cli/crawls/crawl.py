@@ -12,14 +12,16 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
+from scrapyd_dist.fleet.live_crawls import alive_state, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, labels_of, next_command, summary_of
+from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
 
-from ..context import Context, written_names
+from ..context import Context
 from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Listing, Output, complain_each, put, say, table
@@ -280,7 +282,7 @@ def resume(
     crawl = row.id
     ended_early = bool(row.summary.get("goal") or row.summary.get("closed_by"))
     row = _with_goals(store, row, goals.goals())
-    if not new_code and row.wanted == "pause" and producer_process.runs(row):
+    if not new_code and row.wanted == "pause" and runs(row):
         return _end_pause(context, crawl, watched, detach=detach)
     if row.state is CrawlState.FINISHED and not ended_early:
         say(f"The crawl {crawl} is finished; there is nothing to resume.")
@@ -296,7 +298,7 @@ def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:
 
     ConfigError for goals of a crawl that rests, since its process keeps those it began with.
     """
-    if producer_process.runs(row):
+    if runs(row):
         if row.wanted == "pause" and goals:
             raise _resting(row)
         return row
@@ -347,7 +349,7 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
     rows = _listed(context.store_if_any, label)
     documents = []
     for row in rows:
-        document = {**summary_of(row), "state": watcher.alive_state(row)}
+        document = {**summary_of(row), "state": alive_state(row)}
         documents.append(document)
     if output.rows({"crawls": documents}, "crawls", "crawl"):
         return

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.open_project import NODES
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
 from scrapyd_dist.settings import (
     GROUPS,
@@ -27,8 +28,9 @@ from scrapyd_dist.settings import (
     settings_of_options,
 )
 from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.project_store import SETTING
 
-from ..context import NODES, SETTING, Context
+from ..context import Context
 from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
 from ..output import say
 

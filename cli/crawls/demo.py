@@ -23,14 +23,14 @@ from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.fleet.live_crawls import runs
 from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.store.project_store import maybe_store
+from scrapyd_dist.time_spans import describe_span
 
-from ..context import maybe_store
 from ..options import option
 from ..output import put, say
-from .producer_process import runs
-from .wording import clock
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"
@@ -74,7 +74,7 @@ def demo(
         put(
             f"\nThe demo worked: {counted(items, 'item')} in {project / OUTPUT},\n"
             f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in "
-            f"{clock(took)} all in all.\n"
+            f"{describe_span(took)} all in all.\n"
             "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
         )
         if keep:

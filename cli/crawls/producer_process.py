@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from socket import gethostname
 from typing import Any, NamedTuple
 
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
@@ -21,21 +20,19 @@ from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.fleet.live_crawls import is_here, lives, runs
 from scrapyd_dist.frontier.intake import has_strategy
-from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
+from scrapyd_dist.pidfile import note_pid, noted_pid
+from scrapyd_dist.project_names import project_name, quick_project
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.scrapyd.jobs import check_spider_name
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.project_store import find_store_address
 
-from ..context import project_name, quick_project, where
 from .crawl_options import CrawlOrder
 
-#: seconds between a process's start and its first sign of life; clocks count those in whole ticks
-_SLACK = 2.0
-#: seconds for which a producer on another machine counts as alive after its last sign of life
-FRESH = 20.0
 #: lines of the producer's log in an error message
 _LOG_LINES = 12
 #: name of the producer's log
@@ -160,7 +157,7 @@ def begin_again(
         raise ConfigError(
             f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`."
         )
-    if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
+    if crawl.version is not None and not is_here(crawl) and not crawl_folder(root, name).is_dir():
         raise ConfigError(
             f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on "
             f"that machine, or bring its folder {crawl_folder(root, name)} here."
@@ -233,7 +230,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
-    environment = {**os.environ, VARIABLE: where(root)}
+    environment = {**os.environ, VARIABLE: find_store_address(root)}
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -249,36 +246,10 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def lives(crawl: Crawl) -> bool:
-    """Return whether the producer's process runs.
-
-    That is known by its process id, or on another machine by its heartbeat.
-    """
-    if not _is_here(crawl):
-        return crawl.pid is not None and time.time() - (crawl.beat or crawl.created) < FRESH
-    if crawl.pid is None:
-        return False
-    try:
-        born = started_at(crawl.pid)
-    except ProcessLookupError:
-        return False
-    # Process ids are used again: a process that started after the last sign of life is another one.
-    return born is None or born <= (crawl.beat or crawl.created) + _SLACK
-
-
-def runs(crawl: Crawl) -> bool:
-    """Return whether the crawl has not ended, and its process runs."""
-    return not crawl.state.ended and lives(crawl)
-
-
-def _is_here(crawl: Crawl) -> bool:
-    return crawl.host in {"", gethostname()}
-
-
 def interrupt(root: Path, crawl: Crawl) -> None:
     """Make the producer stop gracefully: it sends the captured requests and says how to resume."""
     noted = noted_pid(crawl_folder(root, crawl.id))
-    if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):
+    if crawl.pid is not None and crawl.pid == noted and is_here(crawl) and lives(crawl):
         with suppress(ProcessLookupError):
             os.kill(crawl.pid, signal.SIGINT)
 

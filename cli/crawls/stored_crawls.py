@@ -25,6 +25,7 @@ from scrapyd_dist.batches import (
     home_of,
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.live_crawls import lives, runs
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue, fit
@@ -32,8 +33,9 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import count_in as number_in
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import key_of, requests_in
 
-from ..context import Context, key_of, requests_in
+from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option, seconds
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
 from . import producer_process
@@ -278,7 +280,7 @@ def retry(
     crawl = producer_process.crawl_or_latest(store, crawl).id
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
-    if producer_process.runs(row):
+    if runs(row):
         raise ConfigError(
             f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}"
         )
@@ -334,7 +336,7 @@ def pause_crawl(context: Context, crawl: str, announcement: str) -> None:
     """Let a crawl rest, and say so with the announcement; ConfigError where it does not run."""
     store = context.store
     row = store.crawl(crawl)
-    if not producer_process.runs(row):
+    if not runs(row):
         raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
     store.want(crawl, "pause")
 
@@ -492,7 +494,7 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
     for name in names:
         if name not in by_name:
             unknown.append(name)
-        elif producer_process.runs(by_name[name]):
+        elif runs(by_name[name]):
             running.append(name)
     if unknown:
         raise NothingMatched(
@@ -516,7 +518,7 @@ def _old(store: Store, age: float) -> list[Crawl]:
     rows = []
     for crawl in store.crawls():
         # A frontier may rest for long on purpose: it only goes by its name.
-        if crawl.kind == "frontier" or producer_process.runs(crawl):
+        if crawl.kind == "frontier" or runs(crawl):
             continue
         if (crawl.ended or crawl.beat or crawl.created) < before:
             rows.append(crawl)
@@ -528,7 +530,7 @@ def check_idle(store: Store, row: Crawl) -> None:
     if row.kind != "frontier":
         return
     backlog = store.backlog(row.id)
-    if producer_process.lives(row):
+    if lives(row):
         why = f"its workers are kept running (process {row.pid} on {row.host})"
     elif backlog.leased:
         why = f"workers have {backlog.leased} of its batches"

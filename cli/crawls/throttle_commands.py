@@ -13,18 +13,18 @@ from typing import Annotated, Any, NamedTuple
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.live_crawls import runs
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.project_store import find_store_address, maybe_store, project_store
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
 from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_rules, read
 
-from ..context import maybe_store, project_store, where
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
 from ..output import Output, say, some_of, table
-from .producer_process import runs
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
@@ -122,7 +122,7 @@ def open_throttle_store(*, make: bool = False) -> Store | None:
     if not make:
         return maybe_store(root)
     if outside:
-        return open_store(where(root))
+        return open_store(find_store_address(root))
     return project_store(root)
 
 

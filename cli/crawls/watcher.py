@@ -22,9 +22,11 @@ from rich.text import Text
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import DIED, count_in, succeeded, summary_of
+from scrapyd_dist.progress import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.store import Store
+from scrapyd_dist.time_spans import describe_span
 
 from ..options import option, span
 from ..output import (
@@ -42,7 +44,7 @@ from ..output import (
 )
 from . import wording
 from .missing import missing_rows
-from .producer_process import LOG, crawl_folder, interrupt, last_words, lives
+from .producer_process import LOG, crawl_folder, interrupt, last_words
 
 #: seconds between two looks at the store
 LOOK = 0.25
@@ -181,13 +183,13 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
     Of more nodes than `most_nodes` those in trouble are drawn, then the first.
     """
     colour = "cyan"
-    if wording.rests(document):
+    if is_paused(document):
         colour = "yellow"
     head = Text.assemble(
         (str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour)
     )
     if document.get("duration_s") is not None:
-        head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
+        head.append(f"  {describe_span(float(document['duration_s']))}", "dim")
     parts: list[RenderableType] = [head]
     parts += [Text(str(note), style="yellow") for note in document.get("code") or ()]
     parts += map(remark, wording.differing(document))
@@ -381,7 +383,7 @@ def until_ended(
                 break
             if time.monotonic() >= deadline:
                 raise StillRuns(
-                    f"The crawl {crawl} still runs after {wording.clock(timeout or 0)} "
+                    f"The crawl {crawl} still runs after {describe_span(timeout or 0)} "
                     "(--timeout), and goes on without this command. Come back with: "
                     f"sdist watch {crawl}"
                 )
@@ -466,13 +468,3 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
     for line in wording.closing(row, missing_rows(store, root, row)):
         put(line)
     return code
-
-
-def alive_state(row: Crawl) -> str:
-    """Return the state of a crawl in a word; `died` when no process stands behind it any more.
-
-    A paused crawl keeps its state here, which scripts read; people see `wording.state_of`.
-    """
-    if row.state.ended or lives(row):
-        return row.state.value
-    return DIED

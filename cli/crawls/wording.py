@@ -14,10 +14,12 @@ from scrapyd_dist.progress import (
     KnownTotals,
     count_in,
     ended_in_words,
+    is_paused,
     next_command,
     succeeded,
     summary_of,
 )
+from scrapyd_dist.time_spans import describe_span
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
@@ -25,8 +27,6 @@ USED = frozenset({"up", "draining"})
 SHOWN = 5
 #: characters of a URL or a reason that are shown
 LONGEST = 300
-#: values of the states of a crawl that is not at its end
-_GOES_ON = {state.value for state in CrawlState if not state.ended}
 #: how sure a total is -> the mark before it
 _SURE = {KnownTotals.AT_LEAST.value: "≥ ", KnownTotals.ESTIMATE.value: "≈ "}
 #: the bottleneck of a forecast, for people
@@ -49,14 +49,9 @@ def state_of(summary: Mapping[str, Any]) -> str:
 
     That is also `paused`, and `finished, 8 failed` where these are missing.
     """
-    if rests(summary):
+    if is_paused(summary):
         return "paused"
     return ended_in_words(summary)
-
-
-def rests(summary: Mapping[str, Any]) -> bool:
-    """Return whether the crawl is paused, and not at its end."""
-    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON
 
 
 def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
@@ -69,8 +64,8 @@ def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
     mark = _SURE.get(str(known.get("sure")), "")
     expected = count_in(known, "requests") or count_in(summary, "requests", "total")
     to_go = ""
-    if not rests(summary) and known.get("eta_s") is not None:
-        to_go = f"{mark}{clock(float(known['eta_s']))} to go"
+    if not is_paused(summary) and known.get("eta_s") is not None:
+        to_go = f"{mark}{describe_span(float(known['eta_s']))} to go"
     return f"{mark}{expected:,}", to_go
 
 
@@ -82,18 +77,6 @@ def per_second(rates: object, name: str) -> str:
     if value >= 10:
         return f"{value:,.0f}/s"
     return f"{value:.1f}/s"
-
-
-def clock(seconds: float) -> str:
-    """Return a span of time: `41 s`, `12:05 min`, `1:02:03 h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02d} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d} h"
 
 
 def forecast(document: Mapping[str, Any], now: float) -> str:
@@ -124,7 +107,7 @@ def _forecast_end(seconds: float | None, now: float) -> str:
         return "no end can be told without the number of index pages (--pages), or --limit"
     ends = datetime.fromtimestamp(now + seconds).astimezone()
     return (
-        f"the crawl takes about {clock(seconds)}; started now, it ends at about "
+        f"the crawl takes about {describe_span(seconds)}; started now, it ends at about "
         f"{ends:%Y-%m-%d %H:%M:%S}"
     )
 
@@ -228,7 +211,7 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
         how = "nothing is done yet"
         if slower:
             how = f"{slower:g} times slower than usual"
-        since = clock(float(straggler.get("for_s") or 0))
+        since = describe_span(float(straggler.get("for_s") or 0))
         done = f"{count_in(straggler, 'done'):,} of {count_in(straggler, 'of'):,} done"
         batch = f"batch {straggler.get('batch')} on {straggler.get('node')}"
         lines.append(f"slow: {batch} for {since}, {done}, {how} ({straggler.get('job')})")
@@ -262,7 +245,7 @@ def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:
     kind = "strategy" if has_strategy(crawl) else crawl.kind
     end = f"{kind.capitalize()} {crawl.id} {state_of(summary)}"
     if summary.get("duration_s") is not None:
-        end += f" after {clock(float(summary['duration_s']))}"
+        end += f" after {describe_span(float(summary['duration_s']))}"
     items = counted(count_in(summary, "items"), "item")
     outputs = ", ".join(map(_short, summary.get("output") or ()))
     if outputs:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options
+from scrapyd_dist.store.project_store import SETTING, find_store_address
 
-from ..context import SETTING, Context, where
+from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
 from ..crawls.missing import missing_rows
-from ..crawls.producer_process import lives
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
 from .frontier_list import filled_slots, find_frontier, settings_of, with_prefix
@@ -229,7 +230,7 @@ def _manage(
     ours = {
         "DISTRIBUTED_MODE": "push" if rows else "pull",
         "DISTRIBUTED_CRAWL": wanted.frontier,
-        SETTING: where(root),
+        SETTING: find_store_address(root),
     }
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 

@@ -44,8 +44,9 @@ from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import MOST_SLOTS, find_warnings
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import key_of, requests_in
 
-from ..context import Context, key_of, requests_in
+from ..context import Context
 from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..crawls.watcher import interruptible_pause
 from ..options import STDIN, FrontierName, Yes, argument, opened_file, option

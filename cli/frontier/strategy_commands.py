@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
@@ -16,7 +17,7 @@ from scrapyd_dist.strategy.terms import StrategyTerms
 
 from ..context import Context
 from ..crawls import stored_crawls
-from ..crawls.producer_process import crawl_folder, lives
+from ..crawls.producer_process import crawl_folder
 from ..crawls.watcher import interruptible_pause
 from ..options import Yes, argument, option
 from ..output import Listing, Output, confirm, put, put_values, say, table

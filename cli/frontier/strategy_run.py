@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted
@@ -20,14 +21,14 @@ from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options, suggest_name
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import SETTING, find_store_address
 from scrapyd_dist.strategy.links import States, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
 
-from ..context import SETTING, Context, where
+from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
 from ..crawls.missing import missing_rows
-from ..crawls.producer_process import lives
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
 from ..output import Output, put, say, some_of
 from .consume import announced, kept_running
@@ -256,7 +257,7 @@ def _settings(
     ours = {
         "DISTRIBUTED_MODE": "pull",
         "DISTRIBUTED_CRAWL": name,
-        SETTING: where(context.root),
+        SETTING: find_store_address(context.root),
         CLASS: terms.path,
     }
     settings = settings_of({**given, **ours})

@@ -17,10 +17,13 @@ from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.project_settings import code_of_setting, with_settings
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, code_of_setting, exit_code, nodes_by_url, with_settings
+from ..context import Context
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting

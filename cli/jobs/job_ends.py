@@ -13,9 +13,11 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import PARTIAL, ApiRefused, ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.live_crawls import lives, runs
 from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import read_log_end
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import summary_of
@@ -24,9 +26,9 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, job_state, sweep
 
-from ..context import Context, exit_code
+from ..context import Context
 from ..crawls.crawl import CrawlId
-from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
+from ..crawls.producer_process import crawl_or_latest, interrupt
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, interruptible_pause, watch_row
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.node_poll import poll_load, poll_versions
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
@@ -16,7 +18,7 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import suggest_name
 from scrapyd_dist.transports import Sender, job_state, sweep
 
-from ..context import Context, must_answer
+from ..context import Context
 from ..output import say
 from .job_list import Listed, jobs_of
 
@@ -50,18 +52,22 @@ class JobFleet:
 
     def poll_nodes(self) -> None:
         """Ask all nodes for their load and versions."""
-        statuses = [NodeStatus(node=node, known=self.known) for node in self.nodes]
-        for answer in sweep(statuses, self._read):
+        statuses = {}
+        for answer in sweep(self.nodes, self._read):
             if answer.error is not None:
-                self.errors[answer.asked.node] = answer.error
+                self.errors[answer.asked] = answer.error
+            if answer.value is not None:
+                statuses[answer.asked] = answer.value
         self._seen = {}
-        for status in statuses:
-            if status.versions is not None:
-                self._seen[status.node] = status
+        for node in self.nodes:
+            if node in statuses:
+                self._seen[node] = statuses[node]
 
-    def _read(self, status: NodeStatus) -> None:
-        status.ask_load(self.sender, self.timeout)
-        status.ask_versions(self.sender, "", self.timeout)
+    def _read(self, node: Node) -> NodeStatus:
+        status = poll_load(self.sender, NodeStatus(node=node, known=self.known), self.timeout)
+        if status.error is not None:
+            raise status.error
+        return poll_versions(self.sender, status, "", self.timeout)
 
     def _common(self, wanted: str | None) -> str:
         """Return the newest deployment that all nodes have, or the version that was named.

@@ -16,15 +16,15 @@ from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.node_answers import exit_code, must_answer
+from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, must_answer, nodes_by_url
+from ..context import Context
 from ..options import JobProject, Nodes, Spider, Timeout
 from ..silence import without_drained
 
@@ -202,23 +202,6 @@ def mark_others(context: Context, found: JobList) -> JobList:
         homes[crawl.id] = home_of(crawl.id, crawl.created)
     rows = (replace(row, is_others=is_others(row.job, homes)) for row in found.jobs)
     return replace(found, jobs=tuple(rows))
-
-
-def fetch_report(
-    sender: Sender, place: Place, home: str, *, most: int, timeout: float
-) -> WorkerReport | None:
-    """Return the report that a job's worker left in its crawl's log folder, if it can be read.
-
-    home: the crawl's folder on its node; most: bytes of the report; timeout: seconds.
-    """
-    call = api.fetch(report_path(home, place.job), start=0, limit=most)
-    chunk = sender.send(place.node, call, timeout=timeout)
-    if chunk is None:
-        return None
-    try:
-        return read_report(chunk.body)
-    except BadReport:
-        return None
 
 
 def utc(local: datetime, offset: timedelta) -> datetime:

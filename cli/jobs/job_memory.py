@@ -16,11 +16,10 @@ from scrapyd_dist.job_queue import next_attempt
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import Place, Verdict
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
-from ..context import nodes_by_url
 from ..output import complain
 from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 

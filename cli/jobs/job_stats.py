@@ -12,12 +12,13 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import read_log_end, survey
+from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, labels_of
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, nodes_by_url
+from ..context import Context
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, has_labels, span
 from ..output import Output, complain_each, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed

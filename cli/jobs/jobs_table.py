@@ -15,6 +15,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
 from scrapyd_dist.joblogs.log_reads import LogExcerpt, read_log_end
+from scrapyd_dist.joblogs.report_reads import fetch_report
 from scrapyd_dist.joblogs.verdict import (
     STALL,
     Place,
@@ -28,13 +29,13 @@ from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
-from ..crawls import wording
 from ..options import OnlyLabels, has_labels, option, span
 from ..output import Listing, complain_each, say, table
-from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
+from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
 from .signals import SentSignals
 from .verdict_memory import VerdictMemory, listed_key, offset_of
@@ -499,7 +500,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
         started = at.strftime("%Y-%m-%d %H:%M:%S")
     took = None
     if row["duration_s"] is not None:
-        took = wording.clock(row["duration_s"])
+        took = describe_span(row["duration_s"])
     remarks = []
     if row["remembered"] and row["state"] != Outcome.WAITING.value:
         remarks.append("remembered")

@@ -27,13 +27,15 @@ from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.keys import SealError, public_half, seal, unseal
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
+from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.settings import LABELS
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, key_of, project_name
+from ..context import Context
 from ..crawls.watcher import interruptible_pause
 from ..options import option
 from ..output import say, waiting

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, StoreError
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.settings import (
@@ -25,10 +27,11 @@ from scrapyd_dist.settings import (
     limits_in,
     settings_of_options,
 )
+from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.transports import sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
-from ..context import Context, exit_code, key_of, project_name
+from ..context import Context
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
 from ..crawls.stored_crawls import DAY
 from ..options import (

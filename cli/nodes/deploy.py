@@ -26,11 +26,14 @@ from scrapyd_dist.deploy.rollout import (
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
+from scrapyd_dist.store.project_store import find_store_address
 
-from ..context import Context, exit_code, project_name, where
+from ..context import Context
 from ..options import PATIENCE, Project, Quiet, argument, nodes, option
 from ..output import Output, complain, on_terminal, say
 
@@ -499,7 +502,7 @@ def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
     extra: dict[str, bytes] = {}
     # An address that the settings compute: the crawl itself brings the code that it needs.
     with suppress(ConfigError):
-        extra = store_client(where(root))
+        extra = store_client(find_store_address(root))
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(root))
     key = state_key(state_dir(root))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from scrapyd_dist.diagnostics import NodeHealth
+from scrapyd_dist.fleet.node_status import NodeHealth
 from scrapyd_dist.plurals import counted
 
 from ..output import some_of

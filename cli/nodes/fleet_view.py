@@ -2,271 +2,47 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scrapyd_dist.batches import home_of
-from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, StoreError
-from scrapyd_dist.joblogs.log_reads import read_log_end
-from scrapyd_dist.joblogs.verdict import STALL, Place
-from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP
+from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
+from scrapyd_dist.fleet.fleet_watch import FleetWatch
+from scrapyd_dist.fleet.watched_jobs import RATES
+from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import Rate
-from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.jobs import is_others
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports.event_hook import EventHook
 
-from ..context import Context, exit_code
+from ..context import Context
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
-from ..crawls.wording import clock
-from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
-from ..node_status import recognise
+from ..jobs.jobs_table import look_back
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
 from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 
+#: seconds in which the end of a plain job is told of
+DAY = 86400.0
 #: seconds between two looks at the nodes
 LOOK = 2.0
-#: seconds between two questions for a node's list of jobs that did not change, since it echoes the
-#: batches that wait; and between two looks at which nodes there are
-LIST = 10.0
-#: bytes of a worker's report that are read; while it runs it has no lists of URLs
-REPORT_MAX = 256 * 1024
-#: seconds that a rate looks back
-WINDOW = 60.0
 #: lines of the picture that are about neither nodes nor jobs
 _OTHER_LINES = 6
-#: what is told per minute -> its name in a report
-_RATES = {"pages": "pages", "items": "items", "errors": "failed"}
-
-
-@dataclass(kw_only=True)
-class JobLook:
-    """One job that runs, and what is known of it.
-
-    Pages, items and rates are those of a worker's report.
-    """
-
-    place: Place
-    report: WorkerReport | None = None
-    silent: float | None = None  #: seconds since its report, or its log, changed
-    trouble: str = ""  #: why nothing is known
-    _pace: Rate = field(default_factory=lambda: Rate(window=WINDOW))
-    _changed: float | None = None  #: when the report changed, by the monotonic clock
-
-    def refresh(self, sender: Sender, home: str | None, now: float, timeout: float) -> None:
-        """Ask its node for our worker's report, or how long its log is silent.
-
-        home: its crawl's folder in the node's logs, if the store knows the crawl; now: by the
-        monotonic clock.
-        """
-        self.trouble = ""
-        place = self.place
-        try:
-            report = None
-            if home:
-                report = fetch_report(sender, place, home, most=REPORT_MAX, timeout=timeout)
-            if report is not None:
-                self._keep_report(report, now)
-                return
-            log = read_log_end(sender, place.node, place.log, timeout=timeout)
-        except NodeError as error:
-            self.trouble = error.short
-            return
-        if log is None:
-            self.silent = None
-            self.trouble = "no log yet"
-        else:
-            self.silent = log.silent
-
-    def _keep_report(self, report: WorkerReport, now: float) -> None:
-        before = self.report
-        self.report = report
-        if before is None or report.counts != before.counts:
-            self._changed = now
-        self.silent = now - (self._changed or now)
-        self._pace.add(now, report.counts)
-
-    def _per_minute(self, name: str) -> float | None:
-        """Return how fast this count grows.
-
-        Until it was watched for a while, that is the average of the job's life.
-        """
-        report = self.report
-        if self._pace.span >= WINDOW / 6:
-            return round(self._pace.rates()[name] * 60, 1)
-        if report is None or report.started is None:
-            return None
-        return round(report.counts[name] * 60 / max(report.updated - report.started, 1.0), 1)
-
-    def document(self) -> dict[str, Any]:
-        """Return the job as `--json` gives it."""
-        place = self.place
-        pages = None
-        items = None
-        if self.report:
-            pages = self.report.pages
-            items = self.report.items
-        return {
-            "job": place.job,
-            "project": place.project,
-            "spider": place.spider,
-            "crawl": place.crawl,
-            "state": "stalled" if (self.silent or 0.0) >= STALL else "running",
-            "pages": pages,
-            "items": items,
-            "per_min": {name: self._per_minute(key) for name, key in _RATES.items()},
-            "silent_s": None if self.silent is None else round(self.silent),
-            "reason": self.trouble,
-        }
-
-
-@dataclass(kw_only=True)
-class NodeLook(NodeStatus):
-    """A node that is looked at again and again, and the jobs that run there."""
-
-    jobs: dict[str, JobLook] = field(default_factory=dict)  #: by their ids
-    _listed_at: float | None = None  #: when they were listed, by the monotonic clock
-    _numbers: tuple[int, int, int] | None = None  #: pending, running, finished jobs at that time
-
-    def refresh(self, sender: Sender, now: float, timeout: float) -> None:
-        """Ask the node how much it has to do, and what, where that changed."""
-        self.load = None
-        self.error = None
-        self.wedged = False
-        try:
-            load = self.ask_load(sender, timeout)
-            numbers = (load.pending, load.running, load.finished)
-            if numbers != self._numbers or self._listed_at is None or now - self._listed_at >= LIST:
-                self._list_jobs(sender, timeout)
-                self._numbers = numbers
-                self._listed_at = now
-        except NodeError as error:
-            self.load = None
-            self.error = error
-
-    def _list_jobs(self, sender: Sender, timeout: float) -> None:
-        jobs = {}
-        for place in jobs_of(sender, self.node, timeout=timeout):
-            if place.state is JobState.RUNNING:
-                jobs[place.job] = self.jobs.get(place.job) or JobLook(place=place)
-        self.jobs = jobs
-
-    def row(self) -> dict[str, Any]:
-        """Return the node and its jobs, for `--json`."""
-        document = self.document()
-        row: dict[str, Any] = {}
-        for name in ("name", "url", "state", "reason", "slots", "pending", "draining"):
-            row[name] = document[name]
-        row["running"] = len(self.jobs) if self.load else None
-        row["jobs"] = self._job_documents()
-        return row
-
-    def _job_documents(self) -> list[dict[str, Any]]:
-        """Return the jobs, for `--json`; none where the node did not answer."""
-        if not self.load:
-            return []
-        return [job.document() for job in self.jobs.values()]
-
-
-class FleetLook:
-    """All nodes, looked at again and again."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.nodes = [NodeLook(node=node) for node in context.nodes()]
-        self._homes: dict[str | None, str | None] = {}  #: crawl -> its folder in the nodes' logs
-        self._named = time.monotonic()  #: when the names of the nodes were read
-
-    def poll(self) -> None:
-        """Ask all nodes, and of the jobs that run there how they stand."""
-        now = time.monotonic()
-        sender = self._context.sender
-        if now - self._named >= LIST:
-            self._renew(now)
-        list(sweep(self.nodes, lambda node: node.refresh(sender, now, TIMEOUT)))
-        recognise(self._context, sender, self.nodes, TIMEOUT)
-        jobs: list[JobLook] = []
-        for node in self.nodes:
-            if node.load:
-                jobs += node.jobs.values()
-        self._learn_homes({job.place.crawl for job in jobs})
-        homes = self._homes
-
-        def refresh(job: JobLook) -> None:
-            """Ask how a job stands."""
-            job.refresh(sender, _home_of(job.place, homes), now, TIMEOUT)
-
-        list(sweep(jobs, refresh, threads=8))
-
-    def _renew(self, now: float) -> None:
-        """Take in nodes that have joined, and leave out those that are gone.
-
-        Where that cannot be read, all stay.
-        """
-        self._named = now
-        known = {asked.node: asked for asked in self.nodes}
-        with suppress(ConfigError, StoreError):
-            nodes = self._context.nodes_now()
-            self.nodes = [known.get(node) or NodeLook(node=node) for node in nodes]
-
-    def _learn_homes(self, crawls: set[str | None]) -> None:
-        """Ask the store where these crawls have their folders: once, and again when it was away."""
-        new = crawls - {None} - self._homes.keys()
-        if not new:
-            return
-        with suppress(StoreError):
-            store = self._context.store_if_any
-            if store is None:
-                return
-            known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
-            for crawl in new:
-                self._homes[crawl] = known.get(crawl or "")
-
-    def document(self) -> dict[str, Any]:
-        """Return how the fleet stands, as `--json` gives it."""
-        nodes = []
-        running = 0
-        pending = 0
-        totals = dict.fromkeys(_RATES, 0.0)
-        for node in self.nodes:
-            row = node.row()
-            nodes.append(row)
-            running += row["running"] or 0
-            pending += row["pending"] or 0
-            for job in row["jobs"]:
-                for name in _RATES:
-                    totals[name] += job["per_min"][name] or 0
-        totals = {name: float(round(total, 1)) for name, total in totals.items()}
-        return {"nodes": nodes, "running": running, "pending": pending, "per_min": totals}
-
-
-def _home_of(place: Place, homes: Mapping[str | None, str | None]) -> str | None:
-    """Return the folder with its report.
-
-    None for a job of no crawl, or of another crawl than the one that has its name here.
-    """
-    home = homes.get(place.crawl)
-    if home is None or is_others(place.job, {place.crawl or "": home}):
-        return None
-    return home
 
 
 def status(context: Context, output: Output) -> int:
     """Say how the fleet stands, once; gives the exit code."""
-    looks = FleetLook(context)
-    looks.poll()
-    document = looks.document()
+    fleet = FleetWatch(context, context.messenger)
+    fleet.poll()
+    document = fleet.document()
     if not output.document(document):
         _put_fleet(document)
-    answers = {asked.node: asked.error for asked in looks.nodes}
+    answers = {node.status.node: node.status.error for node in fleet.nodes}
     errors = list(without_drained(context, answers).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
@@ -296,14 +72,12 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
 
     Gives the exit code. on_trouble: the command or address that is told of troubles.
     """
-    looks = FleetLook(context)
+    fleet = FleetWatch(context, context.messenger)
     alarm = None
     if on_trouble:
-        from .fleet_alarm import FleetAlarm  # it loads what judges crawls
-
         hook = EventHook(target=on_trouble, option="--on-trouble", event="a trouble of the fleet")
         hook.check()
-        alarm = FleetAlarm(context, hook)
+        alarm = FleetAlarm(context, hook, partial(_recent_jobs, context), context.messenger)
     deadline = float("inf")
     if watched.timeout is not None:
         deadline = time.monotonic() + watched.timeout
@@ -311,8 +85,8 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
         try:
             while True:
                 began = time.monotonic()
-                looks.poll()
-                document = looks.document()
+                fleet.poll()
+                document = fleet.document()
                 show(document, time.monotonic())
                 if alarm is not None:
                     alarm.check(document, time.monotonic())
@@ -324,12 +98,18 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
                 pause(min(next_look, time_left))
         except KeyboardInterrupt:
             code = INTERRUPTED
-    watched.document(looks.document())
+    watched.document(fleet.document())
     return code
 
 
+def _recent_jobs(context: Context) -> Iterable[JobRecord]:
+    """Return what is remembered of plain jobs that are open, or have ended in the last day."""
+    memory = look_back(context, context.nodes(), since=time.time() - DAY)
+    return memory.records.values()
+
+
 def _view(watched: WatchOptions) -> AbstractContextManager[Show]:
-    """Return what shows a document of `FleetLook`, at a time of the monotonic clock."""
+    """Return what shows a document of `FleetWatch`, at a time of the monotonic clock."""
     if watched.silent:
         return nullcontext(lambda _document, _now: None)
     if on_terminal():
@@ -347,7 +127,7 @@ class PlainFleet:
         self._states: dict[str, str] = {}  #: the last state of each node, by its name
 
     def show(self, subject: Mapping[str, Any], now: float) -> None:
-        """Say what has changed; subject: of `FleetLook`, now: by the monotonic clock."""
+        """Say what has changed; subject: of `FleetWatch`, now: by the monotonic clock."""
         for node in subject["nodes"]:
             if self._states.get(node["name"], "up") != node["state"]:
                 reason = ""
@@ -371,7 +151,7 @@ def _describe_unseen(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
-    """Draw one picture of a document of `FleetLook`, of so many lines at most.
+    """Draw one picture of a document of `FleetWatch`, of so many lines at most.
 
     Nodes in trouble and jobs with errors come first. Where nodes have no row, a line says how many
     there are in which state.
@@ -457,7 +237,7 @@ def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]
     rates = job["per_min"]
     silent = ""
     if job["state"] == "stalled":
-        silent = f"no progress for {clock(job['silent_s'])}"
+        silent = f"no progress for {describe_span(job['silent_s'])}"
     return (
         node["name"],
         job["job"],
@@ -487,5 +267,5 @@ def _line(document: Mapping[str, Any]) -> str:
         f"{document['running']:,} running",
         f"{document['pending']:,} pending",
     ]
-    pieces += [f"{name} {_rate(document['per_min'][name])}/min" for name in _RATES]
+    pieces += [f"{name} {_rate(document['per_min'][name])}/min" for name in RATES]
     return " · ".join(pieces)

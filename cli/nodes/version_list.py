@@ -1,23 +1,24 @@
 """`sdist code versions`, `spiders`, `prune` and `rollback`: the nodes' code, and the way back."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 from scrapyd_dist.deploy import node_versions
-from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, choose, kept_eggs
 from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
-from scrapyd_dist.config import state_dir
-from scrapyd_dist.errors import DistError, NodeError
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.fleet.code_versions import (
+    VersionSurvey,
+    node_document,
+    plan_rollback,
+    survey_projects,
+    survey_spiders,
+    survey_versions,
+)
+from scrapyd_dist.node_answers import exit_code, must_answer
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
-from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code, must_answer
+from ..context import Context
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
 from ..silence import without_drained
@@ -30,21 +31,6 @@ TIMEOUT = 15.0
 SLOW_TIMEOUT = 60.0
 #: with more nodes, a table of versions tells numbers and names in place of a column for each node
 _COLUMNS = 8
-
-
-class _Answer(Protocol):
-    """What a node answered to one question: an error, or what was asked for."""
-
-    @property
-    def node(self) -> Node:
-        """Return the node that was asked."""
-
-    @property
-    def error(self) -> DistError | None:
-        """Return why there is no answer; None where there is one."""
-
-
-A = TypeVar("A", bound=_Answer)
 
 
 def versions(
@@ -65,59 +51,15 @@ def versions(
 
     Example: sdist code versions --check
     """
-    name, nodes, known = context.project_nodes(node, project)
-    seen = node_versions.list_versions(nodes, name, context.version_lookup(), timeout=timeout)
-    differing = node_versions.differences(seen, known)
-    crawls = node_versions.only_crawls(seen)
-    document = {
-        "project": name,
-        "same": not differing,
-        "differences": differing,
-        "warnings": crawls,
-        "nodes": _version_rows(seen, known),
-    }
-    if not output.document(document):
-        _show_versions(_answered(seen), name)
-    errors = _counting_errors(context, seen)
-    complain_each([*differing, *crawls, *errors])
+    survey = survey_versions(context, node, project, timeout=timeout)
+    differing = survey.differences
+    if not output.document(survey.document()):
+        _show_versions(survey.answered, survey.project)
+    errors = list(without_drained(context, survey.errors).values())
+    complain_each([*differing, *survey.only_crawls, *errors])
     if check and differing:
         return 10
     return exit_code(len(errors), errors)
-
-
-def _version_rows(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> list[dict[str, Any]]:
-    rows = []
-    for entry in seen:
-        newest = current(entry.versions, known)
-        row = _node_document(
-            entry, "jobs", versions=entry.versions, default=entry.default, newest=newest
-        )
-        rows.append(row)
-    return rows
-
-
-def _node_document(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
-    """Return what `--json` says of a node.
-
-    jobs: what those that need its versions are called there.
-    """
-    node = {"name": entry.node.name, "url": entry.node.url, "project": entry.project}
-    needed = {jobs: entry.jobs, "jobs_of_unknown_version": entry.unknown}
-    return {**node, **values, **needed, "reason": str(entry.error or "")}
-
-
-def _answered(entries: Iterable[A]) -> list[A]:
-    return [entry for entry in entries if entry.error is None]
-
-
-def _errors(entries: Iterable[NodeVersions]) -> list[NodeError | None]:
-    return [entry.error for entry in entries]
-
-
-def _counting_errors(context: Context, answers: Iterable[_Answer]) -> list[DistError | None]:
-    """Return the errors of the nodes that count, None for each that answered; see `heard`."""
-    by_node = {answer.node: answer.error for answer in answers}
-    return list(without_drained(context, by_node).values())
 
 
 def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
@@ -203,53 +145,17 @@ def spiders(
 
     Example: sdist code spiders --json
     """
-    name, nodes, known = context.project_nodes(node, project)
-    lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
-    good = _answered(lists)
-    rows = _presence_rows("spider", [(entry.node.name, entry.spiders) for entry in good])
-    document = {"project": name, "spiders": rows, "nodes": _spider_lists(lists)}
+    survey = survey_spiders(context, node, project, version=version, timeout=timeout)
+    rows = survey.rows
+    answered = survey.answered
     if verbose and not output.as_json:
         for row in rows:
-            put(f"{name} {row['spider']}")
-    elif not output.rows(document, "spiders", "spider") and good:
-        _show_spiders(rows, good)
-    errors = _counting_errors(context, lists)
+            put(f"{survey.project} {row['spider']}")
+    elif not output.rows(survey.document(), "spiders", "spider") and answered:
+        _show_spiders(rows, answered)
+    errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
-
-
-def _presence_rows(
-    kind: str, names_of_nodes: Sequence[tuple[str, Sequence[str]]]
-) -> list[dict[str, Any]]:
-    """Return a row for each spider, or project, with the nodes that have it and those that lack it.
-
-    names_of_nodes: the name of each node that answered, and the names of what it has.
-    """
-    everything: set[str] = set()
-    for _, names in names_of_nodes:
-        everything.update(names)
-    rows = []
-    for name in sorted(everything):
-        row: dict[str, Any] = {kind: name, "nodes": [], "missing": []}
-        for node, names in names_of_nodes:
-            row["nodes" if name in names else "missing"].append(node)
-        rows.append(row)
-    return rows
-
-
-def _spider_lists(lists: Iterable[NodeResult]) -> list[dict[str, Any]]:
-    """Return what `--json` says of each node that was asked for its spiders."""
-    documents = []
-    for entry in lists:
-        document = {
-            "name": entry.node.name,
-            "url": entry.node.url,
-            "version": entry.version,
-            "spiders": entry.spiders,
-            "reason": str(entry.error or ""),
-        }
-        documents.append(document)
-    return documents
 
 
 def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResult]) -> None:
@@ -272,21 +178,13 @@ def projects(
 
     Example: sdist code projects
     """
-    names_of_nodes: dict[str, Sequence[str]] = {}
-    errors_of_nodes: dict[Node, NodeError | None] = {}
-    call = api.listprojects()
-    for answer in sweep(
-        context.nodes(node), lambda asked: context.sender.send(asked, call, timeout=timeout)
-    ):
-        errors_of_nodes[answer.asked] = answer.error
-        if answer.value is not None:
-            names_of_nodes[answer.asked.name] = answer.value
-    rows = _presence_rows("project", list(names_of_nodes.items()))
+    survey = survey_projects(context, node, timeout=timeout)
+    rows = survey.rows
     if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
             note = f"  (not on {some_of(row['missing'])})" if row["missing"] else ""
             put(row["project"] + note)
-    errors = list(without_drained(context, errors_of_nodes).values())
+    errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 
@@ -314,26 +212,18 @@ def rollback(
     Example: sdist code rollback
     """
     name, nodes, known = context.project_nodes(None, project)
-    seen = node_versions.list_versions(nodes, name, timeout=min(TIMEOUT, timeout))
-    must_answer(len(seen), _errors(seen))
-    newest: list[str | None] = []
-    defaults: list[str | None] = []
-    for entry in seen:
-        newest.append(current(entry.versions, known))
-        defaults.append(entry.default)
-    saved = _chosen_egg(context, name, version, newest)
-    egg = saved.read()
-    # The code was deployed last on every node, and runs there by default.
-    if _all_have(egg.content_hash, [*newest, *defaults]):
+    entries = node_versions.list_versions(nodes, name, timeout=min(TIMEOUT, timeout))
+    must_answer(len(entries), [entry.error for entry in entries])
+    survey = VersionSurvey(project=name, entries=entries, known=known)
+    rollback_plan = plan_rollback(context, survey, version)
+    saved = rollback_plan.saved
+    if rollback_plan.is_current:
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        _put_unchanged(seen, name, output)
+        _put_unchanged(entries, name, output)
         return 0
-    present: set[str] = set()
-    for entry in seen:
-        present.update(entry.versions)
-    again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), present))
+    again = rollback_plan.again
     if not quiet:
-        suffix = " again" if saved.version in present else ""
+        suffix = " again" if rollback_plan.was_present else ""
         _say_sending(f"{saved.version}{suffix} as {again}", dry_run=dry_run)
     request = RollOutRequest(
         given=dict.fromkeys((node.name for node in nodes), again),
@@ -341,31 +231,9 @@ def rollback(
         dry_run=dry_run,
         timeout=timeout,
     )
-    result = roll_out(context.root, name, nodes, egg, request, progress=not quiet)
+    result = roll_out(context.root, name, nodes, rollback_plan.egg, request, progress=not quiet)
     print_result(result, name, request, output, quiet=quiet)
     return exit_code_of(result) or _check_defaults(result)
-
-
-def _chosen_egg(
-    context: Context, project: str, version: str | None, newest: Sequence[str | None]
-) -> SavedEgg:
-    """Return the kept egg to go back to.
-
-    newest: of each node, the deployment that sorts last; None where there is none.
-    """
-    state = state_dir(context.root)
-    kept = kept_eggs(state, project) if version is None else all_eggs(state, project)
-    deployed = [name for name in newest if name is not None]
-    usual = max(deployed, key=lambda name: (deployed.count(name), name), default=None)
-    return choose(kept, version, usual, folder=state / "eggs")
-
-
-def _all_have(content_hash: str, versions: Iterable[str | None]) -> bool:
-    """Return whether each of these is a deployed version with this content."""
-    for version in versions:
-        if version is None or is_crawls(version) or hash_in(version) != content_hash:
-            return False
-    return True
 
 
 def _put_unchanged(seen: Sequence[NodeVersions], project: str, output: Output) -> None:
@@ -436,7 +304,7 @@ def prune(
             _confirm_deletion(plans)
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _show_deleted(plans, name, output=output, dry_run=dry_run)
-    errors = _errors(plans)
+    errors = [entry.error for entry in plans]
     complain_each(errors)
     if dry_run and has_old:
         return 10
@@ -462,7 +330,7 @@ def _show_deleted(
     rows: list[tuple[str, str]] = []
     any_error = False
     for entry in plans:
-        nodes.append(_node_document(entry, "in_use", deleted=entry.old))
+        nodes.append(node_document(entry, "in_use", deleted=entry.old))
         rows += [(entry.node.name, name) for name in entry.old]
         any_error = any_error or entry.error is not None
     if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):

@@ -9,7 +9,7 @@ from scrapy.settings import BaseSettings
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import SCHEMA
+from scrapyd_dist.progress import SCHEMA, UNUSUAL
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.transports.event_hook import EventHook
@@ -17,8 +17,6 @@ from scrapyd_dist.transports.event_hook import EventHook
 from .crawl_repository import CrawlRepository
 from .producer_options import ProducerOptions
 
-#: what a warning says of too few items
-UNUSUAL = "are unusually few"
 #: maximum number of earlier crawls to compare with
 RUNS = 20
 #: minimum number of earlier crawls for a comparison

@@ -15,11 +15,11 @@ from scrapyd_dist.deploy.node_versions import NodeVersions, list_versions
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Shard
-from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.findings import LATE, POLL_REMEDY
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
 from scrapyd_dist.items.sink import open_sink
-from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.nodes import NodeRecord, is_local
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.progress import learned_slots

@@ -12,10 +12,10 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from rig.manynodes import BlackHole, ManyNodes, refusing
 from rig.tls import Authority
-from scrapyd_dist.cli.node_status import ask_nodes
-from scrapyd_dist.cli.nodes.doctor import certificate_end, speaks_http, speaks_tls
 
 from scrapyd_dist.errors import ConnectTimeout, NoReply, NoTls
+from scrapyd_dist.fleet.node_poll import ask_nodes
+from scrapyd_dist.fleet.port_probes import certificate_end, speaks_http, speaks_tls
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import MAX_THREADS

@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, lease_next, seal
 from rig.strategies import ALL, apply, batch_of, event, heads, hold, link, names
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
+from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.store.ports.address_text import shown
+from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.store.redis.redis_address import tagged, without_prefix
 from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
@@ -255,7 +256,7 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
-    assert producer_process.lives(mine.crawl("c"))
+    assert lives(mine.crawl("c"))
     note_pid(folder, sleeper.pid)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
     sleeper.wait(20)

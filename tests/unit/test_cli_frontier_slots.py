@@ -15,7 +15,7 @@ import pytest
 from cryptography.fernet import Fernet
 from rig.commands import Result
 from rig.stores import lease_next
-from scrapyd_dist.cli import context, output
+from scrapyd_dist.cli import output
 from scrapyd_dist.cli.frontier import frontier_commands
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
@@ -27,7 +27,7 @@ from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.store import Store, open_store, project_store
 
 Run = Callable[..., Result]
 WORKER = Lessee(job="shop.w1.a1", node="one", url="http://one:6800")
@@ -292,7 +292,7 @@ def test_what_a_worker_has_is_left_and_told(frontier: Run, store: Store) -> None
 
 def between(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], object]) -> None:
     """While the batch with this number is read for a move, something else happens."""
-    plain = context.requests_in
+    plain = project_store.requests_in
 
     def read(*given: Any) -> Any:
         if given[-1].number == number:

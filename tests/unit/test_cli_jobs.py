@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rig.stores import lease_next
-from scrapyd_dist.cli.context import Context, quick_project
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.jobs.job_ends import Waited
 from scrapyd_dist.cli.jobs.job_fleet import JobFleet
 from scrapyd_dist.cli.jobs.job_list import listed_again, remembered
@@ -17,28 +17,24 @@ from scrapyd_dist.cli.jobs.job_memory import JobMemory, Judged, still_there
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
 from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs, split_arguments
-from scrapyd_dist.cli.node_status import newest_of
-from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
+from scrapyd_dist.cli.nodes.node_commands import describe_skew
 from scrapyd_dist.cli.output import Output
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.config import ProjectConfig, state_dir
-from scrapyd_dist.diagnostics import NodeStatus
+from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import (
-    AuthRefused,
     ConfigError,
     ConnectionRefused,
-    NodeError,
     NothingMatched,
     StoreError,
 )
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs import log_reads
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.joblogs.verdict import Verdict
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
 from scrapyd_dist.store import open_store
 from scrapyd_dist.transports.event_hook import EventHook
@@ -48,115 +44,14 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 OLD, NEW = "1793491200-187649984473770", "1793577600-206414982921147"
 
 
-def seen(
-    pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str
-) -> NodeStatus:
-    load = (
-        None
-        if error
-        else Load(pending=pending, running=running, finished=0, node_name="web1", date=NOW)
-    )
-    return NodeStatus(node=NODE, load=load, error=error, versions=versions or None)
-
-
-@pytest.mark.parametrize(
-    ("mine", "others", "drift"),
-    [
-        ((OLD, NEW), (NEW,), False),
-        ((OLD,), (OLD, NEW), True),
-        # Scrapyd would run the old one by default; the newest is there all the same
-        ((NEW, "zzz"), (NEW,), False),
-        # the same code under another name is no drift
-        (("1793664000-206414982921147",), (NEW,), False),
-        (("1_9",), ("1_9",), False),
-        (("1_9",), ("1_10", "1_10"), True),
-    ],
-)
-def test_drift(mine: tuple[str, ...], others: tuple[str, ...], drift: bool) -> None:
-    one, two, three = seen(0, 0, None, *mine), seen(0, 0, None, *others), seen(0, 0, None, *others)
-    assert one.document(newest_of([one, two, three]))["drift"] is drift
-    one.versions = None
-    assert (newest_of([one]), one.document(NEW)["drift"]) == (None, None), (
-        "without versions it is not known"
-    )
-    one.versions = ()
-    assert one.document(NEW)["drift"] is True
-
-
-def test_a_row_has_no_password() -> None:
-    one = seen(error=ConnectionRefused.at(str(NODE)))
-    one.draining = 0.0
-    found = one.document(NEW)
-    assert "hush" not in str(found)
-    assert (found["state"], found["draining"]) == ("down", "1970-01-01T00:00:00+00:00")
-    assert found["reason"].startswith("connection refused")
-
-
 def test_a_clock_is_told_of_when_it_is_wrong() -> None:
-    assert [clock(skew) for skew in (None, 0.4, -1.9, 2.0, -3600.2)] == [
+    assert [describe_skew(skew) for skew in (None, 0.4, -1.9, 2.0, -3600.2)] == [
         "",
         "",
         "",
         "+2 s",
         "-3600 s",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ('BOT_NAME = "shop"\n', "shop"),
-        ('BOT_NAME = "old"\nBOT_NAME = "shop"\n', "shop"),
-        ('import os\nBOT_NAME = os.environ["X"]\n', None),
-        ("not python", None),
-        (None, None),
-    ],
-)
-def test_the_project_is_named_without_running_it(
-    tmp_path: Path, text: str | None, name: str | None
-) -> None:
-    if text is not None:
-        (tmp_path / "shop").mkdir()
-        (tmp_path / "shop" / "settings.py").write_text(text, "utf-8")
-    found = ProjectConfig(root=tmp_path, settings_module="shop.settings", targets=(), project=None)
-    assert quick_project(found) == name
-    assert quick_project(found, "chosen") == "chosen"
-
-
-def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
-    waited, stages = DrainResult(node=NODE), []
-    for at, pending, running in [
-        (100, 0, 1),
-        (101, 0, 0),
-        (103, 1, 0),
-        (104, 0, 0),
-        (107, 0, 0),
-    ]:  # one more job came
-        waited.load = seen(pending, running).load
-        waited.saw(None, at, settled=3)
-        stages.append((waited.text(), waited.over, waited.stage))
-    assert stages[0] == ("web1: 1 running, 0 waiting", False, "draining")
-    assert [over for _, over, _ in stages] == [False] * 4 + [True]
-    assert waited.stage == "drained"
-
-
-def test_waiting_for_one_that_is_silent_ends() -> None:
-    waited = DrainResult(node=NODE)
-    for look in range(SILENT_LOOKS):
-        assert not waited.over
-        waited.saw(ConnectionRefused.at(str(NODE)), look, settled=0)
-    assert (waited.over, waited.stage) == (True, "unknown")
-    waited = DrainResult(node=NODE)
-    waited.saw(AuthRefused.at(str(NODE)), 1, settled=0)
-    assert waited.over, "a wrong password does not become right by waiting"
-
-
-def test_waiting_for_one_that_starts_nothing_ends() -> None:
-    waited = DrainResult(node=NODE, idle_watch=IdleWatch(start_delay=10))
-    for at in (100, 106, 112, 118, 124):
-        waited.load = seen(pending=2).load
-        waited.saw(None, at, settled=0)
-    assert (waited.over, waited.stage) == (True, "wedged")
 
 
 NODES = [
@@ -171,7 +66,8 @@ def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
     made = JobFleet(sender=sender, nodes=NODES, timeout=1)
     names = versions or [["a", "b"]] * len(NODES)
     for node, load, known in zip(NODES, loads, names, strict=True):
-        made._seen[node] = replace(seen(running=load), node=node, versions=tuple(known))
+        running = Load(pending=0, running=load, finished=0, node_name="web1", date=NOW)
+        made._seen[node] = NodeStatus(node=node, load=running, versions=tuple(known))
     return made
 
 

@@ -1,7 +1,6 @@
 """What `sdist init` writes, readable by us; no secret is shown; which store a command opens."""
 
 import configparser
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapyd_dist.cli.config_command import invalid, masked, without_commands
-from scrapyd_dist.cli.context import Context, maybe_store, where
 from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out
 
 from scrapyd_dist.config import targets_of
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
 
 
@@ -115,72 +113,6 @@ def test_secrets_are_replaced(value: Any, shown: Any) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="@"), min_size=3))
 def test_no_password_of_a_url_is_ever_shown(password: str) -> None:
     assert f":{password}@" not in masked(f"ftp://me:{password}@host/") or password == "***"
-
-
-def settings(root: Path, text: str) -> None:
-    """Settings that must not be run."""
-    (root / "shop").mkdir(exist_ok=True)
-    (root / "shop" / "settings.py").write_text(f"raise SystemExit('it was run')\n{text}\n", "utf-8")
-
-
-def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> None:
-    assert where(root) == str(root / ".sdist" / "store.db")
-    settings(root, "BOT_NAME = 'shop'")
-    assert where(root) == str(root / ".sdist" / "store.db")
-    assert maybe_store(root) is None
-    assert not (root / ".sdist").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("DISTRIBUTED_STORE = 'redis://:p@h/0'", "redis://:p@h/0"),
-        ("DISTRIBUTED_STORE = 'a.db'\nDISTRIBUTED_STORE: str = '/b.db'", "/b.db"),
-        ("A = DISTRIBUTED_STORE = '/b.db'", "/b.db"),
-        ("DISTRIBUTED_STORE = None", None),
-        ("# DISTRIBUTED_STORE = 'a.db'", None),
-        ("DISTRIBUTED_STORE = 'a.db", None),  # the producer tells what is wrong with it
-    ],
-)
-def test_a_setting_is_read_where_it_is_a_plain_text(
-    root: Path, text: str, address: str | None
-) -> None:
-    settings(root, text)
-    assert where(root) == (address or str(root / ".sdist" / "store.db"))
-
-
-def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
-    with pytest.raises(ConfigError, match="SDIST_STORE"):
-        where(root)
-    (root / "scrapy.cfg").write_text(
-        "[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8"
-    )
-    with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
-        where(root)
-    monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
-    assert where(root) == "redis://:%40@h/0"
-    monkeypatch.setenv("SDIST_STORE", "mine.db")
-    assert where(root) == str(root / "mine.db")
-
-
-def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
-    (tmp_path / "scrapy.cfg").write_text("", "utf-8")
-    assert where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
-
-
-def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:
-    with closing(Context(root)) as context:
-        assert context.root == root
-        assert context.store_if_any is None
-        with pytest.raises(NothingMatched):
-            context.store  # noqa: B018 - it is opened here
-        assert not (root / ".sdist").exists()
-        assert context.new_store is context.new_store is context.store is context.store_if_any
-    with closing(Context(root)) as context:
-        assert context.store.crawls() == []  # what was made is there
 
 
 def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_password_is_not_shown() -> (

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import context, output
+from scrapyd_dist.cli import output
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import demo, watcher, wording
 from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
@@ -20,13 +21,11 @@ from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, 
 from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
-from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
 from scrapyd_dist.cli.silence import without_drained
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -37,11 +36,14 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.escapes import harmless
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import ended_in_words, next_command
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.time_spans import describe_span
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -167,7 +169,7 @@ def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> Non
 
 def test_spans_of_time_counts_and_rates() -> None:
     clocks = {0.4: "0 s", 59.4: "59 s", 59.6: "1:00 min", 725: "12:05 min", 3723: "1:02:03 h"}
-    assert {seconds: wording.clock(seconds) for seconds in clocks} == clocks
+    assert {seconds: describe_span(seconds) for seconds in clocks} == clocks
     counts = {0: "0 batches", 1: "1 batch", 2: "2 batches", 12345: "12,345 batches"}
     assert {count: counted(count, "batch", "batches") for count in counts} == counts
     rates = {12.4: "12/s", 1234.5: "1,234/s", 0.42: "0.4/s", 0: ""}
@@ -523,23 +525,7 @@ def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert context.exit_code(total, errors) == code
-
-
-def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
-    nodes = [NodeStatus(node=Node.parse("web1"), wedged=True), NodeStatus(node=Node.parse("web2"))]
-    assert (exit_code_of(nodes), exit_code_of(nodes[1:])) == (3, 0)
-
-
-def test_a_drained_node_need_not_answer_unless_it_is_the_only_one() -> None:
-    drained = NodeStatus(node=Node.parse("web1"), error=ConnectionRefused(), draining=1.0)
-    down = NodeStatus(node=Node.parse("web3"), error=ConnectionRefused())
-    well = NodeStatus(node=Node.parse("web2"))
-    codes = [
-        exit_code_of(seen)
-        for seen in ([drained, well], [drained, well, down], [drained], [drained, down])
-    ]
-    assert codes == [0, 3, 5, 5]
+    assert exit_code(total, errors) == code
 
 
 def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
@@ -550,7 +536,7 @@ def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
         Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3")
     )
     error = ConnectionRefused("web1: connection refused")
-    with closing(context.Context(tmp_path)) as here:
+    with closing(Context(tmp_path)) as here:
         here.remember({"web1": {"draining": 1.0}})
         for _ in range(2):
             assert without_drained(here, {drained: error, well: None, down: error}) == {

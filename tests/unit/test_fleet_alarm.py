@@ -8,18 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.context import Context
-from scrapyd_dist.cli.nodes import fleet_alarm, fleet_view
-from scrapyd_dist.cli.nodes.fleet_alarm import EndWatch, FleetAlarm
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.fleet import fleet_alarm, trouble_log
+from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
+from scrapyd_dist.fleet.trouble_log import EndWatch
+from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
+from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.transports.event_hook import EventHook
 
 Tell = tuple[str, str, str]
+
+
+class KeptMessages(NoMessenger):
+    """Keeps what was complained of."""
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+
+    def complain(self, text: str) -> None:
+        self.complaints.append(text)
 
 
 class Bench:
@@ -31,15 +43,20 @@ class Bench:
         (root / "scrapy.cfg").write_text(f"[settings]\ndefault = shop.settings\n{target}")
         self.root, self.now, self.told_in = root, 1000.0, root / "told.jl"
         self.command = f"cat >> {self.told_in}; echo >> {self.told_in}"
-        self.context = Context(root)
-        self.store = self.context.new_store
+        self.workspace = Workspace(root)
+        self.store = self.workspace.new_store
+        self.messenger = KeptMessages()
         self.begin()
 
     def begin(self) -> None:
         """Start the watch, again."""
-        self.alarm = FleetAlarm(
-            self.context, EventHook(target=self.command, option="--on-trouble", event="a trouble")
-        )
+        hook = EventHook(target=self.command, option="--on-trouble", event="a trouble")
+        self.alarm = FleetAlarm(self.workspace, hook, self.recent_jobs, self.messenger)
+
+    def recent_jobs(self) -> list[JobRecord]:
+        """What a command remembers of plain jobs when no node has to be asked."""
+        store = self.workspace.store_if_any
+        return [] if store is None else store.jobs(time.time() - 86400)
 
     def look(self, after: float = 20.0, *jobs: dict[str, Any], **node: Any) -> list[Tell]:
         """Let time pass, look, and give what is told of it: event, kind, subject."""
@@ -69,7 +86,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Any:
     made = Bench(tmp_path / "shop")
-    with closing(made.context):
+    with closing(made.workspace):
         yield made
 
 
@@ -108,24 +125,6 @@ def test_a_node_that_is_taken_out_of_the_fleet_is_no_trouble_any_more(bench: Ben
     assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
     assert bench.look(name="web2") == [("well", "node-down", "web1")]
     assert bench.look(**DOWN) == [], "it has joined again, and may be just starting"
-
-
-def test_nodes_that_join_and_leave_while_the_fleet_is_watched(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_view, "LIST", 0.0)
-    config, looks = bench.root / "scrapy.cfg", fleet_view.FleetLook(bench.context)
-    before, text = looks.nodes[0], config.read_text()
-    config.write_text(text + "[deploy:web2]\nurl = http://127.0.0.1:19/\n")
-    looks.poll()
-    assert [one.node.name for one in looks.nodes] == ["web1", "web2"]
-    assert looks.nodes[0] is before, "what is known of it is kept"
-    config.write_text("[deploy:web2")
-    looks.poll()
-    assert len(looks.nodes) == 2, "a file that cannot be read says nothing"
-    config.write_text(text)
-    looks.poll()
-    assert looks.nodes == [before]
 
 
 def test_a_job_that_makes_no_progress(bench: Bench) -> None:
@@ -232,32 +231,32 @@ def test_a_node_without_disk(bench: Bench) -> None:
 
 
 def test_what_could_not_be_told_is_told_later_and_a_store_that_is_away_ends_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_alarm, "AGAIN", 0.0)
+    monkeypatch.setattr(trouble_log, "AGAIN", 0.0)
     good, bench.command = bench.command, "exit 3"
     bench.begin()
     bench.look(**DOWN)
     assert bench.look(100, **DOWN) == []
     bench.look(**DOWN)
-    assert capsys.readouterr().err.count("ended with code 3") == 1
+    assert "\n".join(bench.messenger.complaints).count("ended with code 3") == 1
     bench.command = good
 
     def away(_self: object) -> None:
         raise StoreError("the store does not answer")
 
-    monkeypatch.setattr(Context, "store_if_any", property(away))
+    monkeypatch.setattr(Workspace, "store_if_any", property(away))
     bench.begin()
     assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
     assert bench.look() == [("well", "node-down", "web1")]
-    assert capsys.readouterr().err.count("does not answer") == 1
+    assert "\n".join(bench.messenger.complaints).count("does not answer") == 1
 
 
 def test_a_job_is_told_of_that_came_with_the_store_itself(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as early:
-        early.setattr(Context, "store_if_any", None)
+        early.setattr(Workspace, "store_if_any", None)
         assert bench.look() == []
     job = JobRecord(
         id="j",
@@ -270,19 +269,6 @@ def test_a_job_is_told_of_that_came_with_the_store_itself(
     )
     bench.store.keep_jobs([replace(job, state=Outcome.FAILED, ended=time.time())])
     assert bench.look() == [("trouble", "job-failed", "shop/good")]
-
-
-def test_each_end_is_new_once() -> None:
-    watch, row = EndWatch(), ("a", 1000.0, True)
-    looks: list[tuple[list[tuple[str, float, bool]], set[str]]] = [
-        ([row, ("b", 1001.0, False)], set()),
-        ([row, ("b", 1001.0, True), ("c", 1002.0, True)], {"b", "c"}),
-        ([row, ("b", 1001.0, True), ("c", 1002.0, True), ("d", 1003.0, False)], set()),
-        ([("d", 1003.0, True)], {"d"}),
-    ]
-    for at, (rows, new) in enumerate(looks):
-        assert watch.new(rows, 1010.0 + at) == new
-        watch = EndWatch(watch.since, set(watch.ended))
 
 
 def test_an_address_that_is_none_is_refused() -> None:

@@ -17,8 +17,8 @@ from scrapyd_dist.cli.nodes.fleet_screen import ROWS, describe_states, shorten_n
 from scrapyd_dist.cli.output import MOST_ERRORS, complain_each
 from scrapyd_dist.deploy import local_nodes
 
-from scrapyd_dist.diagnostics import Finding, Severity
 from scrapyd_dist.errors import ConnectionRefused, DistError, NoReply
+from scrapyd_dist.fleet.findings import Finding, Severity
 from scrapyd_dist.nodes import Node
 
 HIGH, WIDE = 40, 120

@@ -12,15 +12,6 @@ from hypothesis import strategies as st
 from simulated import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch, Crawl
-from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
-from scrapyd_dist.errors import (
-    AuthRefused,
-    ConnectionRefused,
-    ConnectTimeout,
-    NodeError,
-    NoReply,
-    TlsRefused,
-)
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import learned_slots
@@ -315,22 +306,6 @@ def test_the_clock_of_a_node() -> None:
     assert node_state.skew_of(NOON, ours + 0.5) == 0
     assert node_state.skew_of(NOON + timedelta(hours=1), ours) == 3600.5
     assert node_state.skew_of(None, ours) is None
-
-
-def health_of(error: NodeError | None, **fields: Any) -> NodeHealth:
-    return NodeStatus(node=Node.parse("node1"), error=error, **fields).state
-
-
-def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
-    for health, errors in (
-        (NodeHealth.DOWN, (ConnectionRefused, ConnectTimeout)),
-        (NodeHealth.BUSY, (NoReply,)),
-        (NodeHealth.REFUSED, (AuthRefused, TlsRefused)),
-    ):
-        assert {health_of(error.at("node1"), draining=1.0) for error in errors} == {health}
-    assert health_of(None) is NodeHealth.UP
-    assert health_of(None, draining=1.0) is NodeHealth.DRAINING
-    assert health_of(None, draining=1.0, wedged=True) is NodeHealth.WEDGED
 
 
 # placement by what nodes have to do and how fast they are

@@ -18,7 +18,7 @@ from rig.commands import Result
 from rig.waiting import wait_for
 from scrapy.settings import Settings
 from scrapyd_dist.cli.commands import load, walk
-from scrapyd_dist.cli.context import Context, project_store
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
@@ -26,7 +26,9 @@ from scrapyd_dist.middlewares.producer.process import describe_broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.live_crawls import alive_state, lives
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import project_store
 
 Captured = pytest.CaptureFixture[str]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -107,12 +109,12 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
 def test_a_process_lives_that_is_the_one_which_gave_the_last_sign_of_life(
     ended: subprocess.Popen[bytes],
 ) -> None:
-    assert producer_process.lives(that_runs())
-    assert not producer_process.lives(a_crawl(pid=ended.pid, beat=time.time()))
-    assert not producer_process.lives(a_crawl(pid=None))
+    assert lives(that_runs())
+    assert not lives(a_crawl(pid=ended.pid, beat=time.time()))
+    assert not lives(a_crawl(pid=None))
     # one that was started after it is another process
-    assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
-    assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0))
+    assert not lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
+    assert not lives(a_crawl(pid=os.getpid(), created=1.0))
 
 
 @pytest.mark.parametrize(
@@ -354,9 +356,9 @@ def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: Captured) -> 
 
 
 def test_the_state_in_a_word() -> None:
-    assert watcher.alive_state(a_crawl(CrawlState.FINISHED, pid=None)) == "finished"
-    assert watcher.alive_state(that_runs()) == "working"
-    assert watcher.alive_state(a_crawl(CrawlState.WORKING, pid=None)) == "died"
+    assert alive_state(a_crawl(CrawlState.FINISHED, pid=None)) == "finished"
+    assert alive_state(that_runs()) == "working"
+    assert alive_state(a_crawl(CrawlState.WORKING, pid=None)) == "died"
 
 
 def test_a_pause_tells_of_jobs_that_cannot_wait(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.context import Context, project_store
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.jobs.job_list import Listed
 from scrapyd_dist.cli.jobs.jobs_table import CAME_AGAIN, Judge
 from scrapyd_dist.cli.jobs.signals import note
@@ -21,6 +21,7 @@ from scrapyd_dist.joblogs.worker_report import read_report, report_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, JobState
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.project_store import project_store
 
 NODE = Node.parse("http://web1:6800/", name="web1")
 CRAWL = Crawl(

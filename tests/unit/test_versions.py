@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from packaging.version import InvalidVersion, Version
-from scrapyd_dist.cli.context import versions_by_job
 from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, home_of, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.fleet.job_versions import versions_by_job
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
 from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, is_others, job_id

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
-from scrapyd_dist.cli.nodes.metrics import RECENT, measure, rolling
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.fleet.measurements import RECENT, measure, rolling
+from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load

@@ -5,17 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.nodes.doctor import kept_logs
 
-from scrapyd_dist.diagnostics import (
-    Finding,
-    KeptLogs,
-    NodeDiagnosis,
-    Severity,
-    findings,
-    fleet_findings,
-    is_local,
-)
 from scrapyd_dist.errors import (
     AuthRefused,
     ConnectionRefused,
@@ -25,8 +15,11 @@ from scrapyd_dist.errors import (
     NotJson,
     TlsRefused,
 )
+from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
+from scrapyd_dist.fleet.findings import Finding, Severity, findings
+from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import Job, JobState, Load
+from scrapyd_dist.scrapyd.api import Load
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 LOCAL = Node.parse("http://127.0.0.1:6800", name="web1")
@@ -143,52 +136,9 @@ def test_a_certificate_that_lasts_and_what_is_not_known_are_no_findings() -> Non
     )
 
 
-def test_what_is_local() -> None:
-    assert all(is_local(host) for host in ("localhost", "127.0.0.7", "::1"))
-    assert not any(is_local(host) for host in ("web1", "10.0.0.1", "localhost.example"))
-
-
 def test_logs_and_items_that_are_lost() -> None:
     both = {one.topic: one.severity for one in found(kept_logs=LOST, items=True)}
     assert both == {"items": Severity.WARNING, "jobs_to_keep": Severity.DANGER}
-
-
-def finished(spider: str, logs: str) -> list[Job]:
-    """Finished jobs, newest first: + has a log, - has none."""
-    urls = [
-        f"/logs/p/{spider}/{number}.log" if sign == "+" else None
-        for number, sign in enumerate(logs)
-    ]
-    return [
-        Job(id=str(number), project="p", spider=spider, state=JobState.FINISHED, log_url=url)
-        for number, url in enumerate(urls)
-    ]
-
-
-def test_which_logs_are_kept() -> None:
-    assert kept_logs([*finished("a", "++++++---"), *finished("b", "+")]) == KeptLogs(
-        kept=7, lost=3, most=6
-    )
-    assert kept_logs([]) == KeptLogs()
-
-
-@pytest.mark.parametrize(
-    ("logs", "by_limit"),
-    [
-        (("++--", "++"), True),
-        (("++++++-----", "+++++------", "++"), True),
-        (("+--", "++-"), True),
-        (("-",), False),
-        (("+++-", "++++++"), False),  # one job wrote none
-        (("--",), False),  # the newest keeps its log, whatever the limit
-        (("-+", "-+"), False),
-        (("++++++-", "++-", "+"), False),
-        (("+++", "++++++", "-", "-"), False),
-    ],
-)
-def test_a_job_that_wrote_no_log_is_no_limit(logs: tuple[str, ...], by_limit: bool) -> None:
-    jobs = [job for number, row in enumerate(logs) for job in finished(f"s{number}", row)]
-    assert kept_logs(jobs).by_limit is by_limit
 
 
 def refused(text: str) -> NodeError:
@@ -222,30 +172,3 @@ def test_why_one_does_not_answer(
     assert (finding.severity, finding.topic) == (Severity.DANGER, topic)
     assert remedy in finding.remedy
     assert str(asked) not in finding.text
-
-
-def test_a_fleet_that_is_mixed() -> None:
-    other = Node.parse("web2", name="web2")
-    same = fleet_findings([WELL, replace(WELL, node=other)], [LOCAL, other])
-    assert [(one.topic, one.node) for one in same] == [
-        ("names", "web1, web2")
-    ]  # both call themselves web1
-    (mixed, *_) = fleet_findings(
-        [WELL, replace(WELL, node=other, versions=("b",)), replace(WELL, versions=())], [LOCAL]
-    )
-    assert mixed.topic == "versions"
-    assert "a on web1; b on web2" in mixed.text
-    twice = fleet_findings([], [LOCAL, replace(LOCAL, name="again")])
-    assert twice[0].remedy == "scrapy.cfg: remove [deploy:again]"
-
-
-def test_two_projects_are_not_compared() -> None:
-    one, two = (
-        replace(LOCAL, project="one"),
-        replace(Node.parse("web2", name="web2"), project="two"),
-    )
-    load = replace(WELL.load, node_name="web2") if WELL.load else None
-    assert not fleet_findings(
-        [replace(WELL, node=one), replace(WELL, node=two, load=load, versions=("b",))], []
-    )
-    assert not fleet_findings([], [one, replace(one, name="again", project="two")])
