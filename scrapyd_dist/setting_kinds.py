@@ -53,13 +53,14 @@ _SHOWN = 100
 
 
 class Travels(Enum):
-    """Which jobs get the setting when it was given on the command line.
+    """Which jobs of a crawl get the setting, besides what settings.py says: that is in the egg.
 
-    What settings.py says is in the egg.
+    They get what was given on the command line or, where the row says so, what is in force.
     """
 
     NOWHERE = "none"
-    JOBS = "every job of the crawl"
+    CALL = "every job, in other words: as its arguments, or in its assignment"
+    JOBS = "every job of the crawl's own project"
     FLEET = "every job, also those of other projects"
     LIMITS = "every job; those of other projects get what is in force"
     LEASING = "workers that lease, which find target requests as well"
@@ -75,12 +76,15 @@ class Setting:
     default: Any = None  #: None: not set
     help: str  #: one line of Markdown
     option: str = ""  #: of `sdist crawl`; of `sdist frontier consume` with its name before it
+    metavar: str = ""  #: what stands for the value in the option's help; empty: by its kind
     least: float | None = None  #: the least number; None: that of its kind
     most: float | None = None  #: the greatest one; None: that of its kind
     must_be: str = ""  #: what an error says, where the kind says too little
     choices: tuple[str, ...] = ()  #: of a number: words that are allowed as well
     pull_only: bool = False  #: jobs that are sent their batch ignore it
     travels: Travels = Travels.NOWHERE
+    #: jobs get the value also where it is the default, or of the project's own settings
+    in_force: bool = False
     secret: bool = False  #: may hold a password
     variable: str = ""  #: of the environment, which goes before the setting
     cluster: str = ""  #: the setting of Scrapy Cluster that means the same
@@ -93,6 +97,12 @@ class Setting:
         if type(self.default) is float:
             return f"{self.default:g}"
         return str(self.default)
+
+    @property
+    def field(self) -> str:
+        """The field of the option's value: `max_time` for `frontier consume --max-time`."""
+        flag = self.option.rpartition(" ")[2].partition("/")[0]
+        return flag.lstrip("-").replace("-", "_")
 
     def judged(self, value: Any, name: str = "") -> Any:
         """Return the value as its kind, which may also be written as text, as on a command line.

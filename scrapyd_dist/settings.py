@@ -55,6 +55,8 @@ __all__ = [
     "uploading_feeds",
 ]
 
+#: Scrapy's priority of -s
+CMDLINE = 40
 #: kinds of feeds that are written while a job runs
 LOCAL_FEEDS = frozenset({"", "file", "stdout"})
 
@@ -75,19 +77,13 @@ def settings_of_options(options: object, command: str = "") -> dict[str, Any]:
     for row in rows:
         owner = row.option.rpartition(" ")[0]
         if row.option and owner in ("", command):
-            names_by_field[_field_of_option(row.option)] = row.name
+            names_by_field[row.field] = row.name
     given: dict[str, Any] = {}
     for field, name in names_by_field.items():
         value = getattr(options, field, None)
         if value not in (None, []):
             given[name] = value
     return given
-
-
-def _field_of_option(option: str) -> str:
-    """Return the field for an option: `max_time` for `frontier consume --max-time`."""
-    flag = option.rpartition(" ")[2].partition("/")[0]
-    return flag.lstrip("-").replace("-", "_")
 
 
 def check_settings(settings: Mapping[str, Any] | BaseSettings) -> None:
@@ -107,6 +103,10 @@ class SettingReader:
     def given(self, name: str) -> bool:
         """Return whether the setting has a value; an empty text is none."""
         return self.settings.get(name) not in (None, "")
+
+    def on_command_line(self, name: str) -> bool:
+        """Return whether -s, or an option of ours, gave the setting the value that it has."""
+        return (self.settings.getpriority(name) or 0) >= CMDLINE
 
     def name(self, name: str) -> str:
         """Return the name that has the value.

@@ -24,7 +24,7 @@ def _setting(name: str, kind: ValueKind, default: Any, help_: str, **more: Any) 
     return Setting(name=PREFIX + name, kind=kind, default=default, help=help_, **more)
 
 
-_, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
+_, _CALL, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
 _YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING, _FILES = ValueKind
 _CALLBACKS = "a mapping of callbacks' names"
 #: heading in docs/reference/settings.md -> its settings
@@ -87,6 +87,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _MAPPING,
             {},
             "spider arguments of the jobs, where a script starts the crawl without a command line",
+            travels=_CALL,
         ),
         _setting(
             "SEEDS",
@@ -124,15 +125,32 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "address of the index pages with a place for the number: `…/index_%05d.html`,"
             " `…?page={page}`",
             option="--index",
+            metavar="TEMPLATE",
         ),
-        _setting("PAGES", _WHOLE, None, "number of index pages", option="--pages", least=1),
-        _setting("FIRST_PAGE", _WHOLE, 0, "number of the first one", option="--first-page"),
+        _setting(
+            "PAGES",
+            _WHOLE,
+            None,
+            "number of index pages",
+            option="--pages",
+            metavar="P",
+            least=1,
+        ),
+        _setting(
+            "FIRST_PAGE",
+            _WHOLE,
+            0,
+            "number of the first one",
+            option="--first-page",
+            metavar="K",
+        ),
         _setting(
             "SHARDS",
             _WHOLE,
             1,
             "walks that share the index, each from a start page; at least the crawl's concurrency",
             option="--shards",
+            metavar="S",
             least=1,
             most=100_000,
         ),
@@ -153,9 +171,11 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " long; or `auto`: as many as the fleet can use, at most 100 (10,000 where no worker"
             " reaches the store) ([more](../explanation/placement.md))",
             option="--batch-size",
+            metavar="N|auto",
             least=1,
             choices=(AUTO,),
             must_be="a whole number, or auto",
+            travels=_CALL,
         ),
         _setting(
             "BATCH_MAX_AGE",
@@ -319,6 +339,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "the spider's own start requests in a worker: `skip`, or made `first`, before its"
             " first batch",
             choices=("skip", "first"),
+            travels=_CALL,
         ),
         _setting(
             "MAX_BATCHES",
@@ -326,6 +347,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             0,
             "batches after which a worker ends and another one takes its place; 0: no limit",
             option="frontier consume --max-batches",
+            travels=_CALL,
         ),
         _setting(
             "MAX_REQUESTS",
@@ -333,8 +355,16 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             0,
             "requests after which it ends, once its last batch is finished; 0: no limit",
             option="frontier consume --max-requests",
+            travels=_CALL,
         ),
-        _setting("MAX_TIME", _SECONDS, 0.0, "seconds after which it ends; 0: no limit", least=0),
+        _setting(
+            "MAX_TIME",
+            _SECONDS,
+            0.0,
+            "seconds after which it ends; 0: no limit",
+            least=0,
+            travels=_CALL,
+        ),
         _setting(
             "IDLE",
             _SECONDS,
@@ -342,6 +372,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "seconds without work after which a worker of a standing frontier ends; 0: it stays",
             option="frontier consume --idle",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "LEASE",
@@ -349,6 +380,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             60.0,
             "seconds after which the lease of a worker that stands still expires"
             " ([more](../explanation/store.md#leases-and-fencing))",
+            travels=_CALL,
         ),
         _setting(
             "STRATEGY",
@@ -452,6 +484,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " password belongs in settings.py",
             option="--feed",
             secret=True,
+            travels=_JOBS,
+            in_force=True,
         ),
         _setting("TARGET_FEED_FORMAT", _TEXT, "jsonlines", "format of that feed", travels=_JOBS),
         _setting(
@@ -486,7 +520,14 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
         ),
     ),
     "The crawl": (
-        _setting("CRAWL", _TEXT, None, "the crawl's name; not set: one is made", option="--name"),
+        _setting(
+            "CRAWL",
+            _TEXT,
+            None,
+            "the crawl's name; not set: one is made",
+            option="--name",
+            travels=_CALL,
+        ),
         _setting(
             "LABELS",
             _LIST,
@@ -494,6 +535,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "labels of the crawl, such as `night=1`, by which lists are filtered; its jobs get"
             " them as this setting, and `settings.getlist` has them as a list",
             option="--label",
+            travels=_FLEET,
+            in_force=True,
         ),
         _setting(
             "STORE",
@@ -503,6 +546,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " ([more](../explanation/store.md)). `SDIST_STORE` in the environment goes before it",
             secret=True,
             variable="SDIST_STORE",
+            travels=_CALL,
         ),
         _setting(
             "PROFILE",
@@ -513,7 +557,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " collection; `fast`, it is 4, `LOG_LEVEL` is INFO, and records below the log's level"
             " are not made; `none`, Scrapy as it is ([more](../explanation/speed.md))",
             option="--profile",
+            metavar="NAME",
             choices=("usual", "fast", "none"),
+            travels=_JOBS,
+            in_force=True,
         ),
     ),
     "Goals for the whole crawl": (
@@ -526,6 +573,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " all of these",
             option="--max-items",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "GOAL_PAGES",
@@ -534,6 +582,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "the same with pages that a callback got",
             option="--max-pages",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "GOAL_REQUESTS",
@@ -542,6 +591,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "the same with requests that left, with retries, redirects and robots.txt",
             option="--max-requests",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "GOAL_ERRORS",
@@ -550,6 +600,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "the same with exceptions in the spider's code",
             option="--max-errors",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "GOAL_TIME",
@@ -558,6 +609,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "the same after so many seconds; `sdist resume` counts anew",
             option="--max-time",
             least=0,
+            travels=_CALL,
         ),
         _setting(
             "GOAL_DEPTH",
@@ -568,6 +620,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             option="--max-depth",
             least=0,
             travels=_JOBS,
+            in_force=True,
         ),
         _setting(
             "CLOSESPIDER",
