@@ -46,8 +46,8 @@ def make_job_settings(
 ) -> JobSettings:
     """Return the settings of all jobs of the crawl with these settings.
 
-    `given` are those of -s, which the spider may read whoever they belong to; `limits` are those of
-    scrapy.cfg, by their settings; `leases`: workers lease their batches.
+    `given` are those of -s, of which the ones that are not ours are passed on; `limits` are those
+    of scrapy.cfg, as settings; `leases`: workers lease their batches.
 
     Raises:
         ConfigError: a value is not of its kind.
@@ -78,9 +78,9 @@ def _find_value(row: Setting, reader: SettingReader) -> Any:
     if not row.in_force:
         return None
     value = reader.value(row.name)
-    # Who lists processes would see a password that only the code has; it is in the egg.
-    has_password = row.secret and password_in(str(value))
-    return None if has_password else value or None
+    if row.secret and password_in(str(value)):
+        return None  # who lists processes would see what only the egg has
+    return value or None
 
 
 def _make_foreign_limits(settings: BaseSettings) -> dict[str, str]:
