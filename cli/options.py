@@ -3,7 +3,8 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -278,12 +279,25 @@ def as_typer_command(command: Command) -> Command:
     return run
 
 
+class OptionSource(ABC):
+    """Marks a field of a group of options, by `Annotated`, whose options are made from a table."""
+
+    @abstractmethod
+    def make(self, declared: Collection[str]) -> Mapping[str, inspect.Parameter]:
+        """Return the parameters by the keys that the field's mapping has for their values.
+
+        `declared` are the other fields of the group.
+        """
+
+
 class _Parameters:
     """The parameters of a command: options, groups of options, and the project's `Context`."""
 
     def __init__(self) -> None:
         self.flat: list[inspect.Parameter] = []  #: all options, those of groups as well
         self._groups: dict[str, Any] = {}  #: name of a parameter -> its dataclass
+        #: name of a field with options from a table -> name of each of these -> its key
+        self._tables: dict[str, dict[str, str]] = {}
         self._contexts: list[str] = []  #: names of parameters
 
     def add(self, name: str, parameter: inspect.Parameter) -> None:
@@ -291,11 +305,22 @@ class _Parameters:
         if parameter.annotation is Context:
             self._contexts.append(name)
         elif is_dataclass(parameter.annotation):
-            self._groups[name] = parameter.annotation
-            options = inspect.signature(self._groups[name], eval_str=True).parameters
-            self.flat += options.values()
+            self._add_group(name, parameter.annotation)
         else:
             self.flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def _add_group(self, name: str, group: Any) -> None:
+        """Add the fields of a group, and the options that it has from tables."""
+        self._groups[name] = group
+        options = inspect.signature(group, eval_str=True).parameters
+        for option in options.values():
+            source = _metadata(option)
+            if not isinstance(source, OptionSource):
+                self.flat.append(option)
+                continue
+            made = source.make(options)
+            self.flat += made.values()
+            self._tables[option.name] = {entry.name: key for key, entry in made.items()}
 
     def add_check(self) -> bool:
         """Add `--check` beside `--dry-run`; tells whether the command has that."""
@@ -317,16 +342,33 @@ class _Parameters:
         for name, group in self._groups.items():
             members = {}
             for entry in fields(group):
-                members[entry.name] = values.pop(entry.name)
+                if entry.name in self._tables:
+                    members[entry.name] = self._gather_table(entry.name, values)
+                else:
+                    members[entry.name] = values.pop(entry.name)
             values[name] = group(**members)
         for name in self._contexts:
             values[name] = stack.enter_context(closing(Context()))
         return values
 
+    def _gather_table(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the values of options from a table out of all values, those that are given."""
+        given: dict[str, Any] = {}
+        for option, key in self._tables[name].items():
+            value = values.pop(option)
+            if value not in (None, []):
+                given[key] = value
+        return given
+
+
+def _metadata(parameter: inspect.Parameter) -> Any:
+    """Return what `Annotated` says of a parameter; None for nothing."""
+    return getattr(parameter.annotation, "__metadata__", (None,))[0]
+
 
 def _named(parameter: inspect.Parameter) -> inspect.Parameter:
     """Call an option without names as its parameter: `--all` for `all_`."""
-    info = getattr(parameter.annotation, "__metadata__", (None,))[0]
+    info = _metadata(parameter)
     if not isinstance(info, OptionInfo) or info.default is not ... or info.param_decls:
         return parameter
     named = copy(info)  # several parameters may share one
@@ -339,7 +381,7 @@ def _bounded(parameter: inspect.Parameter) -> inspect.Parameter:
 
     Typer's own check takes `nan`.
     """
-    info = getattr(parameter.annotation, "__metadata__", (None,))[0]
+    info = _metadata(parameter)
     kind = _number_kind(parameter.annotation)
     if not isinstance(info, ParameterInfo) or kind is None or info.parser is not None:
         return parameter

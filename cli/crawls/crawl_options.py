@@ -18,27 +18,19 @@ from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.open_project import NODES
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
-from scrapyd_dist.settings import (
-    GROUPS,
-    PREFIX,
-    SETTINGS,
-    Setting,
-    ValueKind,
-    check_settings,
-    settings_of_options,
-)
+from scrapyd_dist.settings import PREFIX, SETTINGS, check_settings, settings_of_options
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.store.project_store import SETTING
 
 from ..context import Context
-from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
+from ..options import NewLabels, SpiderName, checked_labels, nodes, option, span
 from ..output import say
+from ..setting_options import RegisteredOptions, as_sentence_start, setting_option
 
 #: the panels of options in the help
 _ITEMS = "Items and the end"
 _SPIDER = "The spider"
 _GOALS = "Goals for the whole crawl"
-PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
 #: what stands for standard output among the files of -o and -O
 STDOUT = "-"
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
@@ -56,36 +48,10 @@ class CrawlOrder:
     version: str | None = None  #: of the code, where it is not to be the working tree's
 
 
-def _setting(name: str, *names: str, **more: Any) -> Any:
-    """Return the option that gives this setting its value, with the registry's help.
-
-    One with names of its own is a switch, such as --pull/--push.
-    """
-    row = SETTINGS[PREFIX + name]
-    if not names and row.kind is not ValueKind.LIST:
-        more["parser"] = parser_of(row)
-    text = _as_sentence_start(row.plain_help)
-    if type(row.default) in {int, float} and row.default > 0:
-        text += f" ({row.default_text})"
-    return _option(f"{text}.", *names, panel=_panel_of(row), **more)
-
-
-def _as_sentence_start(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _panel_of(row: Setting) -> str:
-    """Return the heading that a setting stands under; LookupError where there is none."""
-    for heading, rows in GROUPS.items():
-        if row in rows:
-            return heading
-    raise LookupError(row.name)
-
-
 def _limit(name: str) -> Any:
     """Return the option with a span of time that gives this setting its value."""
     row = SETTINGS[PREFIX + name]
-    text = f"{_as_sentence_start(row.plain_help)}."
+    text = f"{as_sentence_start(row.plain_help)}."
     return span(row.option, text, zero=True, panel="Nodes", show_default=False)
 
 
@@ -136,8 +102,8 @@ class SpiderOptions(JobLimits):
             metavar="FILE|URI",
         ),
     ] = None
-    deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None
-    on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
+    deliver: Annotated[str | None, setting_option("DELIVER", metavar="DIR|URL")] = None
+    on_finish: Annotated[str | None, setting_option("ON_FINISH", metavar="CMD|URL")] = None
     node: Annotated[
         list[str] | None,
         _option(
@@ -173,10 +139,10 @@ class SpiderOptions(JobLimits):
 class GoalOptions:
     """Goals for the whole crawl; a field is a parameter of the command."""
 
-    max_items: Annotated[int | None, _setting("GOAL_ITEMS", metavar="N")] = None
-    max_pages: Annotated[int | None, _setting("GOAL_PAGES", metavar="N")] = None
-    max_requests: Annotated[int | None, _setting("GOAL_REQUESTS", metavar="N")] = None
-    max_errors: Annotated[int | None, _setting("GOAL_ERRORS", metavar="N")] = None
+    max_items: Annotated[int | None, setting_option("GOAL_ITEMS", metavar="N")] = None
+    max_pages: Annotated[int | None, setting_option("GOAL_PAGES", metavar="N")] = None
+    max_requests: Annotated[int | None, setting_option("GOAL_REQUESTS", metavar="N")] = None
+    max_errors: Annotated[int | None, setting_option("GOAL_ERRORS", metavar="N")] = None
     max_time: Annotated[
         float | None,
         span(
@@ -187,7 +153,7 @@ class GoalOptions:
             show_default=False,
         ),
     ] = None
-    max_depth: Annotated[int | None, _setting("GOAL_DEPTH", metavar="N")] = None
+    max_depth: Annotated[int | None, setting_option("GOAL_DEPTH", metavar="N")] = None
 
     def goals(self) -> dict[str, Any]:
         """Return those that are given, as settings."""
@@ -200,27 +166,14 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of them."""
 
     spider: SpiderName
-    rule: Annotated[int | None, _setting("TARGET_RULE")] = None
-    callback: Annotated[list[str] | None, _setting("TARGET_CALLBACKS", metavar="NAME")] = None
-    limit: Annotated[int | None, _setting("LIMIT", metavar="N")] = None
-    shards: Annotated[int | None, _setting("SHARDS", metavar="S")] = None
-    index: Annotated[str | None, _setting("INDEX", metavar="TEMPLATE")] = None
-    pages: Annotated[int | None, _setting("PAGES", metavar="P")] = None
-    first_page: Annotated[int | None, _setting("FIRST_PAGE", metavar="K")] = None
-    start_urls: Annotated[Path | None, _setting("START_URLS_FILE", metavar="FILE")] = None
-    feed: Annotated[str | None, _setting("TARGET_FEED_URL", metavar="URL")] = None
-    batch_size: Annotated[str | None, _setting("BATCH_SIZE", metavar="N|auto")] = None
-    batch_max_age: Annotated[float | None, _setting("BATCH_MAX_AGE", metavar="TIME")] = None
-    max_attempts: Annotated[int | None, _setting("MAX_ATTEMPTS", metavar="N")] = None
-    max_failed: Annotated[int | None, _setting("MAX_FAILED", metavar="N")] = None
-    min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
+    #: by their settings
+    registered: Annotated[Mapping[str, Any], RegisteredOptions(without=("DISTRIBUTED_CRAWL",))] = (
+        field(default_factory=dict)
+    )
+    start_urls: Annotated[Path | None, setting_option("START_URLS_FILE", metavar="FILE")] = None
+    feed: Annotated[str | None, setting_option("TARGET_FEED_URL", metavar="URL")] = None
     label: NewLabels = None
-    pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
-    fair: Annotated[str | None, _setting("FAIR", metavar="KIND")] = None
-    max_jobs: Annotated[int | None, _setting("MAX_JOBS", metavar="N")] = None
-    placement: Annotated[
-        str | None, _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")
-    ] = None
+    pull: Annotated[bool | None, setting_option("MODE", "--pull/--push")] = None
     deploy: Annotated[
         bool | None,
         _option(
@@ -238,14 +191,10 @@ class CrawlOptions(GoalOptions, SpiderOptions):
             metavar="NAME",
         ),
     ] = None
-    node_timeout: Annotated[float | None, _setting("NODE_TIMEOUT", metavar="TIME")] = None
-    fleet_timeout: Annotated[float | None, _setting("FLEET_TIMEOUT", metavar="TIME")] = None
-    poll_interval: Annotated[float | None, _setting("POLL_INTERVAL", metavar="TIME")] = None
-    profile: Annotated[str | None, _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
         """Return the same as settings; folder: what relative files are looked up in."""
-        settings = settings_of_options(self) | self.delivery(folder)
+        settings = {**self.registered, **settings_of_options(self), **self.delivery(folder)}
         checked_labels(self.label)
         if self.deploy is not None:
             settings["DISTRIBUTED_DEPLOY"] = "if-missing" if self.deploy else "never"

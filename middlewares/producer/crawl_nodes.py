@@ -32,7 +32,8 @@ from scrapyd_dist.transports import AsyncSender
 
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_repository import CrawlRepository
-from .crawl_request import CrawlRequest, job_settings, shared_settings, worker_settings
+from .crawl_request import CrawlRequest
+from .job_settings import make_job_settings
 from .preflight import Prepared, bring, prepare
 from .producer_options import ProducerOptions
 
@@ -339,19 +340,18 @@ class CrawlNodes:
         """
         request = self.request
         options = request.options
+        made = make_job_settings(
+            settings, given=request.given, limits=request.project.limits, leases=options.leases
+        )
         return JobRequest(
             crawl=self.repository.id,
             home=self.repository.home,
             project=request.project.name,
             spider=request.spider,
             version=self.prepared.version,
-            settings={
-                **request.project.limits,
-                **worker_settings(options, settings),
-                **job_settings(request.given, options),
-            },
+            settings=made.own,
+            foreign_settings=made.foreign,
             args=request.args,
-            shared=shared_settings(settings),
             goals=options.goals.limits,
             collected=await self.repository.collected(),
             **own,

@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -22,19 +21,10 @@ from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Trait, by_trait
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder, is_elsewhere
 from scrapyd_dist.nodes import check_project
-from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args, check_spider_name
-from scrapyd_dist.settings import (
-    LABELS,
-    SettingReader,
-    Travels,
-    check_settings,
-    limits_in,
-    travelling,
-)
+from scrapyd_dist.settings import SettingReader, check_settings, limits_in
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import store_address
 from scrapyd_dist.transports import AsyncSender
@@ -42,12 +32,10 @@ from scrapyd_dist.transports import AsyncSender
 from ..engine_compat import has_own_filter, spider_method
 from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
-from ..throttle.throttle_options import SWITCH, options_of
-from ..throttle.throttle_options import options_in as throttle_given
 from .difference_finder import find_differences, refuse_differences, told_differences
 from .feed_outputs import crawl_outputs, shown
 from .merged_feeds import FeedHost, MergedFeeds
-from .producer_options import CMDLINE, ProducerOptions
+from .producer_options import ProducerOptions
 
 #: Scrapy's own part for each setting that may name another one
 OWN = {
@@ -201,21 +189,6 @@ def _pairs_in(words: Iterable[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
-    """Return the settings that all jobs of the crawl get besides their batch.
-
-    `given` are those of -s.
-    """
-    settings = {**passed_on(given), "DISTRIBUTED_PROFILE": options.profile}
-    if options.labels:
-        settings[LABELS] = ",".join(options.labels)
-    if options.target_feed_url is not None and options.send_feed_url:
-        settings["DISTRIBUTED_TARGET_FEED_URL"] = options.target_feed_url
-    if options.goal_depth:
-        settings[DEPTH] = str(options.goal_depth)
-    return settings
-
-
 def check_crawl(
     options: ProducerOptions, settings: BaseSettings, spider: Spider, args: Mapping[str, str]
 ) -> list[FoundDifference]:
@@ -313,42 +286,6 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
             " each for itself, and a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer"
             " finds. Leave out one of the two."
         )
-
-
-def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
-    """Return, of the settings given on the command line, those of ours that workers need."""
-    kinds = (Travels.LEASING, Travels.SLOTS) if options.leases else ()
-    needed = {}
-    for name in travelling(Travels.FLEET, *kinds):
-        is_given = (settings.getpriority(name) or 0) >= CMDLINE
-        if is_given and settings[name] is not None:
-            needed[name] = _as_text(settings[name])
-    return needed
-
-
-def shared_settings(settings: BaseSettings) -> dict[str, str]:
-    """Return the settings for workers of another project, too.
-
-    They say where requests lie, and the limits of this crawl.
-    """
-    shared = {}
-    for name in travelling(Travels.SLOTS):
-        # Also those without a value: that project's own slots are for its own frontiers.
-        shared[name] = _as_text(settings[name] or "")
-    throttle = options_of(settings)
-    if throttle.on:
-        for name, value in throttle_given(settings).items():
-            shared[name] = _as_text(value)
-    elif not throttle.heeds:
-        # A throttle that these settings do not mention is that project's own affair.
-        shared[SWITCH] = _as_text(False)
-    return shared
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))  # as Scrapy reads a list
-    return json.dumps(dict(value)) if hasattr(value, "items") else str(value)
 
 
 def template_of(options: ProducerOptions) -> ShardTemplate | None:

@@ -27,8 +27,6 @@ BATCH_SIZE = 1000
 LARGEST = 10_000
 #: names of the one feed format that can be merged
 LINES = ("jsonlines", "jsonl", "jl")
-#: Scrapy's priority of -s
-CMDLINE = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +51,15 @@ class ProducerOptions:
     batch_max_age: float = 30.0
     target_feed_url: str | None = None
     target_feed_format: str = "jsonlines"
-    send_feed_url: bool = False  #: whether the feed URL may travel as a setting
     outputs: tuple[Mapping[str, Any], ...] = ()
     deliver: str | None = None  #: the address of a sink for accepted parts
     deploy: str = "if-missing"
     unsendable: str = "local"
     placement: str = Placement.KINDS[0]
-    profile: str = "usual"
     max_failed: int = 0
     min_items: int = 0
     goals: Goals = field(default_factory=Goals)  #: of the whole crawl
-    goal_depth: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
-    labels: tuple[str, ...] = ()
     store: str | None = None
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     mode: str = "auto"
@@ -115,11 +109,11 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         check_crawl_name(values["crawl"])
     if not reader.given("DISTRIBUTED_STORE"):
         values["store"] = None
+    _check_feed_url(feed_url, reader)
     values |= {
         "sent_size": _sent_size(reader),
         "batch_adapt": _adapts(reader),
-        "send_feed_url": _may_travel(feed_url, settings),
-        "deliver": _check_revealed(values["deliver"], settings),
+        "deliver": _check_revealed(values["deliver"], reader),
         "limits": SchedulerLimits(
             **reader.values_for(SchedulerLimits), poll=reader.value("DISTRIBUTED_POLL_INTERVAL")
         ),
@@ -234,28 +228,22 @@ def _check_shards(options: ProducerOptions) -> None:
         )
 
 
-def _check_revealed(address: str | None, settings: BaseSettings) -> str | None:
+def _check_revealed(address: str | None, reader: SettingReader) -> str | None:
     """Return the address of --deliver; ConfigError if others could read a password in it."""
-    is_on_command_line = (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE
+    is_on_command_line = reader.on_command_line("DISTRIBUTED_DELIVER")
     if address and password_in(address) and is_on_command_line:
         raise ConfigError(REVEALED)
     return address
 
 
-def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
-    """Return whether the feed URL can be sent as a setting.
-
-    One with a password must be on the nodes already: ConfigError if it is from the command line.
-    """
+def _check_feed_url(feed_url: str | None, reader: SettingReader) -> None:
+    """Raise ConfigError for a feed URL that cannot be read, or has a password on a command line."""
     if feed_url is None:
-        return False
+        return
     parts = split(feed_url, "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed)")
-    if parts.password is None:
-        return True
-    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:
+    if parts.password is not None and reader.on_command_line("DISTRIBUTED_TARGET_FEED_URL"):
         raise ConfigError(
             "The feed URL has a password, and a job's settings can be read in its node's process"
             " list and job list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py,"
             " which is deployed, not on the command line."
         )
-    return False

@@ -15,14 +15,9 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.settings import LABELS, PREFIX, Travels, travelling
 from scrapyd_dist.store.engines import FIRST_CLIENT
 from scrapyd_dist.store.reach import Way
 
-#: settings of the producer's process that its workers must not get
-PRODUCERS_SETTINGS = frozenset(
-    {"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"}
-)
 #: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
 #: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot
@@ -40,13 +35,13 @@ class JobRequest:
     spider: str
     version: str | None  #: pinned, so that every attempt runs the same code
     settings: Mapping[str, str] = field(default_factory=dict)
+    #: those of workers of other projects, which get no others
+    foreign_settings: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
     typed: bool = False  #: items keep their classes, and values that JSON lacks
     #: folders of other crawls, whose files on the nodes may be deleted
     collected: tuple[str, ...] = ()
-    #: settings that workers of other projects get as well
-    shared: Mapping[str, str] = field(default_factory=dict)
     #: seconds for which workers that reach the store lease their attempts; 0: no leases
     lease: float = 0.0
     #: of the whole crawl, as `Goals.limits`
@@ -61,17 +56,6 @@ class JobRequest:
         `other` is the job's, where it is not the crawl's own.
         """
         return other or node.project or self.project
-
-
-def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the settings given on the command line that reach the workers."""
-    ours = travelling(Travels.JOBS, Travels.FLEET, Travels.LIMITS)
-    passed = {}
-    for name, value in settings.items():
-        is_producers = name in PRODUCERS_SETTINGS or name.startswith(PREFIX)
-        if name in ours or not is_producers:
-            passed[name] = value
-    return passed
 
 
 def call_for(
@@ -120,11 +104,7 @@ def call_for_worker(
     `store` says how it reaches the store, and has the crawl's key if it is sealed. `version` is
     that of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
-    settings = spec.settings
-    if version is not None:  # the crawl's slots and limits, and nothing that was set with -s
-        everywhere = (LABELS, *travelling(Travels.FLEET))
-        shared = {name: text for name, text in settings.items() if name in everywhere}
-        settings = {**shared, **spec.shared}
+    settings = spec.settings if version is None else spec.foreign_settings
     pull = {**_orders(worker, terms), **store}
     return _post(spec, worker, version or spec.version, settings, "DISTRIBUTED_PULL", pull)
 

@@ -77,7 +77,7 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(
     one = with_shop("one", slots=4)
     spec = JobRequest(
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
-        settings={"ITEM_PIPELINES": "{}", "DISTRIBUTED_LABELS": "x"}, shared={"DISTRIBUTED_SLOTS": "4"},
+        settings={"ITEM_PIPELINES": "{}"}, foreign_settings={"DISTRIBUTED_LABELS": "x", "DISTRIBUTED_SLOTS": "4"},
     )  # fmt: skip
     async with with_work(tmp_path, one, producer="me", spec=spec, sizes=(1, 1, 1)) as o:
         first = (await of_shop(o)).begin()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, CrawlOrder, pairs, refuse_secrets
 from scrapyd_dist.cli.options import as_typer_command
 
@@ -14,22 +15,37 @@ from scrapyd_dist.errors import ConfigError
 #: option -> the setting of its own that it gives a value, and that value
 GIVEN: dict[str, tuple[str, Any]] = {
     "rule": ("TARGET_RULE", 0), "callback": ("TARGET_CALLBACKS", ["parse_item"]), "shards": ("SHARDS", 20),
-    "index": ("INDEX", "http://w/i_%d"), "pages": ("PAGES", 7), "first_page": ("FIRST_PAGE", 0), "limit": ("LIMIT", 9),
-    "batch_size": ("BATCH_SIZE", "10"), "batch_max_age": ("BATCH_MAX_AGE", 1.5), "max_attempts": ("MAX_ATTEMPTS", 2),
-    "max_failed": ("MAX_FAILED", 0), "max_jobs": ("MAX_JOBS", 3), "placement": ("PLACEMENT", "least-loaded"),
-    "node": ("NODES", ["a", "b:1"]), "node_timeout": ("NODE_TIMEOUT", 4.0), "fleet_timeout": ("FLEET_TIMEOUT", 5.0),
-    "poll_interval": ("POLL_INTERVAL", 0.5), "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
-    "min_items": ("MIN_ITEMS", 5), "on_finish": ("ON_FINISH", "true"), "profile": ("PROFILE", "fast"),
+    "index": ("INDEX", "http://w/i_%d"), "pages": ("PAGES", 7), "first-page": ("FIRST_PAGE", 0), "limit": ("LIMIT", 9),
+    "batch-size": ("BATCH_SIZE", 10), "batch-max-age": ("BATCH_MAX_AGE", 1.5), "max-attempts": ("MAX_ATTEMPTS", 2),
+    "max-failed": ("MAX_FAILED", 0), "max-jobs": ("MAX_JOBS", 3), "placement": ("PLACEMENT", "least-loaded"),
+    "node": ("NODES", ["a", "b:1"]), "node-timeout": ("NODE_TIMEOUT", 4.0), "fleet-timeout": ("FLEET_TIMEOUT", 5.0),
+    "poll-interval": ("POLL_INTERVAL", 0.5), "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
+    "min-items": ("MIN_ITEMS", 5), "on-finish": ("ON_FINISH", "true"), "profile": ("PROFILE", "fast"),
     "fair": ("FAIR", "spread"), "deliver": ("DELIVER", "s3://bucket/items"),
 }  # fmt: skip
 
 
+def order_of(folder: Path, *words: str) -> CrawlOrder:
+    """What a command line of `sdist crawl` asks of the crawl's process."""
+    orders: list[CrawlOrder] = []
+
+    def crawl(asked: CrawlOptions) -> None:
+        orders.append(asked.order(folder))
+
+    app = typer.Typer(add_completion=False)
+    app.command()(as_typer_command(crawl))
+    app(["easy", *words], standalone_mode=False)
+    return orders[0]
+
+
 def test_each_option_becomes_its_setting_also_a_zero(tmp_path: Path) -> None:
-    options = {option: value for option, (_, value) in GIVEN.items()}
-    asked = CrawlOptions(spider="easy", **options)
-    assert asked.order(tmp_path).settings == {
-        f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()
-    }
+    words: list[str] = []
+    for name, (_, value) in GIVEN.items():
+        for text in value if isinstance(value, list) else [value]:
+            words += [f"--{name}", str(text)]
+    assert order_of(tmp_path, *words) == CrawlOrder(
+        spider="easy", settings={f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +143,9 @@ def test_a_command_shows_the_fields_of_asked_and_gets_them_as_one_value() -> Non
         seen.append((asked, flag))
 
     shown = as_typer_command(command)
-    names = [entry.name for entry in fields(CrawlOptions)]
-    assert list(inspect.signature(shown).parameters) == [*names, "flag"]
-    shown(**{**dict.fromkeys(names), "spider": "easy", "shards": 3}, flag=True)
-    assert seen == [(CrawlOptions(spider="easy", shards=3), True)]
+    names = [name for name in inspect.signature(shown).parameters if name != "flag"]
+    fields_ = {entry.name for entry in fields(CrawlOptions)}
+    assert fields_ - {*names} == {"registered"}
+    shown(**{**dict.fromkeys(names), "spider": "easy", "shards": 3, "pull": True}, flag=True)
+    registered = {"DISTRIBUTED_SHARDS": 3}
+    assert seen == [(CrawlOptions(spider="easy", registered=registered, pull=True), True)]

@@ -17,12 +17,7 @@ from scrapyd_dist.frontier.intake import pack
 from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
-from scrapyd_dist.scheduling.job_request import (
-    JobRequest,
-    call_for,
-    call_for_introduction,
-    passed_on,
-)
+from scrapyd_dist.scheduling.job_request import JobRequest, call_for, call_for_introduction
 from scrapyd_dist.scheduling.node_client import NodeClient, last_error
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scrapyd.api import Chunk
@@ -102,22 +97,6 @@ def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -
     check_args({"a": "=", "Batch": "1", "batch": "1"})
     with pytest.raises(ConfigError, match=f"argument '{name}'"):
         check_args({"fine": "1", name: "2"})
-
-
-def test_what_belongs_to_the_producers_process_stays_there() -> None:
-    stays = {
-        "LOG_FILE": "x",
-        "FEEDS": "{}",
-        "JOBDIR": "d",
-        "ADDONS": "{}",
-        "DISTRIBUTED_PAGES": "3",
-    }
-    travels = {
-        "DOWNLOAD_DELAY": "1",
-        "DISTRIBUTED_KEEP_DAYS": "2",
-        "DISTRIBUTED_THROTTLE_HITS": "60",
-    }
-    assert passed_on({**stays, **travels}) == travels
 
 
 def told(log: str) -> str:

@@ -1,8 +1,6 @@
-"""The settings of a producer, and its modes: what is read, what is refused, and what travels to workers that lease."""
+"""The settings of a producer, and its modes: what is read, and what is refused."""
 
-import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +13,8 @@ from scrapyd_dist.middlewares.producer.crawl_request import (
     check_mode,
     check_spider,
     make_as_job,
-    shared_settings,
-    worker_settings,
 )
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
-from scrapyd_dist.middlewares.slot_routing import SlotRouting
-from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError
@@ -28,7 +22,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
-from scrapyd_dist.settings import SETTINGS, Travels, limits_in, travelling
+from scrapyd_dist.settings import SETTINGS, limits_in
 from scrapyd_dist.store.reach import Way
 
 
@@ -79,7 +73,7 @@ def test_the_books_settings_keep_their_names() -> None:
         TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl"
     )
     assert (found.target_hosts, found.batch_size) == (("scrapyd1:6800",), 2000)
-    assert (found.target_feed_url, found.send_feed_url) == ("ftp://h/%(batch)s.jl", True)
+    assert found.target_feed_url == "ftp://h/%(batch)s.jl"
 
 
 def test_a_time_may_have_a_unit() -> None:
@@ -161,12 +155,12 @@ def test_an_empty_value_is_none(name: str) -> None:
 SECRET = "ftp://me:s3cret@host/%(batch)s.jl"
 
 
-def test_a_feed_url_with_a_password_does_not_travel_and_must_be_deployed() -> None:
-    assert not options(TARGET_FEED_URL=SECRET).send_feed_url
+def test_a_feed_url_with_a_password_must_be_deployed() -> None:
+    assert options(TARGET_FEED_URL=SECRET).target_feed_url == SECRET
     with pytest.raises(ConfigError, match="has a password") as caught:
         options({"TARGET_FEED_URL": SECRET}, priority="cmdline")
     assert "s3cret" not in str(caught.value)
-    assert options({"TARGET_FEED_URL": "ftp://me@host/x"}, priority="cmdline").send_feed_url
+    assert options({"TARGET_FEED_URL": "ftp://me@host/x"}, priority="cmdline").target_feed_url
 
 
 @pytest.mark.parametrize("url", ["ftp://[", "ftp://me:s3c/ret@host/x", "ftp://host:port/x"])
@@ -280,36 +274,7 @@ def test_the_projects_feeds_are_written_at_home_whoever_leases() -> None:
         options(MODE="pull", TARGET_FEED_URL="ftp://files.example/items.jl")
 
 
-def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_find_targets() -> None:
-    made = settings(TARGET_RULE=1)
-    given = {
-        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_item", "parse_more"],
-        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_item": "p/4"},
-        "DISTRIBUTED_SLOTS": "8",
-        "DISTRIBUTED_STORE": "redis://:secret@host/0",
-    }
-    for name, value in given.items():
-        made.set(name, value, priority="cmdline")
-    sent = worker_settings(options(MODE="pull"), made)
-    assert sent == {
-        "DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse_more",
-        "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}',
-        "DISTRIBUTED_SLOTS": "8",
-    }
-    received = Settings(sent)
-    assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
-    assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
-    assert worker_settings(options(MODE="push"), made) == {}
-
-
-def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() -> None:
-    made = settings(STALL_TIMEOUT=5)  # of settings.py: it is in the egg
-    made.set("DISTRIBUTED_JOB_TIMEOUT", 60.0, priority="cmdline")
-    for mode in ("push", "pull"):
-        assert worker_settings(options(MODE=mode), made) == {"DISTRIBUTED_JOB_TIMEOUT": "60.0"}
-    assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(
-        travelling(Travels.FLEET)
-    )
+def test_the_limits_of_jobs_may_stand_in_scrapy_cfg() -> None:
     assert limits_in({"store": "x", "stall_timeout": "90"}) == {"DISTRIBUTED_STALL_TIMEOUT": "90"}
     with pytest.raises(
         ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2 h', and must"
@@ -317,45 +282,6 @@ def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() ->
         limits_in({"job_timeout": "2 h"})
     with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5x'"):
         options(STALL_TIMEOUT="5x")
-
-
-def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> (
-    None
-):
-    slots: dict[str, Any] = {"SLOTS": 4, "CALLBACK_SLOTS": {"parse_item": "p/4"}}
-    made = settings(
-        **slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False
-    )
-    made.set("QUEUE_WINDOW", 30, priority="project")
-    of_slots = {"DISTRIBUTED_SLOTS": "4", "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}'}
-    of_slots |= dict.fromkeys(
-        ("DISTRIBUTED_FAIR", "DISTRIBUTED_SLOT_PREFIX", "DISTRIBUTED_SLOT_BY"), ""
-    )
-    assert shared_settings(made) == of_slots
-    made.set("DISTRIBUTED_THROTTLE_HITS", 60, priority="cmdline")  # now there are limits
-    limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False"}
-    limits["DISTRIBUTED_THROTTLE_WINDOW"] = "30"
-    assert shared_settings(made) == {**of_slots, **limits}
-
-
-def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_for_workers_of_this_crawl() -> (
-    None
-):
-    crawl = settings(THROTTLE=True)
-    crawl.setdict(
-        {"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project"
-    )
-    other = settings(
-        SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600
-    )
-    told = shared_settings(crawl)
-    assert "secret" not in str(told)  # the arguments of a job are for every user of the node to see
-    other.setdict(told, priority="cmdline")
-    assert replace(SlotRouting.from_settings(other), known=None) == replace(
-        SlotRouting.from_settings(crawl), known=None
-    )
-    limit = ThrottleOptions.from_settings(other).limit
-    assert limit is not None and limit.hits == 60
 
 
 def members(*names: str) -> list[NodeState]:

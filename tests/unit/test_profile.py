@@ -19,8 +19,7 @@ from scrapyd_dist.middlewares.addon import (
     apply_profile,
     leave_what_stays,
 )
-from scrapyd_dist.middlewares.producer.crawl_request import job_settings
-from scrapyd_dist.middlewares.producer.producer_options import read_options
+from scrapyd_dist.middlewares.producer.job_settings import make_job_settings
 
 from scrapyd_dist.payload import START_URLS
 
@@ -66,9 +65,8 @@ def test_a_profile_takes_the_place_of_scrapys_defaults_and_the_jobs_get_the_same
     apply_profile(made, None)
     assert of_the_profile(made) == gets
     assert asked.get("DISTRIBUTED_PROFILE") == NONE or gets != SCRAPYS
-    assert job_settings({}, read_options(made))["DISTRIBUTED_PROFILE"] == asked.get(
-        "DISTRIBUTED_PROFILE", USUAL
-    )
+    sent = make_job_settings(made, given={}, limits={}, leases=True)
+    assert sent.own["DISTRIBUTED_PROFILE"] == asked.get("DISTRIBUTED_PROFILE", USUAL)
 
 
 @pytest.mark.parametrize("profile", [USUAL, FAST])

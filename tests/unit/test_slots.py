@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
-from scrapyd_dist.middlewares.producer.crawl_request import worker_settings
+from scrapyd_dist.middlewares.producer.job_settings import make_job_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
@@ -226,7 +226,8 @@ def test_workers_are_told_what_the_command_line_says() -> None:
     settings = Settings(
         {"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_FAIR": BY_DOMAIN}, priority="cmdline"
     )
-    assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
+    sent = make_job_settings(settings, given={}, limits={}, leases=read_options(settings).leases)
+    assert sent.own["DISTRIBUTED_FAIR"] == BY_DOMAIN
 
 
 def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> None:
