@@ -71,8 +71,9 @@ from .crawl_request import (
     template_of,
 )
 from .difference_finder import kept_by_callbacks
-from .discovery import Capture, IndexWalk, OwnItems, new_capture
+from .discovery import Capture, OwnItems, new_capture
 from .feed_outputs import CrawlOutputs, watches_feeds
+from .index_walk import IndexWalk, WalkEnd
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
 from .merged_feeds import FeedsNotStored, deliver_to
@@ -268,8 +269,8 @@ class CrawlRun(Lifecycle):
         self._done = False  #: the row has its end, and the spider may close
         self._closing = False  #: the spider closes
         self._cancelled = False  #: a user has cancelled the crawl
-        #: why nothing more is found, though there may be more
-        self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
+        if self.capture.room == 0:
+            self.index.end_early(FinishReason.LIMITED.value)
         self._start_fault = ""  #: how the spider's own start broke off
         self._idle_reason = watch_idle_reason(crawler)
         assert crawler.spider
@@ -315,20 +316,20 @@ class CrawlRun(Lifecycle):
     # find
 
     @property
-    def enough(self) -> bool:
+    def finds_no_more(self) -> bool:
         """Return whether nothing more is to be found."""
-        return bool(self._enough)
+        return self.index.early_end is not None
 
-    def found_enough(self, why: str = FinishReason.LIMITED.value) -> None:
+    def find_no_more(self, reason: str = FinishReason.LIMITED.value) -> None:
         """Find nothing more: what is found is worked on, and then the crawl is finished."""
-        if not self._enough:
-            self._enough = why
+        if not self.finds_no_more:
+            self.index.end_early(reason)
             close_spider(self._crawler, FinishReason.LIMITED.value)
 
     def _goal_reached(self) -> None:
         """Walk no further; what is not walked is walked when the crawl goes on."""
         if not self.index.walked:
-            self.found_enough(FinishReason.GOAL.value)
+            self.find_no_more(FinishReason.GOAL.value)
 
     def seal(self, *cuts: BatchDraft) -> None:
         """Keep cuts in the store and hand them to the scheduler; in order, beside the crawl."""
@@ -377,7 +378,7 @@ class CrawlRun(Lifecycle):
         self.reporter.log_now_and_then()
         await self._obey()
         if self._scheduler.enough and not self.index.walked:
-            self.found_enough(self._scheduler.enough)
+            self.find_no_more(self._scheduler.enough)
         if self._scheduler.state.ends_early:
             self._goal_reached()
         if self._scheduler.state.stopped:
@@ -467,7 +468,7 @@ class CrawlRun(Lifecycle):
         index = self.index
         losses: list[str] = []
         ends: list[str] = []
-        if not self._enough:
+        if not self.finds_no_more:
             losses, ends = index.short()
         index.failed += len(losses)
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
@@ -476,7 +477,7 @@ class CrawlRun(Lifecycle):
         wrong = self._attributes.differing(self.capture.callbacks)
         self._has_wrong_values = bool(wrong)
         self.reporter.differ(*wrong, *walk_findings(index, self.capture, self._repository.counts))
-        if self._enough != FinishReason.GOAL.value:
+        if not index.goes_on_later:
             await self._repository.finish_shards([shard.number for shard in index.unfinished()])
         await self.reporter.write_status(CrawlState.WORKING)
         self._scheduler.no_more()
@@ -489,7 +490,7 @@ class CrawlRun(Lifecycle):
                 code = INTERRUPTED
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
-        elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.ends_early:
+        elif self.index.goes_on_later and not self._scheduler.state.ends_early:
             await self._stop(
                 "The walk over the index was broken off: the store was away, or a worker died whose"
                 " work had counted for a goal.",
@@ -539,7 +540,7 @@ class CrawlRun(Lifecycle):
 
     async def _publish_own_parts(self) -> str:
         """Deliver the parts of the producer's own pages; return why not all are delivered."""
-        if self._enough == FinishReason.GOAL.value:  # these pages are walked again
+        if self.index.goes_on_later:  # these pages are walked again
             return await self.reporter.published(())
         return await self.reporter.published(self._own.parts())
 
@@ -625,20 +626,19 @@ class CrawlRun(Lifecycle):
         warnings = []
         if self._scheduler.state.ends_early:
             warnings.append(self._describe_early_end())
-        elif self._enough == FinishReason.LIMITED.value:
+        elif self.index.early_end is WalkEnd.LIMIT:
             warnings.append(
                 f"The crawl was limited to {self.options.limit:,} target requests (--limit,"
                 " DISTRIBUTED_LIMIT); what else there may be was not looked for."
             )
-        elif meaning(self._enough).closes_crawl:
+        elif self.index.early_end is WalkEnd.CLOSED:
             warnings.append(
-                f"The spider has closed the walk over the index: {self._enough}. What was found"
-                " until then was crawled; what else there may be was not looked for."
+                f"The spider has closed the walk over the index: {self.index.early_reason}. What"
+                " was found until then was crawled; what else there may be was not looked for."
             )
-        elif self._enough:
-            warnings.append(
-                f"The walk over the index ended early, as the settings say: {self._enough.upper()}."
-            )
+        elif self.index.early_end is not None:
+            reason = self.index.early_reason.upper()
+            warnings.append(f"The walk over the index ended early, as the settings say: {reason}.")
         left = sum(miss.reason.startswith(NOT_MADE) for miss in misses)
         if left:
             warnings.append(
@@ -659,7 +659,7 @@ class CrawlRun(Lifecycle):
         if state.goal:
             goal = in_words(state.goal, state.spec.goals[state.goal])
             why = f"The crawl has reached a goal: {goal}."
-        is_walked = self._enough != FinishReason.GOAL.value
+        is_walked = not self.index.goes_on_later
         if is_walked and not state.backlog.waiting:
             return f"{why} Nothing is left."
         requests = counted(state.backlog.waiting_requests, "request waits", "requests wait")
@@ -679,7 +679,7 @@ class CrawlRun(Lifecycle):
 
     async def close(self, reason: str) -> None:
         """Close with the spider, for whatever reason; called again when the engine has stopped."""
-        if self._closing and self._enough and not self._done and signals.came:
+        if self._closing and self.finds_no_more and not self._done and signals.came:
             why, _ = ending("shutdown", self._name_log())
             self._scheduler.state.stop_now(why)
         await super().close(reason)
@@ -693,8 +693,8 @@ class CrawlRun(Lifecycle):
         ends_walk = meaning(reason).by_settings or meaning(reason).closes_crawl
         if not self._done and not signals.came and ends_walk:
             process_exit.set(INTERRUPTED)  # as in `_give_up`
-            if not self._enough and not self.index.walked:
-                self._enough = reason
+            if not self.index.walked:
+                self.index.end_early(reason)
             await self.tasks.start("complete", self._complete)
         if not self._done:
             await self._give_up(reason)

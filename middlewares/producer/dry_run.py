@@ -48,8 +48,8 @@ from .crawl_request import (
     template_of,
 )
 from .difference_finder import kept_by_callbacks
-from .discovery import IndexWalk
 from .feed_outputs import shown
+from .index_walk import IndexWalk
 from .preflight import LOCAL_NODES, Prepared, eggs_kept, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 

@@ -29,7 +29,7 @@ from ..classifier import Disposition, FoundRequests
 from ..targets import find_target
 from ..worker.work_unit import judge_failure
 from .crawl_request import find_project, loop_sender, shards_of, template_of
-from .discovery import IndexWalk
+from .index_walk import IndexWalk
 from .producer_options import read_options
 
 #: seconds after which the probe ends with what it has; half of them are for the index

@@ -20,7 +20,7 @@ from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
 from ..worker.work_unit import judge_failure, reason_of_pipeline
 from .crawl_run import CrawlRun, CrawlStart
-from .discovery import PAGE, SHARD
+from .index_walk import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
 
 #: request meta: a target request that the producer crawls itself
@@ -50,7 +50,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         start_of_crawl = CrawlStart(self._crawler)
         run = await begin(start_of_crawl.start, start_of_crawl.refused)
         self._run = run
-        if run is None or run.enough:
+        if run is None or run.finds_no_more:
             return
         index = run.index
         if run.options.sharded:
@@ -137,7 +137,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        if run.enough:
+        if run.finds_no_more:
             return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
@@ -153,7 +153,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if cut is not None:
             run.seal(cut)
         if run.capture.room == 0:
-            run.found_enough()
+            run.find_no_more()
         if disposition is Disposition.SEALED and shard in run.index.walks:
             run.index.walks[shard].found += 1
         if disposition is not Disposition.LOCAL:

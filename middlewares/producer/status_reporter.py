@@ -18,7 +18,8 @@ from scrapyd_dist.progress import Snapshot, sample_of, summary
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from .crawl_repository import CrawlRepository
-from .discovery import Capture, IndexWalk, OwnItems
+from .discovery import Capture, OwnItems
+from .index_walk import IndexWalk
 
 logger = logging.getLogger(__name__)
 #: seconds between two lines in the log

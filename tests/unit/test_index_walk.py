@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.middlewares.producer.discovery import IndexWalk
+from scrapyd_dist.middlewares.producer.index_walk import IndexWalk, WalkEnd
 
-from scrapyd_dist.batches import ShardState
+from scrapyd_dist.batches import FinishReason, ShardState
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 
@@ -216,3 +216,21 @@ def test_of_each_walk_is_told_once_how_far_it_is() -> None:
     assert index.take_news() == {}
     visit(index, 1, 5)
     assert list(index.take_news()) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        (FinishReason.LIMITED.value, WalkEnd.LIMIT),
+        (FinishReason.GOAL.value, WalkEnd.GOAL),
+        ("closespider_itemcount", WalkEnd.SETTINGS),
+        ("the project's own reason", WalkEnd.CLOSED),
+    ],
+)
+def test_the_first_reason_says_why_a_walk_ends_early(reason: str, end: WalkEnd) -> None:
+    index = walk(10, 2)
+    assert not index.goes_on_later
+    index.end_early(reason)
+    index.end_early(FinishReason.SHUTDOWN.value)
+    assert (index.early_end, index.early_reason) == (end, reason)
+    assert index.goes_on_later is (end is WalkEnd.GOAL)
