@@ -483,15 +483,10 @@ def _takes_job(function: Callable[..., Any]) -> bool:
     return JOB_ARGUMENT in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def loop_sender(settings: BaseSettings) -> AsyncSender:
-    """Return the way to the nodes: treq on Scrapy's reactor, or threads without one.
-
-    ConfigError if the reactor is not asyncio's.
-    """
-    if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
-        from scrapyd_dist.transports.requests import ThreadTransport
-
-        return ThreadTransport()
+def check_reactor(settings: BaseSettings) -> None:
+    """Raise ConfigError if this process runs on another reactor than asyncio's."""
+    if not _has_reactor(settings):
+        return
     from scrapy.utils.reactor import is_asyncio_reactor_installed
 
     if not is_asyncio_reactor_installed():
@@ -500,6 +495,18 @@ def loop_sender(settings: BaseSettings) -> AsyncSender:
             " crawl needs Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set it"
             " to twisted.internet.asyncioreactor.AsyncioSelectorReactor."
         )
+
+
+def loop_sender(settings: BaseSettings) -> AsyncSender:
+    """Return the way to the nodes: treq on Scrapy's reactor, or threads without one."""
+    if not _has_reactor(settings):
+        from scrapyd_dist.transports.requests import ThreadTransport
+
+        return ThreadTransport()
     from scrapyd_dist.transports.treq import TreqTransport
 
     return TreqTransport()
+
+
+def _has_reactor(settings: BaseSettings) -> bool:
+    return settings.getbool("TWISTED_REACTOR_ENABLED", True)

@@ -1,7 +1,6 @@
 """Keep what a crawl's own process finds: target requests in batches, and its items."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -9,23 +8,46 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from scrapy import Request
-from scrapy.crawler import Crawler
 
 from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from ..classifier import Disposition, FrontierFeed
 from ..codec import FINGERPRINT
 from ..engine_compat import has_own_filter, is_seen
 from ..item_lines import ItemLines, line_writer
-from ..slot_routing import SlotRouting
+from .crawl_repository import CrawlRepository
+from .index_walk import IndexWalk
 from .producer_options import ProducerOptions
 
 #: reasons that are shown
 REASONS = 10
+
+
+@dataclass
+class RequestRoom:
+    """Counts down how many more target requests are wanted."""
+
+    left: int | None = None  #: None: all that there are
+
+    @classmethod
+    def within(cls, limit: int, sealed: int) -> "RequestRoom":
+        """Return what a limit leaves when so many are sealed; without one (0) there is no end."""
+        return cls(max(0, limit - sealed) if limit else None)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more are wanted."""
+        return self.left == 0
+
+    def use(self) -> None:
+        """Count one that was found."""
+        if self.left is not None:
+            self.left -= 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,7 +55,7 @@ class Capture(FrontierFeed):
     """Sorts target requests, and cuts those for the fleet into batches."""
 
     cutter: Batcher | SlotBatcher
-    room: int | None = None  #: how many more are wanted; None: all that there are
+    room: RequestRoom = field(default_factory=RequestRoom)
     #: of requests that were sealed earlier, and are not found again yet
     before: FingerprintSet = field(default_factory=FingerprintSet)
     #: of requests that this process has found
@@ -79,8 +101,7 @@ class Capture(FrontierFeed):
         disposition, found = self.sort(request, shard)
         if found is None:
             return disposition, None
-        if self.room is not None:
-            self.room -= 1
+        self.room.use()
         return disposition, self.cutter.add(found, time.monotonic())
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
@@ -91,33 +112,29 @@ class Capture(FrontierFeed):
         return None
 
 
-def new_capture(
-    options: ProducerOptions,
-    crawler: Crawler,
-    demand: Callable[[], Demand],
-    *,
-    project: str,
-    key: bytes | None,
-) -> Capture:
-    """Make what sorts the target requests of this crawl and cuts them into batches.
+@dataclass(frozen=True, kw_only=True)
+class FleetDemand:
+    """Tells how much work the fleet of a crawl can use now."""
 
-    `demand` tells what can be used now.
-    """
+    scheduler: Scheduler
+    repository: CrawlRepository
+    index: IndexWalk
+    room: RequestRoom
+
+    def __call__(self, buffered: int) -> Demand:
+        """Return the demand while so many found requests are in no batch."""
+        found = self.repository.counts["sealed"] + buffered
+        return self.scheduler.demand(self.index.more(found, self.room.left))
+
+
+def new_cutter(options: ProducerOptions, demand: FleetDemand) -> Batcher | SlotBatcher:
+    """Return what cuts the requests of a crawl into batches: by slot where workers lease them."""
     kind: type[Batcher | SlotBatcher] = SlotBatcher if options.leases else Batcher
-    cutter = kind(
+    return kind(
         size=options.batch_size,
         max_age=options.batch_max_age,
         demand=demand if options.batch_adapt else None,
         fair=options.scaling.terms.fair,
-    )
-    slotting = None
-    if options.leases:
-        assert crawler.spider
-        slotting = SlotRouting.from_settings(
-            crawler.settings, project=project, spider=crawler.spider.name
-        )
-    return Capture(
-        crawler=crawler, cutter=cutter, key=key, stay=options.unsendable, slotting=slotting
     )
 
 

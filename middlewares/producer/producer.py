@@ -19,7 +19,8 @@ from ..codec import WatchedDict, own_errback
 from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
 from ..worker.work_unit import judge_failure, reason_of_pipeline
-from .crawl_run import CrawlRun, CrawlStart
+from .crawl_run import CrawlRun
+from .crawl_start import CrawlStart
 from .index_walk import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
 
@@ -152,7 +153,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         disposition, cut = run.capture.sort_in(request, shard)
         if cut is not None:
             run.seal(cut)
-        if run.capture.room == 0:
+        if run.capture.room.is_used_up:
             run.find_no_more()
         if disposition is Disposition.SEALED and shard in run.index.walks:
             run.index.walks[shard].found += 1

@@ -11,7 +11,7 @@ from rig.scheduling import run as run_async
 from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.producer import crawl_run, filler, lifecycle
+from scrapyd_dist.middlewares.producer import crawl_check, filler, lifecycle
 from scrapyd_dist.middlewares.producer.crawl_request import check_parts, put_aside
 from scrapyd_dist.middlewares.producer.lifecycle import (
     ExitCode,
@@ -134,7 +134,7 @@ async def nothing() -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize(
     ("module", "middleware"),
-    [(crawl_run, Producer), (filler, filler.Filler)],
+    [(crawl_check, Producer), (filler, filler.Filler)],
     ids=["crawl", "frontier"],
 )
 def test_a_fault_at_the_start_is_told_with_its_traceback(
