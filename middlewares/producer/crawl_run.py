@@ -85,7 +85,7 @@ class CrawlRun(BaseRun):
         self.goals = GoalKeeper.for_crawler(crawler)
         if self.goals is not None:
             self.goals.open(
-                self._repository.thread, self._repository.id, lambda _: self._goal_reached()
+                self.repository.thread, self.repository.id, lambda _: self._goal_reached()
             )
 
     # find
@@ -112,7 +112,7 @@ class CrawlRun(BaseRun):
             self.tasks.add(self._seal(portion))
 
     async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
-        keep = self._repository.add_batches if self.options.leases else self._repository.seal
+        keep = self.repository.add_batches if self.options.leases else self.repository.seal
         batches = await keep(cuts, self._nodes.prepared.key, self.capture.take_counts())
         for batch in batches:
             self._scheduler.add(batch)
@@ -136,20 +136,20 @@ class CrawlRun(BaseRun):
 
     def _name_log(self) -> str:
         """Say where a traceback of this process is."""
-        log = self._crawler.settings.get("LOG_FILE") or self._repository.folder / "producer.log"
+        log = self._crawler.settings.get("LOG_FILE") or self.repository.folder / "producer.log"
         return str(log) if Path(log).exists() else "the log of this process"
 
     # the clock
 
     async def tick(self) -> None:
         """Cut the batches that are due, write the status down, and obey the users' commands."""
-        if self.phase is RunPhase.ENDED:
+        if self.is_over:
             return
         self.seal(*self.capture.cutter.due(time.monotonic()))
         self._own.flush()
         await self.reporter.write_down()
-        if self.phase is not RunPhase.ENDED:
-            await self.reporter.write_status(self._repository.state)
+        if not self.is_over:
+            await self.reporter.write_status(self.repository.state)
         self.reporter.log_now_and_then()
         await self.obey()
         if self._scheduler.enough and not self.index.walked:
@@ -184,7 +184,7 @@ class CrawlRun(BaseRun):
         """Return whether the idle spider must stay open for the batches that are out."""
         if self.phase is RunPhase.RUNNING:  # once it closes, `finish` says what is completed
             self.tasks.start("complete", self._complete)
-        return self.phase is not RunPhase.ENDED
+        return not self.is_over
 
     async def _complete(self) -> None:
         """Wait for the batches, merge, and let the spider close.
@@ -210,7 +210,7 @@ class CrawlRun(BaseRun):
         reason = str(error).rstrip(".")
         if isinstance(error, StoreEmptied):
             # There is nothing to go on with, and no row to write it into.
-            self.reporter.snapshot.message = f"{reason} ({self._repository.parts})."
+            self.reporter.snapshot.message = f"{reason} ({self.repository.parts})."
             logger.error("%s", self.reporter.snapshot.message)
             process_exit.set(error.exit_code)
             return
@@ -245,14 +245,14 @@ class CrawlRun(BaseRun):
         if not self.finds_no_more:
             losses, ends = index.short()
         index.failed += len(losses)
-        self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
+        self.repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()
         wrong = self._attributes.differing(self.capture.callbacks)
         self._has_wrong_values = bool(wrong)
-        self.reporter.differ(*wrong, *walk_findings(index, self.capture, self._repository.counts))
+        self.reporter.differ(*wrong, *walk_findings(index, self.capture, self.repository.counts))
         if not index.goes_on_later:
-            await self._repository.finish_shards([shard.number for shard in index.unfinished()])
+            await self.repository.finish_shards([shard.number for shard in index.unfinished()])
         await self.reporter.write_status(CrawlState.WORKING)
         self._scheduler.no_more()
 
@@ -334,7 +334,7 @@ class CrawlRun(BaseRun):
         self.reporter.close()
         await self._tell_on_finish()
         self._scheduler.state.sender.close()
-        self._repository.thread.close()
+        self.repository.thread.close()
 
     async def _give_up(self, reason: str) -> None:
         """Stop a crawl that is not complete, and keep what was found."""
@@ -353,16 +353,16 @@ class CrawlRun(BaseRun):
 
     async def _tell_on_finish(self) -> None:
         """Notify DISTRIBUTED_ON_FINISH; its failure is a warning in the crawl's summary."""
-        state = self._repository.state
+        state = self.repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
         wrong = await asyncio.to_thread(notify_on_finish, self._on_finish, document)
         if wrong:
             self.reporter.warn(wrong)
             with suppress(DistError):  # the crawl itself has ended well
-                await self._repository.update(summary=self.reporter.summary(state))
+                await self.repository.update(summary=self.reporter.summary(state))
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
-        message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
+        message = f"{reason} What was found is kept; go on with: sdist resume {self.repository.id}"
         self.reporter.snapshot.message = message
         logger.warning(message)
         await self._close_row(state, code)
@@ -372,6 +372,6 @@ class CrawlRun(BaseRun):
         summary = self.reporter.summary(state)
         with suppress(DistError):  # the crawl ends without its last sample
             await self.reporter.sample(summary)
-        await self._repository.end(
+        await self.repository.end(
             state, code=code, message=self.reporter.snapshot.message, summary=summary
         )

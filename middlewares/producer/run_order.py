@@ -82,8 +82,13 @@ class BaseRun(Lifecycle):
     def __init__(self, reporter: BaseReporter) -> None:
         super().__init__()
         self.phase = RunPhase.RUNNING
-        self._repository = reporter.repository
+        self.repository = reporter.repository
         self._scheduler = reporter.scheduler
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the row has its end."""
+        return self.phase is RunPhase.ENDED
 
     @abstractmethod
     def cancel(self) -> None:
@@ -95,7 +100,7 @@ class BaseRun(Lifecycle):
 
     async def obey(self) -> None:
         """Do what users ask of a running crawl or frontier through its row in the store."""
-        wanted = await self._repository.wanted()
+        wanted = await self.repository.wanted()
         is_paused = self._scheduler.state.paused
         if wanted == CANCEL:
             self.cancel()
