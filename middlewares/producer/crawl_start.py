@@ -29,13 +29,14 @@ from .crawl_check import CheckedCrawl, check_asked, check_target
 from .crawl_code import code_of, note_on_process
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
-from .crawl_request import CrawlRequest, check_reactor, loop_sender, template_of
+from .crawl_request import CrawlRequest, check_reactor, loop_sender
 from .crawl_run import CrawlRun
 from .discovery import Capture, FleetDemand, OwnItems, RequestRoom, new_cutter
 from .feed_outputs import CrawlOutputs, watches_feeds
 from .index_walk import IndexWalk
 from .run_delivery import RunDelivery
 from .run_order import RunStart
+from .start_pages import template_of
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)

@@ -41,13 +41,16 @@ from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_check import CheckedCrawl, check_asked, check_target
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import NodeSources, check_reach
+from .crawl_nodes import check_reach
 from .crawl_repository import asked_outputs
-from .crawl_request import CrawlRequest, make_as_job, template_of
+from .crawl_request import CrawlRequest
 from .feed_outputs import shown
 from .index_walk import IndexWalk
+from .node_sources import NodeSources
 from .preflight import LOCAL_NODES, Prepared, eggs_kept, notes_on, prepare
 from .producer_options import ProducerOptions
+from .spider_check import make_as_job
+from .start_pages import template_of
 
 #: what stands for a detail page that has not been found yet
 SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"

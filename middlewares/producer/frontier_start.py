@@ -30,14 +30,16 @@ from ..throttle.install import why_not_heeded
 from .callback_check import check_callbacks, job_crawler
 from .consume_request import ConsumeRequest
 from .consume_run import ConsumeRun, check_mine, in_use
+from .crawl_check import check_mode
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
-from .crawl_request import check_mode, check_parts, check_spider
 from .feed_outputs import CrawlOutputs, shown
 from .merged_feeds import FeedHost, MergedFeeds, package_of
 from .process import check_known
 from .run_delivery import RunDelivery
 from .run_order import RunStart
+from .scrapy_parts import check_parts
+from .spider_check import check_spider
 from .status_reporter import FrontierReporter
 from .strategy_process import StrategyThread
 
