@@ -62,15 +62,8 @@ class CrawlNodes:
         )
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
         learned = learned_slots(await repository.thread(repository.thread.store.crawls))
-        for member in prepared.members:
-            member.recall(learned.get(member.node.url, 0))
-        ways = ways_to(request.store, prepared.key)
         rules = await repository.rules()
-        prepared.warnings.extend(
-            await asyncio.to_thread(
-                check_reach, request.options, prepared.members, ways, rules=rules
-            )
-        )
+        ways = await asyncio.to_thread(settle_members, request, prepared, learned, rules=rules)
         able = [member for member in prepared.members if member.able]
         if able and all(member.unreached for member in able):
             request = replace(request, options=replace(request.options, leases=False))
@@ -174,6 +167,22 @@ class CrawlNodes:
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)
             return None
+
+
+def settle_members(
+    request: CrawlRequest, prepared: Prepared, learned: Mapping[str, int], *, rules: int
+) -> Callable[[Node], Way]:
+    """Note what is known of the nodes, and return the ways from them to the store.
+
+    That is how many slots they have shown (`learned`, by base address), and whether their workers
+    reach the store; `prepared` gets the warnings of that. Errors are those of `check_reach`.
+    Blocking.
+    """
+    for member in prepared.members:
+        member.recall(learned.get(member.node.url, 0))
+    ways = ways_to(request.store, prepared.key)
+    prepared.warnings.extend(check_reach(request.options, prepared.members, ways, rules=rules))
+    return ways
 
 
 def check_reach(

@@ -34,14 +34,13 @@ from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
-from scrapyd_dist.store.reach import ways_to
 
 from ..targets import guesses, take_only_callback
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_check import CheckedCrawl, check_asked, check_target
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import check_reach
+from .crawl_nodes import settle_members
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest
 from .feed_outputs import shown
@@ -74,14 +73,11 @@ def plan(
     request = checked.request
     options = request.options
     stored = _read_store(request, own_settings)
-    prepared = prepare(request, NodeSources(request).read(stored.records), code=code, dry_run=True)
-    for member in prepared.members:
-        member.recall(stored.slots.get(member.node.url, 0))
+    prepared = _prepare(request, stored, code)
     warnings = [
         *find_warnings(own_settings, vars(made)),
         *guesses(checked.target, own_settings),
         *prepared.warnings,
-        *_reach_warnings(request, prepared, rules=stored.throttle["rules"]),
     ]
     answering = [found.asked for found in prepared.probes if found.error is None]
     deployed = list_versions(answering, request.project.name)
@@ -180,17 +176,21 @@ def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
 
 
-def _reach_warnings(request: CrawlRequest, prepared: Prepared, *, rules: int) -> list[str]:
-    """Warn of nodes whose workers do not reach the store, or could not heed its later rules."""
-    ways = ways_to(request.store, prepared.key)
-    warnings = check_reach(request.options, prepared.members, ways, rules=rules)
+def _prepare(request: CrawlRequest, stored: StoreFacts, code: CrawlCode) -> Prepared:
+    """Ask the nodes what a crawl asks them; nothing is started, and they get no code.
+
+    DistError if none can be used.
+    """
+    nodes = NodeSources(request).read(stored.records)
+    prepared = prepare(request, nodes, code=code, dry_run=True)
+    settle_members(request, prepared, stored.slots, rules=stored.throttle["rules"])
     for member in prepared.members:
         if member.throttle_problem:
-            warnings.append(
+            prepared.warnings.append(
                 f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
                 f" made while they run: {member.throttle_problem}"
             )
-    return warnings
+    return prepared
 
 
 def _planned_version(
