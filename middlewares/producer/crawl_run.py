@@ -240,11 +240,7 @@ class CrawlRun(BaseRun):
 
     async def _found_all(self) -> None:
         index = self.index
-        losses: list[str] = []
-        ends: list[str] = []
-        if not self.finds_no_more:
-            losses, ends = index.short()
-        index.failed += len(losses)
+        losses, ends = index.close()
         self.repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()

@@ -141,6 +141,19 @@ class IndexWalk:
         if page is not None:
             walk.furthest = max(walk.furthest, page)
 
+    def dropped(self, shard: int, request: int) -> None:
+        """Note that an index page is not requested again, since it was before."""
+        self.walks[shard].pending.discard(request)
+
+    def found(self, shard: int) -> None:
+        """Count a target request for the fleet on the pages of a shard, if it is one of these."""
+        if shard in self.walks:
+            self.walks[shard].found += 1
+
+    def recall(self, failed: int) -> None:
+        """Take in how many index pages had failed for an earlier process for good."""
+        self.failed = failed
+
     def lost(self, shard: int, request: int, url: str, reason: str) -> str | None:
         """Note that an index page failed for good.
 
@@ -182,6 +195,17 @@ class IndexWalk:
         misses = self.misses
         self.misses = []
         return misses
+
+    def close(self) -> tuple[list[str], list[str]]:
+        """Count the sure losses as failed, and return what `short` does.
+
+        There are none where the walk was to end early.
+        """
+        if self.early_end is not None:
+            return [], []
+        losses, ends = self.short()
+        self.failed += len(losses)
+        return losses, ends
 
     def short(self) -> tuple[list[str], list[str]]:
         """Return the walks that ended before their last page, each as a line.

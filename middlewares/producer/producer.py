@@ -155,8 +155,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             run.seal(cut)
         if run.capture.room.is_used_up:
             run.find_no_more()
-        if disposition is Disposition.SEALED and shard in run.index.walks:
-            run.index.walks[shard].found += 1
+        if disposition is Disposition.SEALED:
+            run.index.found(shard)
         if disposition is not Disposition.LOCAL:
             return None
         # A filter of the project's own has let it pass, and would not let it pass again.
@@ -205,7 +205,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _dropped(self, request: Request) -> None:
         if PAGE in request.meta and self._run is not None:  # seen before: nothing is lost
-            self._run.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
+            self._run.index.dropped(request.meta[SHARD], request.meta[PAGE])
 
     def _idle(self) -> None:
         if self._run is not None and self._run.hold():

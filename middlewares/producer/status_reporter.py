@@ -143,7 +143,7 @@ class StatusReporter(BaseReporter):
     async def recall(self) -> None:
         """Take in what an earlier process left, and what it has missed with its own requests."""
         before = await self.repository.missed_before()
-        self.index.failed = before["index"]
+        self.index.recall(failed=before["index"])
         self.snapshot.local_missed = Counter(gone=before["gone"], failed=before["failed"])
         await super().recall()
 

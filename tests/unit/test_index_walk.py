@@ -234,3 +234,23 @@ def test_the_first_reason_says_why_a_walk_ends_early(reason: str, end: WalkEnd) 
     index.end_early(FinishReason.SHUTDOWN.value)
     assert (index.early_end, index.early_reason) == (end, reason)
     assert index.goes_on_later is (end is WalkEnd.GOAL)
+
+
+def test_a_walk_that_was_not_to_end_early_counts_what_it_has_lost() -> None:
+    index = walk(10, 2)
+    index.recall(failed=2)
+    losses, ends = index.close()
+    assert (len(losses), len(ends), index.failed) == (1, 1, 3)
+    closed = walk(10, 2)
+    closed.end_early(FinishReason.LIMITED.value)
+    assert (closed.close(), closed.failed) == (([], []), 0)
+
+
+def test_what_a_page_leads_to_counts_for_its_shard() -> None:
+    index = walk(10, 2)
+    page = index.asked(1)
+    index.found(1)
+    index.found(7)  # no shard of this crawl
+    index.dropped(1, page)
+    index.came(1, page, TEMPLATE.url(5))
+    assert (index.walks[1].found, index.walks[1].pages) == (1, 0)
