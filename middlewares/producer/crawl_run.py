@@ -1,4 +1,4 @@
-"""Run a crawl that has begun: find, wait for batches, deliver, close; only here is the order known.
+"""Run a crawl that has begun: find, wait for batches, deliver, and close in order.
 
 The rule it keeps: the producer ends only when every batch has ended and the output is closed, or
 says how to go on.
