@@ -196,7 +196,7 @@ class Simulation:
         if cuts:
             self._pump()
 
-    def _demand(self) -> Demand:
+    def _demand(self, _: int) -> Demand:
         usable = [member for member in self._members if member.usable]
         return Demand(
             slots=sum(member.slots for member in usable),

@@ -155,7 +155,7 @@ class Addon:
     def _prepare_producer(self, settings: BaseSettings) -> None:
         # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
-        from .producer.crawl_request import put_aside
+        from .producer.scrapy_parts import put_aside
 
         if not put_aside(settings):
             return

@@ -30,7 +30,7 @@ from ..output import Output, complain, put, waiting
 from .frontier_list import filled_slots, find_frontier, settings_of, with_prefix
 
 if TYPE_CHECKING:  # it loads Scrapy
-    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
+    from scrapyd_dist.middlewares.producer.consume_request import ConsumeRequest
 
 #: the panel of these options in the help
 _PANEL = "Workers"
@@ -221,7 +221,7 @@ def _manage(
 
     rows: the frontier has arguments of jobs; before: process id and machine of the last manager.
     """
-    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
+    from scrapyd_dist.middlewares.producer.consume_request import ConsumeRequest, frontier_request
 
     given = settings_in(wanted.setting)
     args = pairs("-a", wanted.arg)
@@ -234,33 +234,33 @@ def _manage(
     }
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 
-    process = ConsumeProcess(
+    request = ConsumeRequest(
         settings=settings,
-        spider=wanted.spider,
+        crawl=frontier_request(settings, wanted.spider, args, given),
         scaling=wanted.scaling(),
-        args=args,
-        given=given,
         merge=wanted.loop != 0,
         rows=rows,
         before=before,
         command=f"sdist frontier consume {wanted.spider} {wanted.frontier}",
     )
-    return kept_running(process, wanted.frontier, quiet=wanted.quiet)
+    return kept_running(request, quiet=wanted.quiet)
 
 
-def kept_running(process: "ConsumeProcess", frontier: str, *, quiet: bool) -> int:
-    """Run the process to its end, and say meanwhile how it stands and what it warns of.
+def kept_running(request: "ConsumeRequest", *, quiet: bool) -> int:
+    """Consume the frontier to the end, and say meanwhile how it stands and what is warned of.
 
     Gives its exit code.
     """
     import asyncio
 
+    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
+
     def show_progress(summary: dict[str, Any]) -> None:
         """Show how the frontier stands."""
         if summary["batches"]["total"]:  # it has been looked at
-            show(_line(frontier, summary))
+            show(_line(request.frontier, summary))
 
-    process.show = show_progress
+    process = ConsumeProcess(request, show_progress)
     silence = nullcontext(lambda _: None)
     with announced(), silence if quiet else waiting() as show:
         return asyncio.run(process.run())

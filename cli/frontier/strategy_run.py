@@ -223,7 +223,7 @@ def _manage(
     seeds: Callable[[], Iterable[str] | None],
 ) -> int:
     """Run the strategy and keep its workers running; gives the exit code."""
-    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
+    from scrapyd_dist.middlewares.producer.consume_request import ConsumeRequest, frontier_request
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
@@ -234,17 +234,16 @@ def _manage(
     )
     runner = StrategyRunner.make(settings, name, terms, seeds, source_name(wanted.seeds or ""))
     row = _opened(context.new_store, name, find_project(settings).name, terms)
-    process = ConsumeProcess(
+    args = pairs("--spider-arg", wanted.spider_arg)
+    request = ConsumeRequest(
         settings=settings,
-        spider=wanted.spider,
+        crawl=frontier_request(settings, wanted.spider, args, given),
         scaling=ScalingPolicy(most=wanted.workers, per_slot=0, max_time=wanted.max_time or 0.0),
-        args=pairs("--spider-arg", wanted.spider_arg),
-        given=given,
         before=(row.pid, row.host),
         strategy=runner,
         command=f"sdist strategy run {wanted.path} --spider {wanted.spider} …",
     )
-    return kept_running(process, name, quiet=wanted.quiet)
+    return kept_running(request, quiet=wanted.quiet)
 
 
 def _settings(

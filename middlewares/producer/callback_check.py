@@ -19,7 +19,7 @@ from scrapyd_dist.store import Store
 
 from ..codec import from_value
 from ..targets import callbacks_of, has_parse, with_target
-from .crawl_request import make_as_job
+from .spider_check import make_as_job
 
 #: maximum number of slots that are looked at
 SLOTS = 20

@@ -14,7 +14,8 @@ from scrapyd_dist.progress import count_in
 
 from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use
-from .discovery import Capture, IndexWalk
+from .discovery import Capture
+from .index_walk import IndexWalk
 
 #: what to do where pages need a session
 SESSION_REMEDY = (

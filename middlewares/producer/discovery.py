@@ -1,7 +1,6 @@
-"""Keep what a crawl finds: target requests in batches, the walk over the index, and its items."""
+"""Keep what a crawl's own process finds: target requests in batches, and its items."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -9,31 +8,46 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from scrapy import Request
-from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
-from scrapyd_dist.shards import ShardTemplate
+from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from ..classifier import Disposition, FrontierFeed
 from ..codec import FINGERPRINT
 from ..engine_compat import has_own_filter, is_seen
 from ..item_lines import ItemLines, line_writer
-from ..slot_routing import SlotRouting
+from .crawl_repository import CrawlRepository
+from .index_walk import IndexWalk
 from .producer_options import ProducerOptions
 
 #: reasons that are shown
 REASONS = 10
-#: index pages after which it can be guessed what the others will give
-KNOWN_PAGES = 5
-#: request meta: the shard that an index request belongs to
-SHARD = "distributed_shard"
-#: request meta: the number of an index request
-PAGE = "distributed_page"
+
+
+@dataclass
+class RequestRoom:
+    """Counts down how many more target requests are wanted."""
+
+    left: int | None = None  #: None: all that there are
+
+    @classmethod
+    def within(cls, limit: int, sealed: int) -> "RequestRoom":
+        """Return what a limit leaves when so many are sealed; without one (0) there is no end."""
+        return cls(max(0, limit - sealed) if limit else None)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more are wanted."""
+        return self.left == 0
+
+    def use(self) -> None:
+        """Count one that was found."""
+        if self.left is not None:
+            self.left -= 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,7 +55,7 @@ class Capture(FrontierFeed):
     """Sorts target requests, and cuts those for the fleet into batches."""
 
     cutter: Batcher | SlotBatcher
-    room: int | None = None  #: how many more are wanted; None: all that there are
+    room: RequestRoom = field(default_factory=RequestRoom)
     #: of requests that were sealed earlier, and are not found again yet
     before: FingerprintSet = field(default_factory=FingerprintSet)
     #: of requests that this process has found
@@ -87,8 +101,7 @@ class Capture(FrontierFeed):
         disposition, found = self.sort(request, shard)
         if found is None:
             return disposition, None
-        if self.room is not None:
-            self.room -= 1
+        self.room.use()
         return disposition, self.cutter.add(found, time.monotonic())
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
@@ -99,33 +112,29 @@ class Capture(FrontierFeed):
         return None
 
 
-def new_capture(
-    options: ProducerOptions,
-    crawler: Crawler,
-    demand: Callable[[], Demand],
-    *,
-    project: str,
-    key: bytes | None,
-) -> Capture:
-    """Make what sorts the target requests of this crawl and cuts them into batches.
+@dataclass(frozen=True, kw_only=True)
+class FleetDemand:
+    """Tells how much work the fleet of a crawl can use now."""
 
-    `demand` tells what can be used now.
-    """
+    scheduler: Scheduler
+    repository: CrawlRepository
+    index: IndexWalk
+    room: RequestRoom
+
+    def __call__(self, buffered: int) -> Demand:
+        """Return the demand while so many found requests are in no batch."""
+        found = self.repository.counts["sealed"] + buffered
+        return self.scheduler.demand(self.index.more(found, self.room.left))
+
+
+def new_cutter(options: ProducerOptions, demand: FleetDemand) -> Batcher | SlotBatcher:
+    """Return what cuts the requests of a crawl into batches: by slot where workers lease them."""
     kind: type[Batcher | SlotBatcher] = SlotBatcher if options.leases else Batcher
-    cutter = kind(
+    return kind(
         size=options.batch_size,
         max_age=options.batch_max_age,
         demand=demand if options.batch_adapt else None,
         fair=options.scaling.terms.fair,
-    )
-    slotting = None
-    if options.leases:
-        assert crawler.spider
-        slotting = SlotRouting.from_settings(
-            crawler.settings, project=project, spider=crawler.spider.name
-        )
-    return Capture(
-        crawler=crawler, cutter=cutter, key=key, stay=options.unsendable, slotting=slotting
     )
 
 
@@ -176,169 +185,3 @@ class OwnItems:
     def parts(self) -> list[Path]:
         """Return all files of part 0, also of earlier processes, in the order of their shards."""
         return own_parts(self._folder)
-
-
-@dataclass(kw_only=True)
-class ShardWalk:
-    """Tells how far one shard is walked."""
-
-    shard: Shard
-    pending: set[int] = field(default_factory=set)  #: numbers of index requests without a result
-    pages: int = 0  #: index pages that came back
-    furthest: int = -1  #: greatest page number that came back
-    found: int = 0  #: target requests for the fleet, on these pages
-    begun: float | None = None  #: first asked for, seconds since the epoch
-    last_page_at: float = 0.0  #: when its last page came back
-
-
-class IndexWalk:
-    """Keeps account of all walks of a producer."""
-
-    def __init__(self, shards: Sequence[Shard], template: ShardTemplate | None) -> None:
-        self._template = template
-        self.walks = {shard.number: ShardWalk(shard=shard) for shard in shards}
-        self.total: int | None = None  #: all index pages of the shards, where they are known
-        self.done_before = 0  #: index pages of shards that an earlier process finished
-        if template is not None:
-            finished = [shard for shard in shards if shard.state is ShardState.FINISHED]
-            self.total = _count_pages(shards)
-            self.done_before = _count_pages(finished)
-        self.misses: list[Miss] = []  #: failed index pages that are not in the store yet
-        self.failed = 0  #: index pages that failed for good
-        self.walked = False  #: nothing more is found
-        self._number = 0  #: of the last index request
-        #: number of a shard -> its pages and found requests in the last news
-        self._reported: dict[int, tuple[int, int]] = {}
-
-    @property
-    def pages(self) -> int:
-        """Return how many index pages have come back to this process."""
-        return sum(walk.pages for walk in self.walks.values())
-
-    def more(self, found: int, room: int | None) -> float | None:
-        """Estimate how many target requests the rest of the walk gives, after `found` requests.
-
-        None while that cannot be told. `room` is how many more are wanted at most.
-        """
-        if self.walked:
-            return 0.0
-        pages = self.pages + self.done_before
-        wanted = float("inf") if room is None else float(room)
-        if self.total is not None and pages >= KNOWN_PAGES:
-            more = found / pages * (self.total - pages)
-            return min(more, wanted)
-        if room is None:
-            return None
-        return wanted
-
-    def unfinished(self) -> list[Shard]:
-        """Return the shards that are not walked to their end."""
-        return [walk.shard for walk in self.walks.values() if walk.shard.state is ShardState.OPEN]
-
-    def is_border(self, url: str) -> bool:
-        """Return whether this page begins another shard, or lies behind the last one.
-
-        Its own walk fetches it then, if it is any shard's.
-        """
-        shards = [walk.shard for walk in self.walks.values()]
-        if self._template is None:
-            return any(shard.url == url for shard in shards)
-        page = self._template.page(url)
-        if page is None:
-            return False
-        last = max(shard.last_page or 0 for shard in shards)
-        return page > last or any(shard.first_page == page for shard in shards)
-
-    def asked(self, shard: int) -> int:
-        """Note that an index page is about to be requested.
-
-        Returns the number of the request, which travels in its meta.
-        """
-        self._number += 1
-        walk = self.walks[shard]
-        walk.begun = walk.begun or time.time()
-        walk.pending.add(self._number)
-        return self._number
-
-    def came(self, shard: int, request: int, url: str) -> None:
-        """Note that an index page came back, and its callback ran to the end."""
-        walk = self.walks[shard]
-        if request not in walk.pending:
-            return  # it failed before, and is counted so
-        walk.pending.discard(request)
-        walk.pages += 1
-        walk.last_page_at = time.time()
-        page = self._template.page(url) if self._template else None
-        if page is not None:
-            walk.furthest = max(walk.furthest, page)
-
-    def lost(self, shard: int, request: int, url: str, reason: str) -> str | None:
-        """Note that an index page failed for good.
-
-        Returns the address where the walk goes on, if it is known.
-        """
-        walk = self.walks[shard]
-        if request not in walk.pending:
-            return None
-        walk.pending.discard(request)
-        self.failed += 1
-        self.misses.append(Miss(url=url, kind="index", reason=reason))
-        if self._template is None:
-            return None
-        page = self._template.page(url)
-        if page is None:
-            return None
-        walk.furthest = max(walk.furthest, page)
-        if page >= (walk.shard.last_page or 0):
-            return None
-        return self._template.url(page + 1)
-
-    def take_news(self) -> dict[str, list[float]]:
-        """Return the walks that went on since the last call, as a sample has them.
-
-        By the number of the shard: pages, found requests, and when the walk began and had its last
-        page, in seconds since the epoch.
-        """
-        news = {}
-        for number, walk in self.walks.items():
-            done = (walk.pages, walk.found)
-            if self._reported.get(number, (0, 0)) != done:
-                self._reported[number] = done
-                begun = walk.begun or 0.0
-                news[str(number)] = [*done, round(begun, 2), round(walk.last_page_at, 2)]
-        return news
-
-    def take_misses(self) -> list[Miss]:
-        """Return the failed index pages that are not in the store yet, and forget them."""
-        misses = self.misses
-        self.misses = []
-        return misses
-
-    def short(self) -> tuple[list[str], list[str]]:
-        """Return the walks that ended before their last page, each as a line.
-
-        First the sure losses; then the last walk, whose end may be the site's.
-        """
-        losses: list[str] = []
-        ends: list[str] = []
-        if self._template is None:
-            return losses, ends
-        last = max(self.walks, default=0)
-        for number, walk in self.walks.items():
-            shard = walk.shard
-            end = shard.last_page
-            if end is None or shard.state is ShardState.FINISHED or walk.furthest >= end:
-                continue
-            page = walk.furthest if walk.furthest >= 0 else shard.first_page
-            text = (
-                f"shard {number} ended at page {page} of {shard.first_page}-{end}: no link led on"
-            )
-            if number == last:
-                ends.append(text)
-            else:
-                losses.append(text)
-        return losses, ends
-
-
-def _count_pages(shards: Iterable[Shard]) -> int:
-    return sum((shard.last_page or 0) - (shard.first_page or 0) + 1 for shard in shards)

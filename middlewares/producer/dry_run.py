@@ -1,4 +1,7 @@
-"""Tell what a crawl would do without doing it (`sdist plan`): nodes are only asked."""
+"""Tell what a crawl would do without doing it (`sdist plan`): nodes are only asked.
+
+It goes the way of a crawl (`crawl_check`, then the nodes), and stops before the first write.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -7,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
@@ -29,28 +33,22 @@ from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.ports.address_text import file_of
-from scrapyd_dist.store.reach import ways_to
 
-from ..targets import find_target, guesses, take_only_callback
+from ..targets import guesses, take_only_callback
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
+from .crawl_check import CheckedCrawl, check_asked, check_target
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import NodeSources, check_reach
+from .crawl_nodes import settle_members
 from .crawl_repository import asked_outputs
-from .crawl_request import (
-    CrawlRequest,
-    check_crawl,
-    find_project,
-    for_target,
-    make_as_job,
-    shards_of,
-    template_of,
-)
-from .difference_finder import kept_by_callbacks
-from .discovery import IndexWalk
+from .crawl_request import CrawlRequest
 from .feed_outputs import shown
+from .index_walk import IndexWalk
+from .node_sources import NodeSources
 from .preflight import LOCAL_NODES, Prepared, eggs_kept, notes_on, prepare
-from .producer_options import ProducerOptions, read_options
+from .producer_options import ProducerOptions
+from .spider_check import make_as_job
+from .start_pages import template_of
 
 #: what stands for a detail page that has not been found yet
 SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
@@ -69,28 +67,16 @@ def plan(
     crawl's code; `probe` fetches pages of the site, for a forecast.
     """
     check_args(args)
-    crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
-    made = make_as_job(crawler, args)
-    crawler.addons.load_settings(crawler.settings)
-    read_on_finish(crawler.settings)
-    options = read_options(crawler.settings)
-    check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
-    differences = check_crawl(options, crawler.settings, made, args)
-    take_only_callback(made, crawler.settings)
-    target = find_target(made, crawler.settings)
-    options = for_target(options, target, crawler.settings)
-    differences += kept_by_callbacks(crawler.spidercls, target.methods(made))
-    shards = shards_of(options, made)
-    request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
-    stored = _read_store(request, crawler.settings)
-    prepared = prepare(request, NodeSources(request).read(stored.records), code=code, dry_run=True)
-    for member in prepared.members:
-        member.recall(stored.slots.get(member.node.url, 0))
+    made, own_settings = _make_spider(settings, spider, args)
+    checked = _check(own_settings, made, args)
+    request = checked.request
+    options = request.options
+    stored = _read_store(request, own_settings)
+    prepared = _prepare(request, stored, code)
     warnings = [
-        *find_warnings(crawler.settings, vars(made)),
-        *guesses(target, crawler.settings),
+        *find_warnings(own_settings, vars(made)),
+        *guesses(checked.target, own_settings),
         *prepared.warnings,
-        *_reach_warnings(request, prepared, rules=stored.throttle["rules"]),
     ]
     answering = [found.asked for found in prepared.probes if found.error is None]
     deployed = list_versions(answering, request.project.name)
@@ -99,31 +85,61 @@ def plan(
     output = _describe_output(request)
     optional: dict[str, Any] = {}
     if probe is not None:
-        optional["forecast"] = _forecast(probe(), options, shards, nodes)
+        optional["forecast"] = _forecast(probe(), options, checked.shards, nodes)
     return {
         "schema": 1,
         "spider": spider,
-        "target": target.how,
+        "target": checked.target.how,
         "project": request.project.name,
         "version": version,
         "deploy": _to_deploy(options, version, deployed),
         "nodes": nodes,
         "throttle": stored.throttle,
-        "shards": _describe_shards(shards),
+        "shards": _describe_shards(checked.shards),
         "limit": options.limit or None,
         "goals": options.goals.limits,
         "batch_size": options.batch_size,
         "bytes_per_batch": _describe_batch(options, prepared.key),
         "output": output,
         "code": _code_notes(request, code, name, deployed),
-        "differences": [difference.document for difference in differences],
+        "differences": [difference.document for difference in checked.differences],
         "warnings": [
             *warnings,
-            *_load_warnings(crawler.settings, options, nodes),
+            *_load_warnings(own_settings, options, nodes),
             *_queue_warnings(request, prepared.members, stored),
         ],
         **optional,
     }
+
+
+def _make_spider(
+    settings: Settings, spider: str, args: Mapping[str, str]
+) -> tuple[Spider, BaseSettings]:
+    """Return the spider as a crawl would have it, and the settings with its own and our add-on's.
+
+    ConfigError if it does not take what Scrapyd gives to that of a job.
+    """
+    crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
+    made = make_as_job(crawler, args)
+    crawler.addons.load_settings(crawler.settings)
+    return made, crawler.settings
+
+
+def _check(settings: BaseSettings, spider: Spider, args: Mapping[str, str]) -> CheckedCrawl:
+    """Return what is asked for; DistError for all that would refuse it before its row is claimed.
+
+    What a process needs to crawl itself is not checked.
+    """
+    read_on_finish(settings)
+
+    def given(settings: BaseSettings) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return the arguments of the plan; its settings need not travel."""
+        check_args(SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS"))
+        return args, {}
+
+    asked = check_asked(settings, spider, given)
+    take_only_callback(spider, settings)
+    return check_target(asked, settings, spider)
 
 
 class StoreFacts(NamedTuple):
@@ -160,17 +176,21 @@ def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
 
 
-def _reach_warnings(request: CrawlRequest, prepared: Prepared, *, rules: int) -> list[str]:
-    """Warn of nodes whose workers do not reach the store, or could not heed its later rules."""
-    ways = ways_to(request.store, prepared.key)
-    warnings = check_reach(request.options, prepared.members, ways, rules=rules)
+def _prepare(request: CrawlRequest, stored: StoreFacts, code: CrawlCode) -> Prepared:
+    """Ask the nodes what a crawl asks them; nothing is started, and they get no code.
+
+    DistError if none can be used.
+    """
+    nodes = NodeSources(request).read(stored.records)
+    prepared = prepare(request, nodes, code=code, dry_run=True)
+    settle_members(request, prepared, stored.slots, rules=stored.throttle["rules"])
     for member in prepared.members:
         if member.throttle_problem:
-            warnings.append(
+            prepared.warnings.append(
                 f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
                 f" made while they run: {member.throttle_problem}"
             )
-    return warnings
+    return prepared
 
 
 def _planned_version(

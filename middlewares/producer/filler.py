@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -32,11 +33,13 @@ from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
 from .crawl_repository import open_thread
-from .crawl_request import CrawlRequest, asked_for, check_parts, find_project, shards_of
+from .crawl_request import CrawlRequest, asked_for, find_project
 from .discovery import Capture
 from .lifecycle import Lifecycle, LifecycleMiddleware, begin
 from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
+from .scrapy_parts import check_parts
+from .start_pages import shards_of
 
 logger = logging.getLogger(__name__)
 #: requests that may wait for the store; more wait in Scrapy
@@ -53,7 +56,7 @@ class FrontierWriter:
     """Holds what one producer has found until it is written."""
 
     def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
-        self._producer = producer
+        self.producer = producer
         self.thread = thread
         self.waiting: list[FrontierIntake] = []  #: requests that are not in the store
         self._counts: Counter[str] = Counter()  #: the account since the last `write`
@@ -82,7 +85,7 @@ class FrontierWriter:
         `fault` says what did not work.
         """
         try:
-            await self.thread(self._producer.renew)
+            await self.thread(self.producer.renew)
             while self.waiting or self._counts or self._misses:
                 await self._write_portion()
         except DistError as error:  # all is kept for the next time
@@ -98,7 +101,7 @@ class FrontierWriter:
         found = self.waiting[:PORTION]
         counts = self._counts.copy()
         misses = list(self._misses)
-        kept = await self.thread(self._producer.keep, found, dict(counts), misses)
+        kept = await self.thread(self.producer.keep, found, dict(counts), misses)
         # What came in meanwhile stands behind what was kept.
         self.waiting = self.waiting[len(found) :]
         self._misses = self._misses[len(misses) :]
@@ -106,6 +109,15 @@ class FrontierWriter:
         self.totals.update(kept)
         if len(self.waiting) < ROOM:
             self.room.set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedFilling:
+    """Says which frontier a spider's process is to fill, and with which of its requests."""
+
+    frontier: str
+    request: CrawlRequest
+    target: Target
 
 
 class Filler(LifecycleMiddleware["FillerRun"]):
@@ -130,6 +142,17 @@ class Filler(LifecycleMiddleware["FillerRun"]):
 
     async def _begin(self) -> FillerRun:
         """Check everything, and open the frontier; DistError if that cannot be."""
+        checked = self._check()
+        key = await asyncio.to_thread(state_key, checked.request.project.state)
+        capture = self._new_capture(checked, key)
+        writer = await self._open(checked, key)
+        logger.info(
+            "Target requests (%s) go into the frontier %s", checked.target.how, checked.frontier
+        )
+        return FillerRun(self._crawler, checked.target, capture, writer)
+
+    def _check(self) -> CheckedFilling:
+        """Return what is asked for; ConfigError if the process cannot do that."""
         settings = self._crawler.settings
         spider = self._crawler.spider
         frontier = str(settings.get("DISTRIBUTED_FRONTIER"))
@@ -151,27 +174,35 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             )
         target = find_target(spider, settings)
         shards_of(options, spider)
-        project = find_project(settings)
-        size = options.scaling.terms.batch_size
+        request = CrawlRequest(spider=spider.name, options=options, project=find_project(settings))
+        return CheckedFilling(frontier=frontier, request=request, target=target)
+
+    def _new_capture(self, checked: CheckedFilling, key: bytes) -> Capture:
+        """Return what sorts target requests, and cuts them into portions for the store."""
+        settings = self._crawler.settings
+        options = checked.request.options
+        terms = options.scaling.terms
         age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
-        key = await asyncio.to_thread(state_key, project.state)
-        capture = Capture(
+        return Capture(
             crawler=self._crawler,
-            cutter=SlotBatcher(size=size, max_age=age, fair=options.scaling.terms.fair),
+            cutter=SlotBatcher(size=terms.batch_size, max_age=age, fair=terms.fair),
             key=key,
             stay=options.unsendable,
-            slotting=SlotRouting.from_settings(settings, project=project.name),
+            slotting=SlotRouting.from_settings(settings, project=checked.request.project.name),
             salt=uuid4().hex,
         )
-        args, _ = asked_for(settings)
-        request = CrawlRequest(spider=spider.name, options=options, project=project)
+
+    async def _open(self, checked: CheckedFilling, key: bytes) -> FrontierWriter:
+        """Register this process at the frontier; StoreError if it cannot be opened."""
+        args, _ = asked_for(self._crawler.settings)
+        request = checked.request
         thread = await asyncio.to_thread(open_thread, request)
         producer = FrontierProducer(
             store=thread.store,
-            frontier=frontier,
-            project=project.name,
-            work=f"{spider.name}{_digest_of(args)}",
-            size=size,
+            frontier=checked.frontier,
+            project=request.project.name,
+            work=f"{request.spider}{_digest_of(args)}",
+            size=request.options.scaling.terms.batch_size,
             key=key,
         )
         try:
@@ -179,8 +210,7 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         except BaseException:
             thread.close()
             raise
-        logger.info("Target requests (%s) go into the frontier %s", target.how, frontier)
-        return FillerRun(self._crawler, target, capture, producer, FrontierWriter(producer, thread))
+        return FrontierWriter(producer, thread)
 
 
 def _digest_of(args: Mapping[str, str]) -> str:
@@ -199,14 +229,12 @@ class FillerRun(Lifecycle):
         crawler: Crawler,
         target: Target,
         capture: Capture,
-        producer: FrontierProducer,
         writer: FrontierWriter,
     ) -> None:
         super().__init__(TICK)
         self._crawler = crawler
         self._target = target
         self._capture = capture
-        self._producer = producer
         self._writer = writer
 
     async def stays(self, request: Request, *, start: bool = False) -> bool:
@@ -232,17 +260,17 @@ class FillerRun(Lifecycle):
         await writer.write()
         if writer.fault and not fault_before:
             logger.warning(
-                "The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault
+                "The frontier %s cannot be written now: %s", writer.producer.frontier, writer.fault
             )
         elif fault_before and not writer.fault:
-            logger.info("The frontier %s can be written again", self._producer.frontier)
+            logger.info("The frontier %s can be written again", writer.producer.frontier)
         count_found(self._crawler, writer.totals - totals_before)
 
     async def finish(self, reason: str) -> None:
         """Write all that is left; wait for a store that is away, for some time."""
         await self.stop_clock()
-        frontier = self._producer.frontier
         writer = self._writer
+        frontier = writer.producer.frontier
         deadline = time.monotonic() + LAST_PATIENCE
         await self._write(self._capture.cutter.cut_rest())
         while writer.fault and time.monotonic() < deadline:
@@ -261,7 +289,7 @@ class FillerRun(Lifecycle):
             )
         elif reason != "shutdown":
             # An interrupted process has more to add, which its registration tells consumers.
-            await writer.thread(self._producer.sign_off)
+            await writer.thread(writer.producer.sign_off)
         others = ""
         for name, number in writer.totals.items():
             if name != "sealed":

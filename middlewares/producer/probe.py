@@ -28,9 +28,10 @@ from ..assignment import PROBE
 from ..classifier import Disposition, FoundRequests
 from ..targets import find_target
 from ..worker.work_unit import judge_failure
-from .crawl_request import find_project, loop_sender, shards_of, template_of
-from .discovery import IndexWalk
+from .crawl_request import check_reactor, find_project
+from .index_walk import IndexWalk
 from .producer_options import read_options
+from .start_pages import shards_of, template_of
 
 #: seconds after which the probe ends with what it has; half of them are for the index
 LONGEST = 30.0
@@ -105,7 +106,7 @@ class Probe:
         settings = self._crawler.settings
         spider = self._crawler.spider
         assert spider
-        loop_sender(settings).close()  # for what it says of a reactor on which no crawl runs
+        check_reactor(settings)
         options = read_options(settings)
         loop = asyncio.get_running_loop()
         loop.call_later(LONGEST / 2, self._turn_to_details)

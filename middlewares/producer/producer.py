@@ -19,8 +19,9 @@ from ..codec import WatchedDict, own_errback
 from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
 from ..worker.work_unit import judge_failure, reason_of_pipeline
-from .crawl_run import CrawlRun, CrawlStart
-from .discovery import PAGE, SHARD
+from .crawl_run import CrawlRun
+from .crawl_start import CrawlStart
+from .index_walk import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
 
 #: request meta: a target request that the producer crawls itself
@@ -50,7 +51,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         start_of_crawl = CrawlStart(self._crawler)
         run = await begin(start_of_crawl.start, start_of_crawl.refused)
         self._run = run
-        if run is None or run.enough:
+        if run is None or run.finds_no_more:
             return
         index = run.index
         if run.options.sharded:
@@ -137,7 +138,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        if run.enough:
+        if run.finds_no_more:
             return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
@@ -152,10 +153,10 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         disposition, cut = run.capture.sort_in(request, shard)
         if cut is not None:
             run.seal(cut)
-        if run.capture.room == 0:
-            run.found_enough()
-        if disposition is Disposition.SEALED and shard in run.index.walks:
-            run.index.walks[shard].found += 1
+        if run.capture.room.is_used_up:
+            run.find_no_more()
+        if disposition is Disposition.SEALED:
+            run.index.found(shard)
         if disposition is not Disposition.LOCAL:
             return None
         # A filter of the project's own has let it pass, and would not let it pass again.
@@ -204,7 +205,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _dropped(self, request: Request) -> None:
         if PAGE in request.meta and self._run is not None:  # seen before: nothing is lost
-            self._run.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
+            self._run.index.dropped(request.meta[SHARD], request.meta[PAGE])
 
     def _idle(self) -> None:
         if self._run is not None and self._run.hold():

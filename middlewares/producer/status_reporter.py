@@ -18,7 +18,8 @@ from scrapyd_dist.progress import Snapshot, sample_of, summary
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from .crawl_repository import CrawlRepository
-from .discovery import Capture, IndexWalk, OwnItems
+from .discovery import Capture, OwnItems
+from .index_walk import IndexWalk
 
 logger = logging.getLogger(__name__)
 #: seconds between two lines in the log
@@ -142,7 +143,7 @@ class StatusReporter(BaseReporter):
     async def recall(self) -> None:
         """Take in what an earlier process left, and what it has missed with its own requests."""
         before = await self.repository.missed_before()
-        self.index.failed = before["index"]
+        self.index.recall(failed=before["index"])
         self.snapshot.local_missed = Counter(gone=before["gone"], failed=before["failed"])
         await super().recall()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from scrapy import Request
 
-from scrapyd_dist.batches import Batch, BatchState, FinishReason, meaning, not_made
+from scrapyd_dist.batches import Batch, BatchState, FinishReason, meaning
 
 from ..assignment import Assignment
 from ..classifier import count_found
@@ -252,36 +252,23 @@ class BatchAcker:
     async def _end_now(self, batch: BatchUnit, reason: str) -> None:
         """End a batch as far as it came."""
         if not batch.over or self.waits_for_idle:
-            work = self._end(batch, self._cut_short(batch, reason))
+            work = self._end(batch, self._reason_at_end(batch, reason))
         else:
             work = self._end(batch, "finished")
         # Under its key, as any other: the lease that ends with the ack is not one that was lost.
         self._ending[batch.key] = task = asyncio.ensure_future(work)
         await task
 
-    def _cut_short(self, batch: BatchUnit, reason: str) -> str:
-        """Return the finish reason of a batch that is not over.
-
-        What the settings ended is done as far as that was wanted. Scrapy before 2.19 calls it
-        finished when its start has failed; what was not made has not failed.
-        """
-        ends_crawl = reason == FinishReason.GOAL.value or meaning(reason).closes_crawl
-        is_told_to_end = reason == FinishReason.SHUTDOWN.value
-        if ends_crawl or (is_told_to_end and self._is_kept_in_part(batch)):
-            batch.put_off_rest()
-            return "finished"
-        if meaning(reason).by_settings:
-            batch.ledger.rest = not_made(reason)
-            return "finished"
-        return "shutdown" if reason == "finished" else reason
-
-    def _is_kept_in_part(self, batch: BatchUnit) -> bool:
-        """Say whether what this worker has of a batch is kept, and the rest is for another.
-
-        A strategy gets the events of a whole batch, and a handler of `spider_idle` may have left
-        its work for later.
-        """
-        return batch.can_be_cut_short and not (self._context.strategy or self.waits_for_idle)
+    def _reason_at_end(self, batch: BatchUnit, reason: str) -> str:
+        """Return the finish reason of a batch that is not over when its worker ends."""
+        # A strategy gets the events of a whole batch, and a handler of `spider_idle` may have left
+        # its work for later.
+        keeps_part = not (self._context.strategy or self.waits_for_idle)
+        if batch.settle_rest(reason, keeps_part=keeps_part):
+            return FinishReason.FINISHED.value
+        # Scrapy before 2.19 calls it finished when its start has failed.
+        is_unsettled = reason == FinishReason.FINISHED.value
+        return FinishReason.SHUTDOWN.value if is_unsettled else reason
 
     async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
         """Give back an attempt of which nothing was made; say whether the store has taken it."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning, not_made
+from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
@@ -264,8 +264,8 @@ class SentSession:
         batch = self._batch
         stats = self._crawler.stats.get_stats()
         closed_by = reason if meaning(reason).closes_crawl and not batch.row else ""
-        if self._ends_as_wanted(reason, closed_by):
-            reason = FinishReason.FINISHED.value
+        if batch.settle_rest(reason, keeps_part=self._keeps_part()):
+            reason = FinishReason.FINISHED.value  # Scrapy's own word for the end is in the stats
         if self._leases is not None:
             self._leases.stop()
         part = batch.close_part()
@@ -286,37 +286,13 @@ class SentSession:
             "stats": plain_stats(stats),
         }
 
-    def _ends_as_wanted(self, reason: str, closed_by: str) -> bool:
-        """Settle what has not ended in the batch; say whether the job has done all that it should.
-
-        Scrapy's own word for the end is in the stats.
-        """
-        batch = self._batch
-        if self._is_rest_put_off(reason, closed_by):
-            batch.put_off_rest()
-            return True
-        if batch.row and meaning(reason).asked_for:  # it did what its settings ask for
-            batch.ledger.done(0)
-            return True
-        if meaning(reason).by_settings:  # the next attempt would end there as well
-            batch.ledger.rest = not_made(reason)
-            return True
-        return False
-
-    def _is_rest_put_off(self, reason: str, closed_by: str) -> bool:
-        """Say whether what has not ended is made when the crawl goes on."""
-        if reason == FinishReason.GOAL.value or closed_by:
-            return True
-        return reason == FinishReason.SHUTDOWN.value and self._is_kept_in_part()
-
-    def _is_kept_in_part(self) -> bool:
-        """Say whether what this job has of its batch is kept, and the rest is for another job.
+    def _keeps_part(self) -> bool:
+        """Say whether what this job has of its batch is kept when it is told to end.
 
         A feed is stored as it is, and a handler of `spider_idle` may have left its work for later.
         """
-        batch = self._batch
-        is_whole = batch.row or self._job.feed or not self._job.crawl
-        return batch.can_be_cut_short and not is_whole and not find_handlers(self._crawler)
+        is_whole = self._batch.row or self._job.feed or not self._job.crawl
+        return not is_whole and not find_handlers(self._crawler)
 
     def _head(self, state: str) -> dict[str, Any]:
         """Return what each report of the job begins with."""

@@ -23,7 +23,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON
+from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, FinishReason, meaning, not_made
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import LinkEvent
 
@@ -419,7 +419,29 @@ class BatchUnit(WorkUnit):
         """Whether all of its requests were made and have ended."""
         return not self.todo and super().over
 
-    def put_off_rest(self) -> None:
+    def settle_rest(self, reason: str, *, keeps_part: bool) -> bool:
+        """Settle what has not ended, as the process that has the batch ends for this reason.
+
+        `keeps_part`: what a process has made that is told to end is kept, and the rest is for
+        another one. Returns whether the batch has come as far as it should: it counts as finished
+        then, and what was not made has not failed.
+        """
+        is_closed = meaning(reason).closes_crawl and not self.row
+        is_cut_short = (
+            reason == FinishReason.SHUTDOWN.value and keeps_part and self._can_be_cut_short
+        )
+        if reason == FinishReason.GOAL.value or is_closed or is_cut_short:
+            self._put_off_rest()
+            return True
+        if self.row and meaning(reason).asked_for:  # it did what its settings ask for
+            self.ledger.done(0)
+            return True
+        if meaning(reason).by_settings:  # the next attempt would end there as well
+            self.ledger.rest = not_made(reason)
+            return True
+        return False
+
+    def _put_off_rest(self) -> None:
         """Put off what has not ended, and what has led to a request that has not.
 
         It is made again in a new batch.
@@ -429,7 +451,7 @@ class BatchUnit(WorkUnit):
         self.ledger.rest = REST_PUT_OFF
 
     @property
-    def can_be_cut_short(self) -> bool:
+    def _can_be_cut_short(self) -> bool:
         """Whether something is left of the batch when the rest is put off.
 
         Each open request must have a source, too. Else a request that ends its worker would be put

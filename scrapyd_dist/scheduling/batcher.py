@@ -176,7 +176,7 @@ class Batcher:
     """Collects requests until a batch is full, or its first request has waited long enough.
 
     With `demand`, `size` is the largest batch: a batch is cut when the fleet can use it, in a size
-    that fits.
+    that fits. `demand` is called with the number of requests that are in no batch yet.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Batcher:
         *,
         size: int,
         max_age: float,
-        demand: Callable[[], Demand] | None = None,
+        demand: Callable[[int], Demand] | None = None,
         fair: str = UNFAIR,
     ) -> None:
         """Make an empty batcher.
@@ -219,7 +219,7 @@ class Batcher:
             return []
         if self._demand is None:
             return self._overdue(now)
-        sizes = self._sizes(self._demand())
+        sizes = self._sizes(self._demand(len(self)))
         self._usual = sizes.next(sizes.left)
         cuts = [*self._for_idle_slots(sizes, now), *self._for_later(sizes, now)]
         if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
@@ -230,7 +230,7 @@ class Batcher:
         """Return all that is left, when no request will be added."""
         if self._demand is None:
             return self._overdue(math.inf)
-        sizes = self._sizes(replace(self._demand(), more=0.0))
+        sizes = self._sizes(replace(self._demand(len(self)), more=0.0))
         cuts = []
         while self._waiting:
             cuts.append(self._waiting.cut_batch(sizes.next(len(self._waiting))))
@@ -308,7 +308,7 @@ class SlotBatcher:
         *,
         size: int,
         max_age: float,
-        demand: Callable[[], Demand] | None = None,
+        demand: Callable[[int], Demand] | None = None,
         fair: str = UNFAIR,
     ) -> None:
         self._size = size
@@ -356,7 +356,7 @@ class SlotBatcher:
             cuts += self._cut(place, self._size)
         if self._demand is None:
             return cuts
-        idle = self._demand().idle - len(cuts)
+        idle = self._demand(len(self)).idle - len(cuts)
         if idle > 0:
             cuts += self._for_idle_workers(idle, now)
         return cuts
@@ -381,7 +381,8 @@ class SlotBatcher:
         """
         size = self._size
         if self._demand is not None and not self._many_slots:
-            size = min(size, max(FEWEST, math.ceil(self._count / max(1, self._demand().slots))))
+            slots = max(1, self._demand(self._count).slots)
+            size = min(size, max(FEWEST, math.ceil(self._count / slots)))
         places = self._in_order(list(self._waiting))
         cuts = self._remove_full()
         for place in places:

@@ -76,7 +76,7 @@ class Fleet:
     cuts: list[BatchDraft] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cutter = Batcher(size=self.most, max_age=self.max_age, demand=lambda: self.demand)
+        self.cutter = Batcher(size=self.most, max_age=self.max_age, demand=lambda _: self.demand)
 
     def find(self, count: int, now: float) -> None:
         for number in range(self.found, self.found + count):
@@ -226,7 +226,7 @@ def test_the_highest_priority_comes_first() -> None:
 
 def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
     idle = 0
-    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=3, idle=idle))
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=3, idle=idle))
     for number in range(90):
         cutter.add(found(number), 0.0)
     assert cutter.due(1.0) == []
@@ -237,14 +237,14 @@ def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
 
 @pytest.mark.parametrize(("left", "cut"), [(60, [20, 20, 20]), (90, [30, 30, 30]), (30, [20, 10])])
 def test_what_is_left_at_the_end_is_a_share_for_every_slot(left: int, cut: list[int]) -> None:
-    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=3, idle=0))
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=3, idle=0))
     for number in range(left):
         cutter.add(found(number), 0.0)
     assert sizes(cutter.cut_rest()) == cut
 
 
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:
-    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=50, idle=50))
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=50, idle=50))
     for number in range(FEWEST + 5):
         cutter.add(found(number), 0.0)
     assert sizes(cutter.due(1.0)) == [FEWEST, 5]

@@ -305,10 +305,10 @@ def exists(module: str) -> bool:
 #: what only the producer's process imports, behind a question that a worker answers with no
 PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.filler",
-    "scrapyd_dist.middlewares.producer.crawl_request",
     "scrapyd_dist.middlewares.producer.feed_outputs",
     "scrapyd_dist.middlewares.producer.producer",
     "scrapyd_dist.middlewares.producer.probe",
+    "scrapyd_dist.middlewares.producer.scrapy_parts",
     "scrapyd_dist.middlewares.producer.set_aside",
 }
 

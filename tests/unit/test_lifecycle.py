@@ -1,4 +1,4 @@
-"""Parts of a project that cannot work in a distributed crawl, and faults in words."""
+"""How a process begins and ends, and its faults in words."""
 
 import logging
 import signal
@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from rig.scheduling import run as run_async
 from scrapy import Spider
-from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.producer import crawl_run, filler, lifecycle
-from scrapyd_dist.middlewares.producer.crawl_request import check_parts, put_aside
+from scrapyd_dist.middlewares.producer import crawl_check, filler, lifecycle
 from scrapyd_dist.middlewares.producer.lifecycle import (
     ExitCode,
     Fault,
@@ -23,44 +21,6 @@ from scrapyd_dist.middlewares.producer.lifecycle import (
     signals,
 )
 from scrapyd_dist.middlewares.producer.producer import Producer
-
-from scrapyd_dist.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("SCHEDULER", "scrapy_redis.scheduler.Scheduler"),
-        ("SCHEDULER", "no_such_package.Scheduler"),
-        ("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter"),
-    ],
-)
-@pytest.mark.parametrize("late", [False, True], ids=["as they are", "put aside"])
-def test_foreign_parts_are_refused_with_their_name(name: str, part: str, late: bool) -> None:
-    settings = Settings({name: part})
-    if late:
-        put_aside(settings)
-        assert settings[name].startswith("scrapy."), (
-            "Scrapy's own stands in, so that the crawl can be refused"
-        )
-    with pytest.raises(ConfigError, match=name) as refused:
-        check_parts(settings)
-    assert part in str(refused.value)
-
-
-def test_parts_made_from_scrapys_own_are_taken() -> None:
-    from scrapy.core.scheduler import Scheduler
-    from scrapy.dupefilters import RFPDupeFilter
-
-    own = {"SCHEDULER": Scheduler, "DUPEFILTER_CLASS": RFPDupeFilter}
-    for settings in (
-        Settings(),
-        *(Settings({name: type("Mine", (part,), {})}) for name, part in own.items()),
-    ):
-        before = dict(settings)
-        put_aside(settings)
-        check_parts(settings)
-        assert dict(settings) == before
 
 
 def test_the_reason_is_the_error_before_that_of_the_closing_engine() -> None:
@@ -134,7 +94,7 @@ async def nothing() -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize(
     ("module", "middleware"),
-    [(crawl_run, Producer), (filler, filler.Filler)],
+    [(crawl_check, Producer), (filler, filler.Filler)],
     ids=["crawl", "frontier"],
 )
 def test_a_fault_at_the_start_is_told_with_its_traceback(

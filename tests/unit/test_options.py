@@ -8,13 +8,10 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.spiders import SitemapSpider
+from scrapyd_dist.middlewares.producer.crawl_check import check_mode
 from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
-from scrapyd_dist.middlewares.producer.crawl_request import (
-    check_mode,
-    check_spider,
-    make_as_job,
-)
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
+from scrapyd_dist.middlewares.producer.spider_check import check_spider, make_as_job
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError

@@ -262,7 +262,7 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
 def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
     idle = [0]
     cutter = SlotBatcher(
-        size=10, max_age=30, demand=lambda: Demand(slots=2, idle=idle[0]), fair=SPREAD
+        size=10, max_age=30, demand=lambda _: Demand(slots=2, idle=idle[0]), fair=SPREAD
     )
     for at, site in enumerate("abcde"):
         cutter.add(found(0, site), float(at))

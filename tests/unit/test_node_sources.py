@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 from scrapyd_dist.cli.context import Context
-from scrapyd_dist.middlewares.producer.crawl_nodes import NodeSources, nodes_of
 from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, find_project
+from scrapyd_dist.middlewares.producer.node_sources import NodeSources, nodes_of
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist import config

@@ -7,7 +7,6 @@ import pytest
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import crawl_run
 from scrapyd_dist.middlewares.producer.crawl_run import CrawlRun
-from scrapyd_dist.middlewares.producer.feed_outputs import CrawlOutputs
 
 
 async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_well(
@@ -23,9 +22,8 @@ async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_wel
     scheduler.enough = scheduler.state.stopped = scheduler.state.goal = ""
     scheduler.state.paused = False
     reporter.capture.cutter.due.return_value = reporter.capture.cutter.take.return_value = []
-    run = CrawlRun(
-        MagicMock(settings=Settings()), MagicMock(), MagicMock(), reporter, CrawlOutputs(), ""
-    )
+    crawler = MagicMock(settings=Settings())
+    run = CrawlRun(crawler, MagicMock(), MagicMock(), reporter, MagicMock(), on_finish="")
 
     async def stop(why: str) -> None:
         scheduler.state.stopped = why

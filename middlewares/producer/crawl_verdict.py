@@ -1,0 +1,238 @@
+"""Judge a crawl by what it has delivered: what was left out, what differs, and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from scrapyd_dist.batches import NOT_MADE, Attempt, CrawlState, Miss
+from scrapyd_dist.differences import FoundDifference, Trait
+from scrapyd_dist.errors import PARTIAL
+from scrapyd_dist.goals import in_words
+from scrapyd_dist.items.json_lines import left_out
+from scrapyd_dist.items.repeats import count_repeats
+from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress import count_in, exit_code
+
+from .completion_hooks import judge_items
+from .crawl_findings import SESSION_REMEDY, ChangedAttributes, found_trait, values_as_text
+from .index_walk import WalkEnd
+from .producer_options import ProducerOptions
+from .run_delivery import Delivered
+from .status_reporter import StatusReporter
+
+logger = logging.getLogger(__name__)
+#: failed URLs that the log names
+SHOWN_FAILURES = 3
+#: how the reason of a miss begins that the site did not let in
+DENIED = ("HTTP 401", "HTTP 403")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlVerdict:
+    """Says what a finished crawl has, and what speaks against it."""
+
+    reporter: StatusReporter
+    options: ProducerOptions
+    delivered: Delivered
+    attributes: ChangedAttributes
+    callbacks: Collection[str]  #: names of those of target pages
+    start_fault: str  #: how the spider's own start broke off; empty if it did not
+    has_wrong_values: bool  #: jobs did not have the attributes that their callbacks read
+
+    async def report(self) -> None:
+        """Write warnings and differences to the log and the summary, and how many items there are.
+
+        It is what shows only in the finished items and jobs.
+        """
+        reporter = self.reporter
+        delivery = self.delivered.delivery
+        reporter.warn(*delivery.warnings, *self._warn_of_left_out())
+        await self._report_differences()
+        reporter.warn(*self.delivered.logins)
+        where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
+        logger.info(
+            "Crawl %s is complete: %d items in %s", reporter.repository.id, delivery.items, where
+        )
+        _log_failures(self.delivered.misses, delivery.misses)
+
+    async def exit_code(self) -> int:
+        """Return the exit code of the crawl, with warnings of what speaks against it."""
+        reporter = self.reporter
+        repository = reporter.repository
+        state = reporter.scheduler.state
+        items = self.delivered.delivery.items
+        summary = reporter.summary(CrawlState.FINISHED)
+        code = exit_code(summary, max_failed=self.options.max_failed)
+        unusual, too_few = await judge_items(self.options, repository, state.spec, items)
+        reporter.warn(*unusual)
+        self._report_faults(too_few, self.start_fault)
+        is_empty = not (repository.counts["sealed"] or items)
+        lost_requests = await repository.lost_requests()
+        reporter.warn(*_warn_of_stray(state.stray_items), *_warn_of_lost(lost_requests))
+        if too_few or (self.start_fault and is_empty):
+            return 1
+        if code:
+            return code
+        shortfalls = (
+            lost_requests,
+            self.delivered.delivery.lost,
+            state.stray_items,
+            state.closed_by,
+            self.has_wrong_values,
+            self._count_denied_if_most(),
+            self.delivered.logins,
+        )
+        return PARTIAL if any(shortfalls) else 0
+
+    def _report_faults(self, *texts: str) -> None:
+        """Say why the exit code is not 0, though the crawl is finished.
+
+        `scrapy crawl` shows the log only.
+        """
+        self.reporter.snapshot.message = " ".join(filter(None, texts))
+        if self.reporter.snapshot.message:
+            logger.warning("%s", self.reporter.snapshot.message)
+
+    # differences
+
+    async def _report_differences(self) -> None:
+        """Note what differs from `scrapy crawl` and shows only in the finished items and jobs."""
+        reporter = self.reporter
+        accepted = self.delivered.accepted
+        has_feed_url = self.options.target_feed_url is not None
+        has_found = reporter.repository.counts["sealed"]
+        if self.delivered.delivery.items == 0 and has_found and not has_feed_url:
+            reporter.differ(found_trait(Trait.NO_ITEM))
+        reporter.differ(*await asyncio.to_thread(self._find_repeats, accepted))
+        reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
+        reporter.differ(*values_as_text(accepted, reporter.own.as_text))
+
+    def _find_repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
+        """Find the pages that several batches have found, by items that are there again; blocking.
+
+        One row with the number of these items, or none.
+        """
+        has_followed = False
+        replaced = left_out(accepted)
+        parts = {}
+        for attempt in accepted:
+            has_followed |= count_in(attempt.report, "pages") > count_in(attempt.report, "done")
+            if attempt.part:
+                path = self.reporter.repository.parts / attempt.part
+                parts[path] = replaced.get(attempt.batch, [])
+        if not has_followed:
+            return []
+        repeats = count_repeats(parts)
+        if not repeats:
+            return []
+        return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))]
+
+    # what was left out
+
+    def _warn_of_left_out(self) -> list[str]:
+        """Warn of what was left out on request."""
+        warnings = []
+        early_end = self._describe_early_end()
+        if early_end:
+            warnings.append(early_end)
+        left = sum(miss.reason.startswith(NOT_MADE) for miss in self.delivered.misses)
+        if left:
+            warnings.append(
+                f"{counted(left, 'request was', 'requests were')} not made, since CLOSESPIDER_…"
+                " settings ended their jobs, in each of which they count anew; they are in the list"
+                " of misses. To try a crawl of a few pages, use --limit."
+            )
+        if denied := self._count_denied_if_most():
+            warnings.append(
+                f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}"
+            )
+        return warnings
+
+    def _describe_early_end(self) -> str:
+        """Say why crawl or walk have ended before all was found; empty if they have not."""
+        if self.reporter.scheduler.state.ends_early:
+            return self._describe_end_of_crawl()
+        index = self.reporter.index
+        if index.early_end is None:
+            return ""
+        if index.early_end is WalkEnd.LIMIT:
+            return (
+                f"The crawl was limited to {self.options.limit:,} target requests (--limit,"
+                " DISTRIBUTED_LIMIT); what else there may be was not looked for."
+            )
+        if index.early_end is WalkEnd.CLOSED:
+            return (
+                f"The spider has closed the walk over the index: {index.early_reason}. What was"
+                " found until then was crawled; what else there may be was not looked for."
+            )
+        reason = index.early_reason.upper()
+        return f"The walk over the index ended early, as the settings say: {reason}."
+
+    def _describe_end_of_crawl(self) -> str:
+        """Say why the whole crawl has ended early, and how to go on with what is left."""
+        state = self.reporter.scheduler.state
+        why = f"The spider has closed the crawl: {state.closed_by}."
+        if state.goal:
+            goal = in_words(state.goal, state.spec.goals[state.goal])
+            why = f"The crawl has reached a goal: {goal}."
+        is_walked = not self.reporter.index.goes_on_later
+        if is_walked and not state.backlog.waiting:
+            return f"{why} Nothing is left."
+        requests = counted(state.backlog.waiting_requests, "request waits", "requests wait")
+        batches = counted(state.backlog.waiting, "batch", "batches")
+        unwalked = "" if is_walked else ", and the index is not walked to its end"
+        return (
+            f"{why} {requests} in {batches}{unwalked}. Go on with the rest: sdist resume"
+            f" {self.reporter.repository.id}"
+        )
+
+    def _count_denied_if_most(self) -> int:
+        """Return how many pages were denied if these are more than half of all, else 0."""
+        denied = sum(miss.reason.startswith(DENIED) for miss in self.delivered.misses)
+        return denied if 2 * denied > self.reporter.repository.counts["sealed"] else 0
+
+
+def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
+    """Say in the log how many URLs failed: without a command of ours it is all that people see."""
+    failed = 0
+    reasons: list[str] = []
+    for miss in misses:
+        if miss.kind == "gone" or miss.reason.startswith(NOT_MADE):
+            continue
+        failed += 1
+        if len(reasons) < SHOWN_FAILURES:
+            reasons.append(f"{miss.url}: {miss.reason}")
+    if failed:
+        logger.warning(
+            "%d URLs failed, such as %s. All of them are in %s",
+            failed,
+            "; ".join(reasons),
+            listed_in,
+        )
+
+
+def _warn_of_lost(requests: int) -> list[str]:
+    """Warn of requests that the store has lost."""
+    if not requests:
+        return []
+    warning = (
+        f"{requests:,} requests are lost: the store came back without its last steps, and with them"
+        " the batches of these requests. Only another crawl brings their pages."
+    )
+    return [warning]
+
+
+def _warn_of_stray(stray_items: int) -> list[str]:
+    """Warn of items that are in no part."""
+    if not stray_items:
+        return []
+    warning = (
+        f"{counted(stray_items, 'item is', 'items are')} lost: workers scraped them for pages that"
+        " a timer, a signal or an idle handler of the project asked for when its worker had no"
+        " batch, so there was no file for them. Ask for such pages in a callback, or use --push,"
+        " where all that a job does is of its batch."
+    )
+    return [warning]

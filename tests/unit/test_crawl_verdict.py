@@ -1,0 +1,90 @@
+"""What is said of a finished crawl that has left something out, and its exit code."""
+
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+from scrapyd_dist.middlewares.producer import crawl_verdict
+from scrapyd_dist.middlewares.producer.crawl_verdict import CrawlVerdict
+from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
+from scrapyd_dist.middlewares.producer.run_delivery import Delivered
+
+from scrapyd_dist.batches import FinishReason, Miss
+from scrapyd_dist.items.delivery import Delivery
+
+
+class Crawl:
+    """A crawl of ten requests that is at its end."""
+
+    def __init__(self) -> None:
+        self.index = IndexWalk([], None)
+        self.warnings: list[str] = []
+        state = MagicMock(ends_early=False, closed_by="", stray_items=0)
+        self.reporter = MagicMock(index=self.index, scheduler=MagicMock(state=state))
+        self.reporter.warn = lambda *texts: self.warnings.extend(texts)
+        self.reporter.snapshot.output = ()
+        self.reporter.repository.counts = {"sealed": 10}
+        self.reporter.repository.lost_requests = AsyncMock(return_value=0)
+
+    def verdict(
+        self, *, misses: tuple[Miss, ...] = (), lost: int = 0, start_fault: str = ""
+    ) -> CrawlVerdict:
+        delivery = Delivery(items=10, outputs=(), misses=None, lost=lost)
+        return CrawlVerdict(
+            reporter=self.reporter,
+            options=ProducerOptions(limit=10),
+            delivered=Delivered(delivery=delivery, accepted=[], misses=misses, logins=[]),
+            attributes=MagicMock(kept_in_jobs=lambda *_: []),
+            callbacks=(),
+            start_fault=start_fault,
+            has_wrong_values=False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (FinishReason.LIMITED.value, "The crawl was limited to 10 target requests"),
+        ("enough news", "The spider has closed the walk over the index: enough news."),
+        ("closespider_itemcount", "as the settings say: CLOSESPIDER_ITEMCOUNT."),
+    ],
+)
+async def test_a_walk_that_ended_early_is_told_with_its_reason(reason: str, words: str) -> None:
+    crawl = Crawl()
+    crawl.index.end_early(reason)
+    await crawl.verdict().report()
+    assert len(crawl.warnings) == 1
+    assert words in crawl.warnings[0]
+
+
+async def test_a_whole_crawl_is_told_nothing_of() -> None:
+    crawl = Crawl()
+    await crawl.verdict().report()
+    assert crawl.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ({}, 0),
+        ({"lost": 1}, 3),
+        ({"misses": (Miss(url="http://web/", kind="failed", reason="HTTP 403"),) * 6}, 3),
+        ({"misses": (Miss(url="http://web/", kind="failed", reason="HTTP 403"),) * 5}, 0),
+        ({"start_fault": "The spider's start failed."}, 0),
+    ],
+)
+async def test_what_speaks_against_a_crawl_is_in_its_exit_code(
+    found: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl_verdict, "exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
+    assert await Crawl().verdict(**found).exit_code() == code
+
+
+async def test_too_few_items_are_no_success_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_verdict, "exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "Too few.")))
+    crawl = Crawl()
+    assert await crawl.verdict(start_fault="No start.").exit_code() == 1
+    assert crawl.reporter.snapshot.message == "Too few. No start."
