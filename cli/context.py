@@ -31,19 +31,18 @@ from scrapyd_dist.config import (
     state_folder,
     with_netrc,
 )
-from scrapyd_dist.errors import (
-    PARTIAL,
-    ApiRefused,
-    AuthRefused,
-    ConfigError,
-    DistError,
-    ForeignRow,
-    NodeError,
-    NoNodeReachable,
-    NothingMatched,
-)
+from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched
+from scrapyd_dist.jobs.job_site import JobSite
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, NodeRecord, check_project, distinct_nodes, is_address, names_of
+from scrapyd_dist.nodes import (
+    Node,
+    NodeRecord,
+    check_project,
+    distinct_nodes,
+    is_address,
+    names_of,
+    nodes_by_url,
+)
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.scrapyd import api
@@ -54,10 +53,9 @@ from scrapyd_dist.store.address import VARIABLE, is_url, store_address
 from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 
-from .output import say
+from .output import PrintingMessenger, say
 
 S = TypeVar("S", Store, Store | None)
-E = TypeVar("E", bound=DistError)
 #: the setting with the store's address
 SETTING = "DISTRIBUTED_STORE"
 #: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
@@ -197,11 +195,6 @@ def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[R
         ) from error
 
 
-def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
-    """Return the nodes by their base addresses."""
-    return {node.url: node for node in nodes}
-
-
 def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
     """Return Scrapyd's name of the project.
 
@@ -268,54 +261,6 @@ def with_settings(root: Path, code: str) -> tuple[list[str], str]:
     return lines, reasons[-1].rstrip(".")
 
 
-def exit_code(total: int, found: Iterable[DistError | None]) -> int:
-    """Return the exit code of a command that asked all nodes.
-
-    That is 0, or 3 when some failed, else the code of what kept all of them away. total: how many
-    were asked; found: their errors, None for none.
-    """
-    errors = _errors_in(found)
-    if not errors:
-        return 0
-    if len(errors) < total:
-        return PARTIAL
-    for error in errors:
-        # A node that answered and said no has more to tell than those that did not answer.
-        if isinstance(error, ApiRefused) or not isinstance(error, NodeError):
-            return error.exit_code
-    for error in errors:
-        if error.exit_code == AuthRefused.exit_code:
-            return error.exit_code
-    return NoNodeReachable.exit_code
-
-
-def _errors_in(found: Iterable[E | None]) -> list[E]:
-    return [error for error in found if error is not None]
-
-
-def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
-    """Raise why there is no answer, in one paragraph, where nothing can be said without one.
-
-    total: how many nodes were asked; found: their errors, None for none.
-    """
-    errors = _errors_in(found)
-    if not errors or len(errors) < total:
-        return
-    texts = list(dict.fromkeys(map(str, errors)))
-    if len(texts) > 1:
-        texts.insert(0, "No node answered.")
-    raise _kind_of(errors)(" ".join(texts))
-
-
-def _kind_of(errors: Sequence[NodeError]) -> type[NodeError] | type[NoNodeReachable]:
-    """Return the class of the error that decides the exit code."""
-    code = exit_code(len(errors), errors)
-    for error in errors:
-        if error.exit_code == code:
-            return type(error)
-    return NoNodeReachable
-
-
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
     """Return Scrapyd's name of the project, if it is known without running the project's code."""
     known = chosen or found.project
@@ -369,7 +314,7 @@ class Context:
         #: the store was opened with the project's key, not with one that only looks
         self._knows_key = True
         self._opened: list[Store] = []
-        self.said_once = set[str]()  #: what was said once, and need not be said again
+        self.messenger = PrintingMessenger()
 
     def close(self) -> None:
         """Close the stores that were opened."""
@@ -431,6 +376,20 @@ class Context:
     def sender(self) -> Sender:
         """What sends calls to nodes."""
         return self.sender_within(CONNECT_TIMEOUT)
+
+    @cached_property
+    def job_site(self) -> JobSite:
+        """What the project's jobs are found and judged with.
+
+        It is to be asked for after the nodes: where these are addresses, no project is needed.
+        """
+        return JobSite(
+            root=self.root,
+            sender=self.sender,
+            find_store=lambda: self.store_if_any,
+            find_drained=self.drained,
+            messenger=self.messenger,
+        )
 
     def sender_within(self, connect_timeout: float) -> Sender:
         """Return a sender that gives up if no connection comes about within these seconds."""
@@ -728,6 +687,11 @@ class Context:
             first = self._first_names.get(node.name, node.name)
             records[node.name] = known.get(first) or NodeRecord(name=node.name)
         return records
+
+    def drained(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return those of the nodes that get no new work."""
+        records = self.node_records(nodes)
+        return [node for node in nodes if records[node.name].draining is not None]
 
     @cached_property
     def _first_names(self) -> dict[str, str]:

@@ -10,13 +10,14 @@ from typing import Any
 
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import PARTIAL, DistError, NodeError, StoreError
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep
 
-from .context import Context, exit_code
+from .context import Context
 from .output import NEVER, complain, waiting
 
 #: seconds that a node gets to answer

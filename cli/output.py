@@ -60,14 +60,6 @@ def one_line(text: str) -> str:
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def some_of(names: Sequence[str], most: int = 10) -> str:
-    """Return names as in `a, b and 3 more`; empty for none."""
-    text = ", ".join(names[:most])
-    if len(names) > most:
-        text += f" and {len(names) - most:,} more"
-    return text
-
-
 def colourless(text: str) -> str:
     """Return a line of a log as it may be shown: its colours are left out."""
     return harmless(_ESCAPES.sub("", text))
@@ -104,6 +96,31 @@ def complain_each(errors: Iterable[object]) -> None:
             complain(
                 f"and {len(of_nodes) - MOST_ERRORS:,} more nodes: {kind.short}. See: sdist nodes"
             )
+
+
+class PrintingMessenger:
+    """Prints on standard error what a step of a command has to tell."""
+
+    def __init__(self) -> None:
+        self._said_once = set[str]()
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        say(text)
+
+    def say_once(self, text: str) -> None:
+        """Print a line for people, unless it was printed before."""
+        if text not in self._said_once:  # some commands ask again and again
+            self._said_once.add(text)
+            say(text)
+
+    def complain(self, text: str) -> None:
+        """Print what went wrong."""
+        complain(text)
+
+    def complain_each(self, errors: Iterable[object]) -> None:
+        """Print each of these texts or errors once."""
+        complain_each(errors)
 
 
 def put(text: str) -> None:

@@ -211,6 +211,11 @@ def distinct_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(nodes))
 
 
+def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
+    """Return the nodes by their base addresses."""
+    return {node.url: node for node in nodes}
+
+
 def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
     """Return their names as a message lists them."""
     return separator.join(_quote_name(node.name) for node in nodes)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
@@ -23,7 +23,7 @@ from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_r
 
 from ..context import maybe_store, project_store, where
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
-from ..output import Output, say, some_of, table
+from ..output import Output, say, table
 from .producer_process import runs
 
 #: how a domain can stand

@@ -11,16 +11,16 @@ from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
-from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, count_in, labels_of, summary_of
+from scrapyd_dist.plurals import counted, some_of
+from scrapyd_dist.progress import MISSED, count_in, has_labels, labels_of, summary_of
 from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..options import FrontierName, OnlyLabels, argument, frontiers, has_labels, option
-from ..output import Listing, Output, put, say, some_of, table
+from ..options import FrontierName, OnlyLabels, argument, frontiers, option
+from ..output import Listing, Output, put, say, table
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings

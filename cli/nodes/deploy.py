@@ -26,11 +26,12 @@ from scrapyd_dist.deploy.rollout import (
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
-from ..context import Context, exit_code, project_name, where
+from ..context import Context, project_name, where
 from ..options import PATIENCE, Project, Quiet, argument, nodes, option
 from ..output import Output, complain, on_terminal, say
 

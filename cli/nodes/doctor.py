@@ -24,6 +24,7 @@ from scrapyd_dist.diagnostics import (
 )
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.plurals import counted
@@ -33,7 +34,7 @@ from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, quick_project, where
+from ..context import Context, quick_project, where
 from ..node_status import start_delays
 from ..options import (
     CONNECT_TIMEOUT,

@@ -22,6 +22,7 @@ from scrapyd_dist.diagnostics import moment
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.progress import count_in, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports.event_hook import EventHook
@@ -31,7 +32,6 @@ from ..crawls import wording
 from ..crawls.producer_process import lives
 from ..crawls.stored_crawls import DAY
 from ..crawls.watcher import alive_state
-from ..jobs.jobs_table import look_back
 from ..output import complain
 
 #: seconds without an answer after which a node is down
@@ -339,8 +339,9 @@ class FleetAlarm:
 
     def _ended_job_sightings(self) -> Iterator[Sighting]:
         """Say of plain jobs that have ended whether they ended well, in the order of their ends."""
-        memory = look_back(self._context, self._context.nodes(), since=time.time() - DAY)
-        records = sorted(memory.records.values(), key=lambda record: record.ended or 0.0)
+        nodes = self._context.nodes()
+        settled = settle_jobs(self._context.job_site, nodes, since=time.time() - DAY)
+        records = sorted(settled.records, key=lambda record: record.ended or 0.0)
         rows = [(record.id, record.created, record.state.over) for record in records]
         ends = self._log.ends["jobs"].new(rows, time.time())
         for record in records:

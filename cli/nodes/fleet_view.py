@@ -16,6 +16,8 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, St
 from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.jobs.job_list import TIMEOUT, fetch_report, list_node_jobs
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd.api import JobState
@@ -23,10 +25,9 @@ from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.transports import Sender, sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
-from ..context import Context, exit_code
+from ..context import Context
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
 from ..crawls.wording import clock
-from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
@@ -154,7 +155,7 @@ class NodeLook(NodeStatus):
 
     def _list_jobs(self, sender: Sender, timeout: float) -> None:
         jobs = {}
-        for place in jobs_of(sender, self.node, timeout=timeout):
+        for place in list_node_jobs(sender, self.node, timeout=timeout):
             if place.state is JobState.RUNNING:
                 jobs[place.job] = self.jobs.get(place.job) or JobLook(place=place)
         self.jobs = jobs

@@ -20,6 +20,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.progress import MISSED, count_in
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.store import Store
@@ -28,7 +29,6 @@ from scrapyd_dist.whole_files import replacing
 
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
-from ..jobs.jobs_table import look_back
 from ..node_status import poll_nodes, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say
@@ -444,11 +444,11 @@ def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -
         throttled = standing(domains) if domains else {}
     since = began - max(WINDOWS.values())
     up = [status.node for status in seen if status.load is not None]
-    records = look_back(context, up, timeout=timeout, since=since).records
+    records = settle_jobs(context.job_site, up, timeout=timeout, since=since).records
     grown = []
     if store is not None:
         grown = list(_samples_since(store, crawls, since))
-    recent = rolling([*records.values()], grown, began)
+    recent = rolling([*records], grown, began)
     return measure(seen, crawls, throttled, recent, now=began, took=time.time() - began)
 
 

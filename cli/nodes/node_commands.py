@@ -23,12 +23,13 @@ from scrapyd_dist.errors import (
     NoNodeReachable,
     NothingMatched,
 )
+from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, quick_project
+from ..context import Context, quick_project
 from ..node_status import TIMEOUT, exit_code_of, newest_of, poll_nodes, recognise
 from ..options import (
     CONNECT_TIMEOUT,

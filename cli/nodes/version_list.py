@@ -11,15 +11,16 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import DistError, NodeError
+from scrapyd_dist.node_answers import exit_code, must_answer
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code, must_answer
+from ..context import Context
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
-from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
+from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
 from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
 from .fleet_screen import shorten_names

@@ -8,223 +8,82 @@ without an end.
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated
 
-from scrapyd_dist.errors import ConfigError, NoNodeReachable, NothingMatched
-from scrapyd_dist.job_queue import (
-    Predecessor,
-    chains,
-    decide_starts,
-    key_of_limit,
-    predecessors_in,
-    read_condition,
-    read_limit,
-)
+from scrapyd_dist.errors import ConfigError, NoNodeReachable
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
-from scrapyd_dist.keys import SealError, public_half, seal, unseal
+from scrapyd_dist.keys import SealError, unseal
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress import labels_of
-from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.settings import LABELS
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, key_of, project_name
-from ..crawls.watcher import interruptible_pause
-from ..options import option
-from ..output import say, waiting
-from .job_fleet import JobFleet, fleet_of, is_draining, post
+from .job_fleet import JobFleet, draining_error, make_fleet
+from .job_judge import settle_jobs
 from .job_memory import TRIES, JobMemory
-from .jobs_table import look_back
+from .job_posts import call_of, post_job
+from .job_site import JobSite
+from .queue_decision import Predecessor, chains, decide_starts
+from .waiting_jobs import JobQueue, find_predecessors
 
 #: seconds between two looks at the store and the nodes
 LOOK = 2.0
-#: the spider argument with the number of the attempt, of a job that is tried again if it fails
-ATTEMPT = "attempt"
-_option = partial(option, panel="Jobs that wait")
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueOptions:
-    """Options of jobs that wait in the store, as options of a command."""
+class QueueNodes:
+    """How a runner finds the nodes, each time anew."""
 
-    retries: Annotated[
-        int,
-        _option(
-            "Start a job that fails again, up to N times, on another node if there is one.",
-            metavar="N",
-            min=0,
-            max=1000,
-        ),
-    ] = 0
-    limit: Annotated[
-        list[str] | None,
-        _option(
-            "At most N jobs at once of the same spider (spider=N), or of the same value of a label."
-            " Repeatable.",
-            metavar="NAME=N",
-        ),
-    ] = None
-    after: Annotated[
-        list[str] | None,
-        _option(
-            "Start when this job or crawl, or all with this label (NAME=VALUE; NAME with any"
-            " value), finished; or failed, or are over. Repeatable.",
-            metavar="NAME[:failed|:over]",
-        ),
-    ] = None
-    resume: Annotated[bool, _option("Start nothing new; work off what waits in the store.")] = False
-
-    @property
-    def asked(self) -> bool:
-        """Whether jobs are to wait; raises ConfigError for a limit that is none."""
-        for text in self.limit or ():
-            read_limit(text)
-        return bool(self.retries or self.limit or self.after)
-
-
-def sealed(settings: Mapping[str, str], key: bytes) -> str:
-    """Return settings as a record keeps them: encrypted for this key, empty for none."""
-    if not settings:
-        return ""
-    return seal(json.dumps(dict(settings)).encode(), public_half(key))
-
-
-def call_of(record: JobRecord, settings: Mapping[str, str]) -> Call[str]:
-    """Return what posts the job; ConfigError if a node would lose it."""
-    args = dict(record.args)
-    if record.retries:
-        args[ATTEMPT] = str(record.attempt)
-    settings = dict(settings)
-    if record.labels:
-        settings[LABELS] = ",".join(record.labels)
-    return api.schedule(
-        record.project,
-        record.spider,
-        jobid=record.id,
-        version=record.version,
-        settings=settings,
-        args=args,
-        priority=record.priority,
-    )
-
-
-def check_conditions(store: Store, records: Sequence[JobRecord]) -> None:
-    """Check that jobs which are to wait can start some day.
-
-    Raises:
-        ConfigError: a limit counts nothing, or a spider argument is in the way of --retries.
-        NothingMatched: a job is to follow something that does not exist.
-    """
-    others: list[Predecessor] = []
-    if any(record.after for record in records):
-        others = others_in(store, store.jobs())
-    for record in records:
-        for text in record.limits:
-            _check_limit(record, text)
-        for text in record.after:
-            _check_condition(text, others)
-        if record.retries and ATTEMPT in record.args:
-            raise ConfigError(
-                f"With --retries the spider gets the number of its attempt as the argument"
-                f" {ATTEMPT!r}: give yours another name."
-            )
-
-
-def _check_limit(record: JobRecord, text: str) -> None:
-    name, _ = read_limit(text)
-    if key_of_limit(record, name) is None:
-        raise ConfigError(
-            f"--limit {text} counts jobs with the same label {name}=…, and {record.spider} has"
-            f" none: give it one with --label {name}=VALUE, or in a column l:{name} of the file."
-            " --limit spider=N counts jobs of one spider."
-        )
-
-
-def _check_condition(text: str, others: Sequence[Predecessor]) -> None:
-    name, _ = read_condition(text)
-    if not any(other.is_called(name) for other in others):
-        raise NothingMatched(
-            f"--after {name}: no job, crawl or label is called so. `sdist jobs` and `sdist crawls`"
-            " list them; only :failed or :over may follow the name."
-        )
-
-
-def others_in(store: Store, records: Sequence[JobRecord]) -> list[Predecessor]:
-    """Return what a job may wait for: these remembered jobs, and the crawls in the store."""
-    others = [*predecessors_in(records)]
-    for crawl in store.crawls():
-        predecessor = Predecessor(
-            names=frozenset({crawl.id}),
-            labels=labels_of(crawl),
-            created=crawl.created,
-            over=crawl.state.ended,
-            finished=crawl.exit_code == 0,
-        )
-        others.append(predecessor)
-    return others
-
-
-def left_behind(records: Sequence[JobRecord]) -> set[str]:
-    """Return the jobs, by their first ids, that wait or may have to be tried again."""
-    left = set[str]()
-    for first, last in chains(records).items():
-        may_start = last.state is Outcome.WAITING or last.attempt <= last.retries
-        if may_start and not last.state.over:
-            left.add(first)
-    return left
+    #: gives all nodes as they are listed now, each with its project; raises ConfigError
+    find: Callable[[], Sequence[Node]]
+    #: gives when versions were sent to such nodes from here, by name, in seconds since the epoch
+    find_times: Callable[[Sequence[Node]], Mapping[str, float]]
+    timeout: float  #: seconds that a node gets for each answer
+    #: seconds without an answer after which a job is given up that may be tried again elsewhere
+    patience: float
+    #: the same for any other job, and for jobs of which none can start
+    long_patience: float
 
 
 @dataclass(kw_only=True)
 class QueueRunner:
     """Starts the jobs that wait in the store, of all commands, until those of its own are over."""
 
-    context: Context
-    project: str | None  #: the name of the project, if it is known already
-    timeout: float  #: seconds that a node gets for each answer
+    site: JobSite
+    queue: JobQueue
+    nodes: QueueNodes
     own: Collection[str]  #: the jobs that are waited for, by the ids of their first attempts
-    quiet: bool = False  #: whether it says nothing about how far it is
+    clock: Callable[[], float] = time.monotonic  #: seconds
     _nodes: tuple[Node, ...] = ()  #: as they are listed now
     #: by base address, with those that are not listed any more
     _met: dict[str, Node] = field(default_factory=dict)
-    #: base address of a node -> since when it does not answer, by `time.monotonic`
+    #: base address of a node -> since when it does not answer, by the clock
     _silent: dict[str, float] = field(default_factory=dict)
     #: since when no job is out, and none that may start has a node; None while that is not so
     _stuck: float | None = None
 
-    def run(self) -> list[JobRecord]:
+    def run(self, pause: Callable[[float], None], show: Callable[[str], None]) -> list[JobRecord]:
         """Start what may start until its own jobs are over; returns the last attempt of each.
 
+        pause: waits so many seconds; show: gets to know how it stands, again and again.
+
         Raises:
-            NoNodeReachable: for DISTRIBUTED_FLEET_TIMEOUT no node has been there that may take
-                what waits, and no job has been out.
+            NoNodeReachable: for `long_patience` no node has been there that may take what waits,
+                and no job has been out. What waits stays in the store.
         """
-        progress = nullcontext(lambda _: None) if self.quiet else waiting()
-        with interruptible_pause() as pause, progress as show:
-            try:
-                while left := self._find_left():
-                    self._read_nodes()
-                    self._settle()
-                    self._start()
-                    show(_standing(left))
-                    if self._find_left():
-                        pause(LOOK)
-            except (KeyboardInterrupt, NoNodeReachable):
-                say(
-                    "Jobs that were sent go on; the others wait in the store. Go on with: sdist"
-                    " jobs schedule --resume"
-                )
-                raise
+        while left := self._find_left():
+            self._read_nodes()
+            self._settle()
+            self._start()
+            show(_standing(left))
+            if self._find_left():
+                pause(LOOK)
         last = chains(self._store.jobs())
         return [last[name] for name in self.own if name in last]
 
     @property
     def _store(self) -> Store:
-        return self.context.new_store
+        return self.queue.store
 
     def _find_left(self) -> list[JobRecord]:
         """Return those of its own that are not over."""
@@ -238,44 +97,43 @@ class QueueRunner:
     def _read_nodes(self) -> None:
         """Read the lists of nodes again.
 
-        All nodes are read, whatever the command was told, since it also starts what others left.
+        All nodes are read, whatever was asked for, since what others left is started as well.
         """
         try:
-            nodes = self.context.nodes_now()
+            nodes = self.nodes.find()
         except ConfigError:  # as while scrapy.cfg is being written
             if not self._nodes:
                 raise
             return
-        self.project = self.project or project_name(self.context.project, nodes, None)
-        self._nodes = tuple(replace(node, project=node.project or self.project) for node in nodes)
+        self._nodes = tuple(nodes)
         for node in self._nodes:
             self._met[node.url] = node
 
     def _settle(self) -> None:
         """Write down which jobs have ended, and give up those on nodes that are gone."""
         nodes = list(self._met.values())
-        memory = look_back(self.context, nodes, timeout=self.timeout, since=OPEN_ONLY)
-        now = time.monotonic()
+        settled = settle_jobs(self.site, nodes, timeout=self.nodes.timeout, since=OPEN_ONLY)
+        now = self.clock()
         silent = {}
-        for url in memory.silent:
+        for url in settled.silent:
             silent[url] = self._silent.get(url, now)
         self._silent = silent
         ends = {}
-        for record in memory.records.values():
+        for record in settled.records:
             if record.state.over or record.state is Outcome.WAITING:
                 continue
             reason = self._why_lost(record, now)
             if reason:
                 ends[record.id] = partial(_ended, state=Outcome.UNKNOWN, reason=reason, lost=True)
-        memory.change(ends)
+        settled.memory.change(ends)
 
     def _why_lost(self, record: JobRecord, now: float) -> str:
         """Return why a job is given up that was sent; empty for one that is not."""
         # A job that may be tried again is given up sooner.
         may_retry = record.attempt <= record.retries
-        setting = "DISTRIBUTED_NODE_TIMEOUT" if may_retry else "DISTRIBUTED_FLEET_TIMEOUT"
+        patience = self.nodes.patience if may_retry else self.nodes.long_patience
         waited = now - self._silent.get(record.url, now)
-        if waited > self.context.written_number(setting):
+        if waited > patience:
             return f"its node has not answered for {waited:.0f} s"
         if record.url not in self._met:
             return "its node is no target any more"
@@ -291,7 +149,9 @@ class QueueRunner:
                 return
             decision = decide_starts(records, others, time.time())
             if decision.ready and fleet is None:
-                fleet = fleet_of(self.context, self._nodes, self.timeout, quiet=True)
+                fleet = make_fleet(
+                    self.site, self._nodes, self.nodes.timeout, self.nodes.find_times
+                )
                 fleet.poll_nodes()
             begun, placeless = _place_each(decision.ready, fleet)
             self._check_stuck(fleet, is_idle=not begun and not _any_is_out(records))
@@ -311,11 +171,11 @@ class QueueRunner:
         for record in records:
             if record.after and record.state is Outcome.WAITING:
                 every = self._store.jobs()
-                return every, others_in(self._store, every)
+                return every, find_predecessors(self._store, every)
         return records, []
 
     def _check_stuck(self, fleet: JobFleet | None, *, is_idle: bool) -> None:
-        """Raise NoNodeReachable when nothing has moved for DISTRIBUTED_FLEET_TIMEOUT.
+        """Raise NoNodeReachable when nothing has moved for `long_patience`.
 
         fleet: the nodes that were asked for room, if any job may start; is_idle: whether no job is
         out, and none has got a node. What waits stays in the store.
@@ -323,20 +183,19 @@ class QueueRunner:
         if fleet is None or not is_idle or _is_complete(fleet):
             self._stuck = None
             return
-        now = time.monotonic()
+        now = self.clock()
         if self._stuck is None:
             self._stuck = now
-        if now - self._stuck > self.context.written_number("DISTRIBUTED_FLEET_TIMEOUT"):
+        if now - self._stuck > self.nodes.long_patience:
             reasons: list[Exception] = [*fleet.errors.values()]
             if fleet.draining:
-                reasons.insert(0, is_draining(fleet.draining))
+                reasons.insert(0, draining_error(fleet.draining))
             raise NoNodeReachable(
                 f"No node that answers may take the jobs that wait. {' '.join(map(str, reasons))}"
             )
 
     def _post(self, begun: Sequence[tuple[JobRecord, Node]]) -> None:
         """Post jobs that have been written down as sent; one that was not taken is ended."""
-        key = key_of(self.context.root)
         ends: dict[str, Callable[[JobRecord], JobRecord]] = {}
 
         def send(placed: tuple[JobRecord, Node]) -> None:
@@ -344,14 +203,14 @@ class QueueRunner:
             try:
                 settings = {}
                 if record.sealed:
-                    settings = json.loads(unseal(record.sealed, key))
+                    settings = json.loads(unseal(record.sealed, self.queue.key))
                 call = call_of(record, settings)
             except (SealError, ConfigError) as error:
                 reason = f"not started: {error}"
                 ends[record.id] = partial(_ended, state=Outcome.CANCELLED, reason=reason)
                 return
             node = replace(node, project=record.project)
-            failed, lost = post(self.context.sender, node, call, record.id, self.timeout)
+            failed, lost = post_job(self.site.sender, node, call, record.id, self.nodes.timeout)
             if failed is not None and not lost:
                 reason = f"not started: {failed.short}"
                 ends[record.id] = partial(_ended, state=Outcome.FAILED, reason=reason)
@@ -401,13 +260,13 @@ def _begun(record: JobRecord, node: Node) -> JobRecord:
 
 
 def _ended(record: JobRecord, *, state: Outcome, reason: str, lost: bool = False) -> JobRecord:
-    return replace(record, state=state, ended=time.time(), reason=reason, lost=lost)
+    return record.end(state, time.time(), reason, lost=lost)
 
 
 def _impossible(record: JobRecord) -> JobRecord:
     where = f"the node {record.on}" if record.on else "any node"
     reason = f"not started: the version {record.version} is not on {where} that may be used"
-    return replace(_ended(record, state=Outcome.FAILED, reason=reason), sealed="")
+    return replace(record.end(Outcome.FAILED, time.time(), reason), sealed="")
 
 
 def _standing(left: Sequence[JobRecord]) -> str:
