@@ -146,6 +146,7 @@ class QueueRunner:
             revision = self._store.job_revision()
             records, others = self._read_records()
             if not _any_waits(records):
+                self._stuck = None
                 return
             decision = decide_starts(records, others, time.time())
             if decision.ready and fleet is None:
