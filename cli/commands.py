@@ -112,7 +112,8 @@ COMMANDS = {
         verbs=(
             "crawls.crawl: list",
             "crawls.stored_crawls: pause",
-            "jobs.job_ends: stop wait",
+            "jobs.cancel: stop",
+            "jobs.wait: wait",
             "crawls.stored_crawls: retry batches misses clean",
         ),
     ),
@@ -163,7 +164,7 @@ COMMANDS = {
         verbs=(
             "jobs.jobs_table: list",
             "jobs.schedule: schedule",
-            "jobs.job_ends: cancel",
+            "jobs.cancel: cancel",
             "jobs.logs: grep",
             "jobs.job_stats: stats",
         ),

@@ -1,11 +1,13 @@
 """What a command works on: the project of the folder, and what is said of its nodes."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.jobs.job_site import JobSite
 from scrapyd_dist.nodes import Node, names_of, nodes_by_url
 
 from .output import PrintingMessenger, say
@@ -20,6 +22,20 @@ class Context(Workspace):
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__(folder)
         self.messenger = PrintingMessenger()
+
+    @cached_property
+    def job_site(self) -> JobSite:
+        """What the project's jobs are found and judged with.
+
+        It is to be asked for after the nodes: where these are addresses, no project is needed.
+        """
+        return JobSite(
+            root=self.root,
+            sender=self.sender,
+            find_store=lambda: self.store_if_any,
+            find_drained=self.drained,
+            messenger=self.messenger,
+        )
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that also shows what the store remembers.

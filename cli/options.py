@@ -237,14 +237,6 @@ def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels or ()))
 
 
-def has_labels(labels: Sequence[str], wanted: Sequence[str] | None) -> bool:
-    """Tell whether all wanted labels are there; one without a value is any of that name."""
-    words = set(labels)
-    for label in labels:
-        words.add(label.partition("=")[0])
-    return words.issuperset(wanted or ())
-
-
 def seconds(option: str, text: str) -> float:
     """Return a span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds, more than 0."""
     return float(Setting(name=option, kind=ValueKind.SECONDS, help="").judged(text))

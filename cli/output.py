@@ -60,14 +60,6 @@ def one_line(text: str) -> str:
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def some_of(names: Sequence[str], most: int = 10) -> str:
-    """Return names as in `a, b and 3 more`; empty for none."""
-    text = ", ".join(names[:most])
-    if len(names) > most:
-        text += f" and {len(names) - most:,} more"
-    return text
-
-
 def colourless(text: str) -> str:
     """Return a line of a log as it may be shown: its colours are left out."""
     return harmless(_ESCAPES.sub("", text))

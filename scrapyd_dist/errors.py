@@ -78,6 +78,12 @@ class NoNodeReachable(DistError):
     exit_code = 5
 
 
+class StillRuns(DistError):
+    """What was waited for goes on beyond the time that it was given."""
+
+    exit_code = TIME_UP
+
+
 class SessionExpired(DistError):
     """The site's session has expired: raise it in a callback.
 

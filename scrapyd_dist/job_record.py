@@ -5,7 +5,7 @@ Invariant: of settings only the names are told, since their values may be secret
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -126,3 +126,7 @@ class JobRecord:
         predecessors = [f"after {name}" for name in self.after]
         limits = [f"limit {limit}" for limit in self.limits]
         return "; ".join(predecessors + limits) or "for a node"
+
+    def end(self, state: Outcome, now: float, reason: str, *, lost: bool = False) -> "JobRecord":
+        """Return what is remembered once it has ended; now: seconds since the epoch."""
+        return replace(self, state=state, ended=now, reason=reason, lost=lost)

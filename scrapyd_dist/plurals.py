@@ -1,7 +1,9 @@
 """Writes numbers with their nouns, so that one of a thing is never many.
 
-Part of the worker half: no imports.
+Part of the worker half: it imports nothing of ours.
 """
+
+from collections.abc import Sequence
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
@@ -9,3 +11,11 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     if count == 1:
         return f"{count:,} {singular}"
     return f"{count:,} {plural or singular + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 10) -> str:
+    """Return names as in `a, b and 3 more`; empty for none."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most:,} more"
+    return text

@@ -539,6 +539,14 @@ def labels_of(crawl: Crawl) -> tuple[str, ...]:
     return tuple(map(str, labels))
 
 
+def has_labels(labels: Sequence[str], wanted: Sequence[str] | None) -> bool:
+    """Tell whether all wanted labels are there; one without a value is any of that name."""
+    words = set(labels)
+    for label in labels:
+        words.add(label.partition("=")[0])
+    return words.issuperset(wanted or ())
+
+
 def nested_value(document: Any, *names: str) -> Any:
     """Return a value of a nested document; None if it is not there."""
     value = document

@@ -15,14 +15,14 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.fleet.live_crawls import alive_state, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, labels_of, next_command, summary_of
+from scrapyd_dist.progress import count_in, has_labels, labels_of, next_command, summary_of
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
 
 from ..context import Context
-from ..options import OnlyLabels, argument, has_labels, option
+from ..options import OnlyLabels, argument, option
 from ..options import crawls as crawl_names
 from ..output import Listing, Output, complain_each, put, say, table
 from . import producer_process, watcher, wording

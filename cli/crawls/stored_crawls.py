@@ -29,7 +29,7 @@ from scrapyd_dist.fleet.live_crawls import lives, runs
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue, fit
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import count_in as number_in
 from scrapyd_dist.store import Store
@@ -37,7 +37,7 @@ from scrapyd_dist.store.project_store import key_of, requests_in
 
 from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option, seconds
-from ..output import Output, complain, confirm, poll_until, put, say, some_of
+from ..output import Output, complain, confirm, poll_until, put, say
 from . import producer_process
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
 from .missing import missing

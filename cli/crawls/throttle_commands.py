@@ -14,7 +14,7 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import runs
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
@@ -24,7 +24,7 @@ from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitR
 from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_rules, read
 
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
-from ..output import Output, say, some_of, table
+from ..output import Output, say, table
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
+from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import count_in, is_paused, succeeded, summary_of
@@ -106,12 +106,6 @@ def interruptible_pause(
 
 class ProducerDied(DistError):
     """The producer's process is gone, and the crawl is not at its end."""
-
-
-class StillRuns(DistError):
-    """The watch was to last no longer."""
-
-    exit_code: ClassVar[int] = TIME_UP
 
 
 class PlainView:

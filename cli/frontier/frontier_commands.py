@@ -41,7 +41,7 @@ from scrapyd_dist.frontier.intake import (
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import MOST_SLOTS, find_warnings
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.project_store import key_of, requests_in
@@ -50,7 +50,7 @@ from ..context import Context
 from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..crawls.watcher import interruptible_pause
 from ..options import STDIN, FrontierName, Yes, argument, opened_file, option
-from ..output import Output, complain, complain_each, confirm, say, some_of, waiting
+from ..output import Output, complain, complain_each, confirm, say, waiting
 from . import frontier_list
 from .frontier_list import (
     Prefix,

@@ -12,16 +12,16 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
-from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, count_in, labels_of, summary_of
+from scrapyd_dist.plurals import counted, some_of
+from scrapyd_dist.progress import MISSED, count_in, has_labels, labels_of, summary_of
 from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.project_store import requests_in
 
 from ..context import Context
 from ..crawls import wording
-from ..options import FrontierName, OnlyLabels, argument, frontiers, has_labels, option
-from ..output import Listing, Output, put, say, some_of, table
+from ..options import FrontierName, OnlyLabels, argument, frontiers, option
+from ..output import Listing, Output, put, say, table
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings

@@ -16,7 +16,7 @@ from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options, suggest_name
@@ -30,7 +30,7 @@ from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
 from ..crawls.missing import missing_rows
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
-from ..output import Output, put, say, some_of
+from ..output import Output, put, say
 from .consume import announced, kept_running
 from .frontier_list import settings_of
 from .seed_streams import open_seeds, source_name

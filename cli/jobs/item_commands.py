@@ -18,6 +18,7 @@ from scrapyd_dist.items.merging import ItemOutput, is_elsewhere
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.jobs.job_list import TIMEOUT
 from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
@@ -30,7 +31,6 @@ from ..crawls.watcher import watch_row
 from ..options import Timeout, argument, crawls, option
 from ..output import Output, complain, put_values, say
 from .item_pull import Stored, stored
-from .job_list import TIMEOUT
 
 #: endings of files of JSON lines
 _LINES = {".jl", ".jsonl", ".jsonlines", ".part"}

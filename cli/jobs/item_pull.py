@@ -17,6 +17,8 @@ from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.jobs.job_judge import JobJudge
+from scrapyd_dist.jobs.job_list import TIMEOUT, ListedJob, ask_jobs, mark_others, remembered
 from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
@@ -27,8 +29,6 @@ from ..context import Context
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
-from .job_list import TIMEOUT, Listed, ask_jobs, mark_others, remembered
-from .jobs_table import Judge
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
 #: seconds between two lines about how far it is
@@ -148,16 +148,17 @@ class ItemPuller:
         self._nodes = nodes_by_url(nodes)
         self._is_narrowed = bool(patterns)  #: to nodes of these patterns
         asked = nodes if names else ()
-        found = mark_others(context, ask_jobs(context.sender, asked, timeout=timeout))
-        self.listed = found.heard_by(context, asked).about(names)
-        self._rows = self.listed.named(names, remembered(context, names, nodes))
+        site = context.job_site
+        found = mark_others(site, ask_jobs(context.sender, asked, timeout=timeout))
+        self.listed = found.without_drained(site, asked).about(names)
+        self._rows = self.listed.named(names, remembered(site, names, nodes))
         places: list[Place] = []
         for crawl in crawls:
             for attempt in crawl.attempts:
                 place = self._place(crawl, attempt)
                 if place is not None:
                     places.append(place)
-        self._judge = Judge(context, [*places, *self._rows], timeout=timeout)
+        self._judge = JobJudge(site, [*places, *self._rows], timeout=timeout)
 
     def wishes(self) -> Iterator[PullRequest]:
         """Generate what to fetch: accepted and open parts of crawls, and items of other jobs."""
@@ -206,8 +207,8 @@ class ItemPuller:
             return _absent
         return partial(self._bring_ours, place, target, over=over)
 
-    def _bring_job(self, row: Listed) -> Callable[[], DownloadedFile]:
-        kept = self._judge.of_store(row)
+    def _bring_job(self, row: ListedJob) -> Callable[[], DownloadedFile]:
+        kept = self._judge.crawl_job_of(row)
         if kept is not None and kept.attempt is not None:
             return self._bring_attempt(kept.crawl.id, kept.attempt, row, over=row.over)
         # Names of jobs and nodes are foreign: none of them may lead out of the folder.
@@ -223,7 +224,7 @@ class ItemPuller:
         return pulled
 
     def _fetch_part(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
-        kept = self._judge.of_store(place)
+        kept = self._judge.crawl_job_of(place)
         report = self._judge.report(place)
         if kept is None:
             return _absent()
@@ -251,7 +252,7 @@ class ItemPuller:
             )
         return replace(pulled, reason=why)
 
-    def _bring_plain(self, row: Listed, target: Path) -> DownloadedFile:
+    def _bring_plain(self, row: ListedJob, target: Path) -> DownloadedFile:
         """Fetch what Scrapyd keeps of any job; its log may count other items than the file has."""
         path = f"items/{row.project}/{row.spider}/{row.job}.jl"
         why = (

@@ -3,37 +3,40 @@
 The rule it keeps: all nodes are asked before anything is sent.
 """
 
-import csv
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, StoreError
+from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, NoNodeReachable
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
+from scrapyd_dist.jobs.job_fleet import JobFleet, make_fleet
+from scrapyd_dist.jobs.job_judge import verdict_of
+from scrapyd_dist.jobs.job_posts import (
+    JobOrder,
+    JobPoster,
+    PlacedJob,
+    name_each_spider,
+    place_jobs,
+)
+from scrapyd_dist.jobs.job_rows import verdict_row
+from scrapyd_dist.jobs.queue_decision import read_limit
+from scrapyd_dist.jobs.queue_runner import QueueNodes, QueueRunner
+from scrapyd_dist.jobs.waiting_jobs import JobQueue, WaitingTerms, find_left_behind
+from scrapyd_dist.messenger import NO_MESSENGER
 from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
-from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.scrapyd.jobs import job_id
-from scrapyd_dist.settings import (
-    MOST,
-    Setting,
-    ValueKind,
-    check_settings,
-    describe_unknown,
-    limits_in,
-    settings_of_options,
-)
+from scrapyd_dist.settings import describe_unknown, limits_in, settings_of_options
 from scrapyd_dist.store.project_store import key_of
-from scrapyd_dist.transports import sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
-from ..crawls.stored_crawls import DAY
+from ..crawls.watcher import interruptible_pause
 from ..options import (
     NewLabels,
     Nodes,
@@ -46,142 +49,71 @@ from ..options import (
     project_option,
     spiders,
 )
-from ..output import Output, complain, complain_each, say, some_of
-from .job_ends import combined, wait_for_jobs
-from .job_fleet import JobFleet, fleet_of, post
-from .job_list import NOWHERE
-from .job_memory import verdict_of
-from .jobs_table import verdict_row
-from .queue_runner import QueueOptions, QueueRunner, call_of, check_conditions, left_behind, sealed
+from ..output import Output, complain, complain_each, say, waiting
+from .job_file import PRIORITY, read_jobs
+from .wait import combined, wait_for_jobs
 
 #: what an argument begins with that is a setting, as in `--arg setting=LOG_LEVEL=INFO`
 CLIENT_SETTING = "setting="
-#: what a column begins with that is a setting; a column that is nothing else is a spider argument
-SETTING = "s:"
-#: what a column begins with that is a label
-LABEL = "l:"
-#: the columns that are part of the job itself
-_KNOWN = ("spider", "node", "priority")
 #: what is shown of a job, as columns of the table
 _SENT_COLUMNS = ("node", "spider", "job", "state")
 _ENDED_COLUMNS = (*_SENT_COLUMNS, "attempt", "pages", "items", "errors")
-PRIORITY = Setting(name="priority", kind=ValueKind.NUMBER, least=-MOST, help="")
+_queue_option = partial(option, panel="Jobs that wait")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRow:
-    """One job that is asked for, or what holds for all jobs of a command."""
+class QueueOptions:
+    """Options of jobs that wait in the store, as options of a command."""
 
-    spider: str  #: its name, or a pattern that means several
-    node: str | None = None  #: the name of the one node that will do
-    priority: float | None = None
-    args: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    labels: tuple[str, ...] = ()
+    retries: Annotated[
+        int,
+        _queue_option(
+            "Start a job that fails again, up to N times, on another node if there is one.",
+            metavar="N",
+            min=0,
+            max=1000,
+        ),
+    ] = 0
+    limit: Annotated[
+        list[str] | None,
+        _queue_option(
+            "At most N jobs at once of the same spider (spider=N), or of the same value of a label."
+            " Repeatable.",
+            metavar="NAME=N",
+        ),
+    ] = None
+    after: Annotated[
+        list[str] | None,
+        _queue_option(
+            "Start when this job or crawl, or all with this label (NAME=VALUE; NAME with any"
+            " value), finished; or failed, or are over. Repeatable.",
+            metavar="NAME[:failed|:over]",
+        ),
+    ] = None
+    resume: Annotated[
+        bool, _queue_option("Start nothing new; work off what waits in the store.")
+    ] = False
 
-    def record(self, job: str, version: str, now: float, **more: Any) -> JobRecord:
-        """Return what is remembered of the job; more: fields of the record that are not here."""
-        names = tuple(sorted(self.settings))
-        return JobRecord(
-            id=job,
-            spider=self.spider,
-            version=version,
-            created=now,
-            labels=self.labels,
-            args=self.args,
-            settings=names,
-            **more,
-        )
+    @property
+    def asked(self) -> bool:
+        """Whether jobs are to wait; raises ConfigError for a limit that is none."""
+        for text in self.limit or ():
+            read_limit(text)
+        return bool(self.retries or self.limit or self.after)
 
+    def terms(self, project: str | None, among: Sequence[Node], *, placed: bool) -> WaitingTerms:
+        """Return on what terms the jobs wait.
 
-def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
-    """Return the jobs of a CSV file, in which an empty cell says nothing.
-
-    common: what holds for all of them, where they do not say otherwise.
-
-    Raises:
-        ConfigError: the file cannot be read, or a row of it is wrong.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            if "spider" not in (reader.fieldnames or ()):
-                raise ConfigError(
-                    f"{path} has no column `spider`. Its first line names the columns:"
-                    " spider,node,…"
-                )
-            return [_row(f"{path}, line {reader.line_num}", row, common) for row in reader]
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is no CSV file in UTF-8: {error}.") from error
-
-
-def _row(where: str, row: Mapping[str | None, str | list[str] | None], common: JobRow) -> JobRow:
-    cells = _cells(where, row)
-    settings: dict[str, str] = {}
-    labels: list[str] = []
-    args: dict[str, str] = {}
-    for name, value in cells.items():
-        if name.startswith(SETTING):
-            settings[name.removeprefix(SETTING)] = value
-        elif name.startswith(LABEL):
-            labels.append(f"{name.removeprefix(LABEL)}={value}")
-        elif name not in _KNOWN:
-            args[name] = value
-    priority = common.priority
-    if "priority" in cells:
-        priority = PRIORITY.judged(cells["priority"], f"{where}: the priority")
-    try:
-        check_settings(settings)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return JobRow(
-        spider=cells["spider"],
-        node=cells.get("node", common.node),
-        priority=priority,
-        args={**common.args, **args},
-        settings={**common.settings, **settings},
-        labels=(*common.labels, *checked_labels(labels)),
-    )
-
-
-def _cells(where: str, row: Mapping[str | None, str | list[str] | None]) -> dict[str, str]:
-    """Return the cells of a row that are not empty, by column; ConfigError without a spider."""
-    if None in row:
-        raise ConfigError(
-            f"{where}: it has more cells than there are columns. A cell with a comma wants quotes."
-        )
-    cells: dict[str, str] = {}
-    for name, value in row.items():
-        if not name or not value or not isinstance(value, str):
-            continue
-        cells[name] = value
-    if "spider" not in cells:
-        raise ConfigError(f"{where}: it names no spider.")
-    return cells
-
-
-@dataclass(kw_only=True)
-class PostedJob:
-    """One job that is to be sent, and what came of it."""
-
-    row: JobRow
-    node: Node
-    job: str  #: its id; empty where it is skipped
-    state: str = "scheduled"  #: or `skipped`, or `failed`
-    reason: str = ""  #: why it was skipped or failed
-    error: NodeError | None = None  #: set when its node did not answer that it has the job
-    lost: bool = False  #: its node may have it all the same
-
-    def record(self, version: str, now: float) -> JobRecord:
-        """Return what is remembered of it, as it stands after the attempt to send it."""
-        where = {"project": self.node.project or "", "node": self.node.name, "url": self.node.url}
-        record = self.row.record(self.job, version, now, posted=now, **where)
-        if self.error is None or self.lost:
-            return record
-        return replace(
-            record, state=Outcome.FAILED, ended=now, reason=f"not started: {self.reason}"
+        project, among: the project and the nodes that were asked for; None and empty for any.
+        placed: whether each is for the node that it was placed on, and no other.
+        """
+        return WaitingTerms(
+            retries=self.retries,
+            limits=tuple(self.limit or ()),
+            after=tuple(self.after or ()),
+            project=project or "",
+            among=tuple(node.name for node in among),
+            placed=placed,
         )
 
 
@@ -256,7 +188,7 @@ def schedule(
         _check_nothing_new(spider, from_, node, waits)
         return _resume(context, timeout, finish, output)
     args, settings = split_arguments(arg or (), setting or ())
-    common = JobRow(
+    common = JobOrder(
         spider="",
         node=on,
         priority=priority,
@@ -264,27 +196,30 @@ def schedule(
         settings=_with_limits(context, settings, limits),
         labels=checked_labels(label),
     )
-    rows = _asked_rows(spider, from_, common, all_nodes=all_nodes)
+    orders = _asked_orders(spider, from_, common, all_nodes=all_nodes)
     nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
     usual = project_name(context.project, nodes, project)
-    fleet = fleet_of(context, _nodes_with_project(nodes, project, usual), timeout)
+    site = context.job_site
+    targets = _nodes_with_project(nodes, project, usual)
+    fleet = make_fleet(site, targets, timeout, partial(_known_times, context))
+    fleet.pass_over_draining()
     fleet.settle_version(version)
-    jobs = _placed(
-        context,
+    jobs = place_jobs(
+        name_each_spider(orders, fleet),
         fleet,
-        _for_each_spider(rows, fleet),
+        site.store,
         all_nodes=all_nodes,
         unless_running=unless_running,
     )
     if not waits:
         return _start(context, jobs, fleet, finish, output, all_nodes=all_nodes)
     among = nodes if node else []
-    own = _queue(context, jobs, fleet, queue, on_each=all_nodes, project=project, among=among)
+    terms = queue.terms(project, among, placed=all_nodes)
+    waiting_jobs = _job_queue(context)
+    own = waiting_jobs.add(jobs, fleet.version, terms)
     known = None if project else usual  # other jobs that wait are of the usual project
-    runner = QueueRunner(
-        context=context, project=known, timeout=timeout, own=own, quiet=output.as_json
-    )
+    runner = _queue_runner(context, waiting_jobs, own, known, timeout)
     complain_each(fleet.errors.values())
     code = _work_off(runner, jobs, finish, output)
     return code or _missed_code(fleet, all_nodes=all_nodes)
@@ -337,25 +272,25 @@ def split_arguments(
     return pairs("-a", args), settings_in([*settings, *setting])
 
 
-def _asked_rows(
-    spiders: Sequence[str] | None, file: Path | None, common: JobRow, *, all_nodes: bool
-) -> list[JobRow]:
+def _asked_orders(
+    spiders: Sequence[str] | None, file: Path | None, common: JobOrder, *, all_nodes: bool
+) -> list[JobOrder]:
     """Return what the command line and the file ask for; ConfigError if that cannot be done."""
-    rows = [replace(common, spider=spider) for spider in spiders or ()]
+    orders = [replace(common, spider=spider) for spider in spiders or ()]
     if file is not None:
-        rows += read_jobs(file, common)
-    if not rows:
+        orders += read_jobs(file, common)
+    if not orders:
         raise ConfigError(
             "Name the spiders to start, or a file of jobs with --from. `sdist jobs schedule '*'`"
             " means all."
         )
     names = set[str]()
-    for row in rows:
-        names.update(row.settings)
+    for order in orders:
+        names.update(order.settings)
     complain_each(describe_unknown(names))
-    if all_nodes and any(row.node for row in rows):
+    if all_nodes and any(order.node for order in orders):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
-    return rows
+    return orders
 
 
 def _nodes_with_project(nodes: Sequence[Node], project: str | None, usual: str) -> list[Node]:
@@ -363,58 +298,9 @@ def _nodes_with_project(nodes: Sequence[Node], project: str | None, usual: str) 
     return [replace(node, project=project or node.project or usual) for node in nodes]
 
 
-def _for_each_spider(rows: Sequence[JobRow], fleet: JobFleet) -> list[JobRow]:
-    """Return one row for each spider that a row's pattern means."""
-    single: list[JobRow] = []
-    for row in rows:
-        for name in fleet.spiders(row.spider):
-            own = replace(row, spider=name)
-            single.append(own)
-    return single
-
-
-def _placed(
-    context: Context,
-    fleet: JobFleet,
-    rows: Sequence[JobRow],
-    *,
-    all_nodes: bool,
-    unless_running: bool,
-) -> list[PostedJob]:
-    """Return which job goes where; one that is left out has its reason."""
-    busy: dict[str, Node] = {}
-    if unless_running:
-        busy = _busy_spiders(context, fleet)
-    now = datetime.now(timezone.utc)
-    jobs: list[PostedJob] = []
-    for row in rows:
-        if node := busy.get(row.spider):
-            reason = "it waits in the store"
-            if node.url:
-                reason = f"it waits or runs on {node.name}"
-            jobs.append(PostedJob(row=row, node=node, job="", state="skipped", reason=reason))
-            continue
-        for place in fleet.places(row.node, all_nodes=all_nodes):
-            job = job_id(row.spider, fleet.version, now)
-            jobs.append(PostedJob(row=row, node=place, job=job))
-    return jobs
-
-
-def _busy_spiders(context: Context, fleet: JobFleet) -> dict[str, Node]:
-    """Return the spiders that wait or run, and where; a node without an address is the store."""
-    busy = fleet.busy_spiders()
-    store = context.store_if_any
-    if store is None:
-        return busy
-    for record in store.jobs(OPEN_ONLY):
-        if record.state is Outcome.WAITING:
-            busy.setdefault(record.spider, Node(name=NOWHERE, url=""))
-    return busy
-
-
 def _start(
     context: Context,
-    jobs: Sequence[PostedJob],
+    jobs: Sequence[PlacedJob],
     fleet: JobFleet,
     finish: EventHook,
     output: Output,
@@ -425,70 +311,30 @@ def _start(
 
     all_nodes: whether a node that did not answer has missed jobs.
     """
-    calls = _calls(jobs, fleet)
-    now = time.time()
-    to_send = [job for job, _ in calls]
-    _remember(context, to_send, fleet, now)  # before anything is posted
-    _send(calls, fleet)
-    failed = []
-    errors: list[NodeError] = []
-    for job in to_send:
-        if job.error is not None:
-            failed.append(job)
+    poster = JobPoster(
+        fleet=fleet,
+        make_store=lambda: context.new_store,
+        keep_days=context.keep_days,
+        messenger=context.messenger,
+    )
+    posted = poster.post_jobs(jobs)
+    _show_sent(posted, fleet, output)
+    parts = 0
+    errors: list[NodeError | None] = []
+    for job in posted:
+        if job.job:
+            parts += 1
             errors.append(job.error)
-    _remember(context, failed, fleet, now)
-    _show_sent(jobs, fleet, output)
-    parts = len(to_send)
     if all_nodes:
         errors += fleet.errors.values()
         parts += len(fleet.errors)
     code = exit_code(parts, errors)
     if not finish.target:
         return code
-    return _wait(context, jobs, code, finish)
+    return _wait(context, posted, code, finish)
 
 
-def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, Call[str]]]:
-    """Return what posts each job that is not skipped; ConfigError if a node would lose it."""
-    calls = []
-    for job in jobs:
-        if job.job:
-            record = replace(job.record(fleet.version, 0.0), priority=job.row.priority)
-            calls.append((job, call_of(record, job.row.settings)))
-    return calls
-
-
-def _remember(context: Context, jobs: Sequence[PostedJob], fleet: JobFleet, now: float) -> None:
-    """Write the jobs down, and forget old ones.
-
-    A store that cannot be written keeps no plain job from starting.
-    """
-    if not jobs:
-        return
-    records = [job.record(fleet.version, now) for job in jobs]
-    try:
-        store = context.new_store
-        store.forget_jobs(time.time() - context.keep_days * DAY)
-        store.keep_jobs(records)
-    except (StoreError, ConfigError, OSError) as error:
-        complain(f"The jobs are not remembered: {error}")
-
-
-def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None:
-    """Post the jobs, side by side; what is refused or lost is written into the job."""
-
-    def send(posting: tuple[PostedJob, Call[str]]) -> None:
-        job, call = posting
-        job.error, job.lost = post(fleet.sender, job.node, call, job.job, fleet.timeout)
-        if job.error is not None:
-            job.state = "failed"
-            job.reason = job.error.short
-
-    for _ in sweep(calls, send, threads=4 * len(fleet.nodes)):  # so that no node is run over
-        pass
-
-
-def _show_sent(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
+def _show_sent(jobs: Sequence[PlacedJob], fleet: JobFleet, output: Output) -> None:
     rows = []
     errors: list[NodeError | None] = [*fleet.errors.values()]
     for job in jobs:
@@ -496,7 +342,7 @@ def _show_sent(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> No
         row = {
             "node": job.node.name,
             "project": job.node.project,
-            "spider": job.row.spider,
+            "spider": job.order.spider,
             "job": job.job or None,
             "version": fleet.version,
             "state": job.state,
@@ -513,7 +359,7 @@ def _show_sent(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> No
         say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
 
 
-def _scheduled(jobs: Sequence[PostedJob]) -> list[PostedJob]:
+def _scheduled(jobs: Sequence[PlacedJob]) -> list[PlacedJob]:
     return [job for job in jobs if job.state == "scheduled"]
 
 
@@ -531,7 +377,7 @@ def _show_table(
     output.table(document, (*names, ""), table)
 
 
-def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventHook) -> int:
+def _wait(context: Context, jobs: Sequence[PlacedJob], code: int, finish: EventHook) -> int:
     """Wait until the jobs are over that were started, and notify; returns the exit code of all."""
     begun = _scheduled(jobs)
     ended = 0
@@ -545,59 +391,42 @@ def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventH
     return _notify(finish, code or ended, document)
 
 
-def _queue(
-    context: Context,
-    jobs: Sequence[PostedJob],
-    fleet: JobFleet,
-    queue: QueueOptions,
-    *,
-    on_each: bool,
-    project: str | None,
-    among: Sequence[Node],
-) -> list[str]:
-    """Let the jobs that are not skipped wait in the store, and return their ids.
+def _known_times(context: Context, nodes: Sequence[Node]) -> dict[str, float]:
+    return context.known_times(nodes, None)
 
-    on_each: whether each is for the node that it was placed on, and no other.
-    project, among: the project and the nodes that were asked for; None and empty for any.
 
-    Raises:
-        ConfigError: a job could never start.
-        NothingMatched: what a job is to follow does not exist.
-    """
-    wanted_project = project or ""
-    node_names = tuple(node.name for node in among)
-    store = context.new_store
-    key = key_of(context.root)
-    now = time.time()
-    records: list[JobRecord] = []
-    ids: list[str] = []
-    for job in jobs:
-        if not job.job:
-            continue
-        ids.append(job.job)
-        row = job.row
-        record = row.record(
-            job.job,
-            fleet.version,
-            now,
-            state=Outcome.WAITING,
-            retries=queue.retries,
-            limits=tuple(queue.limit or ()),
-            after=tuple(queue.after or ()),
-            priority=row.priority,
-            place=len(records),
-            sealed=sealed(row.settings, key),
-            on=job.node.name if on_each else row.node or "",
-            project=wanted_project,
-            wanted_project=wanted_project,
-            among=node_names,
-        )
-        call_of(record, row.settings)
-        records.append(record)
-    check_conditions(store, records)
-    store.forget_jobs(now - context.keep_days * DAY)
-    store.keep_jobs(records)
-    return ids
+def _job_queue(context: Context) -> JobQueue:
+    """Return the jobs that wait in the project's store, which is made where there is none."""
+    return JobQueue(store=context.new_store, key=key_of(context.root), keep_days=context.keep_days)
+
+
+def _queue_runner(
+    context: Context, queue: JobQueue, own: Collection[str], project: str | None, timeout: float
+) -> QueueRunner:
+    """Return what works off the queue; project: the usual one, if that is known already."""
+    nodes = QueueNodes(
+        find=_ProjectNodes(context=context, project=project).find,
+        find_times=partial(_known_times, context),
+        timeout=timeout,
+        patience=context.written_number("DISTRIBUTED_NODE_TIMEOUT"),
+        long_patience=context.written_number("DISTRIBUTED_FLEET_TIMEOUT"),
+    )
+    return QueueRunner(site=context.job_site, queue=queue, nodes=nodes, own=own)
+
+
+@dataclass(kw_only=True)
+class _ProjectNodes:
+    """The nodes of a project, read again at each question."""
+
+    context: Context
+    project: str | None  #: the usual one, if that is known already
+
+    def find(self) -> list[Node]:
+        """Return all nodes as they are listed now, each with its project."""
+        nodes = self.context.nodes_now()
+        if self.project is None:
+            self.project = project_name(self.context.project, nodes, None)
+        return _nodes_with_project(nodes, None, self.project)
 
 
 def _missed_code(fleet: JobFleet, *, all_nodes: bool) -> int:
@@ -610,19 +439,17 @@ def _resume(context: Context, timeout: float, finish: EventHook, output: Output)
     store = context.store_if_any
     own = set[str]()
     if store is not None:
-        own = left_behind(store.jobs(OPEN_ONLY))
+        own = find_left_behind(store.jobs(OPEN_ONLY))
     if not own:
         say("No job waits in the store.")
         output.document({"jobs": []})
         return _notify(finish, 0, {"jobs": []})
-    runner = QueueRunner(
-        context=context, project=None, timeout=timeout, own=own, quiet=output.as_json
-    )
+    runner = _queue_runner(context, _job_queue(context), own, None, timeout)
     return _work_off(runner, [], finish, output)
 
 
 def _work_off(
-    runner: QueueRunner, jobs: Sequence[PostedJob], finish: EventHook, output: Output
+    runner: QueueRunner, jobs: Sequence[PlacedJob], finish: EventHook, output: Output
 ) -> int:
     """Wait until the runner's own jobs are over; show how each ended, and return the exit code.
 
@@ -631,7 +458,7 @@ def _work_off(
     rows = []
     codes = []
     forgotten = set(runner.own)
-    for record in runner.run():
+    for record in _run(runner, output):
         rows.append(_ended_row(record))
         codes.append(int(record.state is not Outcome.FINISHED))
         forgotten.discard(record.first or record.id)
@@ -649,6 +476,20 @@ def _work_off(
     return _notify(finish, code, {"jobs": rows})
 
 
+def _run(runner: QueueRunner, output: Output) -> list[JobRecord]:
+    """Return the last attempts of the runner's own jobs, once they are over."""
+    progress = nullcontext(NO_MESSENGER.say) if output.as_json else waiting()
+    with interruptible_pause() as pause, progress as show:
+        try:
+            return runner.run(pause, show)
+        except (KeyboardInterrupt, NoNodeReachable):
+            say(
+                "Jobs that were sent go on; the others wait in the store. Go on with: sdist jobs"
+                " schedule --resume"
+            )
+            raise
+
+
 def _ended_row(record: JobRecord) -> dict[str, Any]:
     return {
         "node": record.node or None,
@@ -662,10 +503,10 @@ def _ended_row(record: JobRecord) -> dict[str, Any]:
     }
 
 
-def _skipped_row(job: PostedJob) -> dict[str, Any]:
+def _skipped_row(job: PlacedJob) -> dict[str, Any]:
     return {
         **dict.fromkeys((*_ENDED_COLUMNS, "project", "version")),
-        "spider": job.row.spider,
+        "spider": job.order.spider,
         "state": job.state,
         "reason": job.reason,
     }

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from scrapyd_dist.fleet.node_status import NodeHealth
-from scrapyd_dist.plurals import counted
-
-from ..output import some_of
+from scrapyd_dist.plurals import counted, some_of
 
 #: rows of nodes that fit on a screen
 ROWS = 40

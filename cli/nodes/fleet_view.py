@@ -15,6 +15,7 @@ from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
 from scrapyd_dist.fleet.watched_jobs import RATES
 from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.time_spans import describe_span
@@ -22,7 +23,6 @@ from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
-from ..jobs.jobs_table import look_back
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
 from .fleet_screen import ROWS, describe_rest, sort_by_urgency
@@ -104,8 +104,8 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
 
 def _recent_jobs(context: Context) -> Iterable[JobRecord]:
     """Return what is remembered of plain jobs that are open, or have ended in the last day."""
-    memory = look_back(context, context.nodes(), since=time.time() - DAY)
-    return memory.records.values()
+    nodes = context.nodes()
+    return settle_jobs(context.job_site, nodes, since=time.time() - DAY).records
 
 
 def _view(watched: WatchOptions) -> AbstractContextManager[Show]:

@@ -14,12 +14,12 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.measurements import Measurements, measure, rolling, samples_since
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.survey import survey_fleet
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.report.time_window import WINDOWS
 from scrapyd_dist.whole_files import replacing
 
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
-from ..jobs.jobs_table import look_back
 from ..options import Nodes, Timeout, option
 from ..output import say
 from ..poll_progress import shown_answers
@@ -83,9 +83,9 @@ def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -
         throttled = standing(domains) if domains else {}
     since = began - max(WINDOWS.values())
     up = [status.node for status in statuses if status.load is not None]
-    records = look_back(context, up, timeout=timeout, since=since).records
+    records = settle_jobs(context.job_site, up, timeout=timeout, since=since).records
     grown = []
     if store is not None:
         grown = list(samples_since(store, crawls, since))
-    recent = rolling([*records.values()], grown, began)
+    recent = rolling([*records], grown, began)
     return measure(statuses, crawls, throttled, recent, now=began, took=time.time() - began)

@@ -16,11 +16,11 @@ from scrapyd_dist.fleet.code_versions import (
     survey_versions,
 )
 from scrapyd_dist.node_answers import exit_code, must_answer
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 
 from ..context import Context
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
-from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
+from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
 from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
 from .fleet_screen import shorten_names

@@ -18,31 +18,23 @@ from scrapyd_dist.cli.crawls import demo, watcher, wording
 from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
 from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, live_view
-from scrapyd_dist.cli.jobs.job_ends import combined
-from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
+from scrapyd_dist.cli.jobs.wait import combined
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
 from scrapyd_dist.cli.silence import without_drained
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import (
-    ApiRefused,
-    AuthRefused,
     ConfigError,
     ConnectionRefused,
-    DistError,
-    NoReply,
-    NothingMatched,
 )
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
-from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import ended_in_words, next_command
-from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.time_spans import describe_span
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -513,21 +505,6 @@ def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) 
     assert "CLOCK" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("total", "errors", "code"),
-    [
-        (2, [], 0),
-        (2, [ConnectionRefused()], 3),
-        (2, [ConnectionRefused(), NoReply()], 5),
-        (2, [ConnectionRefused(), AuthRefused()], 6),
-        (2, [AuthRefused(), ApiRefused()], 1),
-        (1, [NothingMatched()], 4),
-    ],
-)
-def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert exit_code(total, errors) == code
-
-
 def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -548,27 +525,6 @@ def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
         assert without_drained(here, {drained: error}) == {drained: error}, (
             "where nothing else was asked it is told"
         )
-        found = JobList(
-            jobs=(), failed={drained: error, down: error}, asked=3, silent=frozenset({drained.url})
-        )
-        left = found.heard_by(here, [drained, well, down])
-        assert (left.exit_code, len(left.errors), left.asked, left.silent) == (
-            3,
-            1,
-            2,
-            found.silent,
-        )
-
-
-def test_where_all_that_was_named_is_found_silent_nodes_do_not_matter() -> None:
-    one, other = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2"))
-    row = Listed(node=one, project="shop", spider="easy", job="easy-1", state=JobState.RUNNING)
-    found = JobList(jobs=(row,), failed={other: ConnectionRefused("web2")}, asked=2)
-    codes = [
-        found.about(names).exit_code
-        for names in (["easy-1"], ["easy-1", "easy-2"], [], ["a-crawl"])
-    ]
-    assert codes == [0, 3, 3, 3]
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:

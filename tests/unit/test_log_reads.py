@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import pytest
 from rig.nodemodel import file_reply
-from scrapyd_dist.cli.jobs.logs import groups, noting_foreign
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
 from scrapyd_dist.joblogs.log_reads import (
@@ -20,6 +19,7 @@ from scrapyd_dist.joblogs.log_reads import (
     survey,
 )
 from scrapyd_dist.joblogs.verdict import by_log
+from scrapyd_dist.jobs.log_search import groups, noting_foreign
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, JobState
 

@@ -25,7 +25,7 @@ from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.process import describe_broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, StillRuns
 from scrapyd_dist.fleet.live_crawls import alive_state, lives
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.project_store import project_store
@@ -304,7 +304,7 @@ def test_a_limit_of_time_may_be_0_and_no_other_span() -> None:
 
 def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, store: Store) -> None:
     store.add_crawl(that_runs())
-    with pytest.raises(watcher.StillRuns, match="sdist watch c") as ended:
+    with pytest.raises(StillRuns, match="sdist watch c") as ended:
         watcher.watch(tmp_path, store, "c", watcher.WatchOptions(no_progress=True, timeout=0.01))
     assert ended.value.exit_code == 124
     assert store.crawl("c").state is CrawlState.WORKING

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.context import Context
-from scrapyd_dist.cli.jobs.job_list import Listed
-from scrapyd_dist.cli.jobs.jobs_table import CAME_AGAIN, Judge
-from scrapyd_dist.cli.jobs.signals import note
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.job_record import Outcome, key_of_attempt
 from scrapyd_dist.joblogs.verdict import Place, by_report
 from scrapyd_dist.joblogs.worker_report import read_report, report_path
+from scrapyd_dist.jobs.job_judge import CAME_AGAIN, JobJudge
+from scrapyd_dist.jobs.job_list import ListedJob
+from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.sent_signals import note_signal
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, JobState
-from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import project_store
+from scrapyd_dist.store import Store, open_store
 
 NODE = Node.parse("http://web1:6800/", name="web1")
 CRAWL = Crawl(
@@ -29,7 +28,7 @@ CRAWL = Crawl(
 )
 BEGAN = datetime.fromtimestamp(CRAWL.created, timezone.utc).replace(tzinfo=None)
 JOB = "six.w1.a1"
-ROW = Listed(
+ROW = ListedJob(
     node=NODE, project="shop", spider="links", job=JOB, state=JobState.FINISHED, started=BEGAN + timedelta(seconds=5),
     ended=BEGAN + timedelta(seconds=90),
 )  # fmt: skip
@@ -71,19 +70,21 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    with closing(project_store(tmp_path)) as made:
+    with closing(open_store(tmp_path / "store.db")) as made:
         made.add_crawl(CRAWL)
         yield made
 
 
+def site_of(folder: Path, shelf: Shelf, store: Store) -> JobSite:
+    return JobSite(root=folder, sender=shelf, find_store=lambda: store)
+
+
 def words_on(
-    folder: Path, shelf: Shelf, *rows: Listed
+    folder: Path, shelf: Shelf, *rows: ListedJob
 ) -> list[tuple[str, int | None, int | None, int | None, str]]:
     """State, pages, items, errors and reason, as a new command tells them."""
-    with closing(Context(folder)) as context:
-        context.sender = shelf
-        judged = Judge(context, rows).all(rows)
+    with closing(open_store(folder / "store.db")) as store:
+        judged = JobJudge(site_of(folder, shelf, store), rows).all(rows)
     verdicts = [one.verdict for one in judged]
     return [(one.outcome.value, one.pages, one.items, one.errors, one.reason) for one in verdicts]
 
@@ -155,10 +156,10 @@ def test_a_crawl_that_is_called_like_an_old_one_gives_it_nothing(
         {**REPORT, "pages": 7}
     ).encode()
     assert words_on(tmp_path, shelf, ROW)[0][1] != 7
-    with closing(Context(tmp_path)) as context:
-        assert Judge(context, [ROW]).of_store(ROW) is None
-        place = Place(node=NODE, project="shop", spider="links", job=JOB)
-        assert Judge(context, [place]).of_store(place) is not None
+    site = site_of(tmp_path, shelf, store)
+    assert JobJudge(site, [ROW]).crawl_job_of(ROW) is None
+    place = Place(node=NODE, project="shop", spider="links", job=JOB)
+    assert JobJudge(site, [place]).crawl_job_of(place) is not None
 
 
 def test_the_word_on_a_plain_job_of_others_stays_when_its_log_is_removed(
@@ -202,5 +203,5 @@ def test_a_job_that_was_killed_by_a_command_did_not_die(
     store.keep_verdicts(
         [died.kept(key_of_attempt(NODE.url, home_of(CRAWL.id, CRAWL.created), JOB), 1.0)]
     )
-    note(tmp_path, ROW, "KILL")
+    note_signal(tmp_path, ROW, "KILL")
     assert (died.outcome, words_on(tmp_path, shelf, ROW)[0][0]) == (Outcome.DIED, "killed")

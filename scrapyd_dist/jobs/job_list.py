@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
 
 from scrapyd_dist.batches import AttemptState, Crawl, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.node_answers import exit_code, must_answer
+from scrapyd_dist.node_answers import exit_code, must_answer, without_drained
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
@@ -24,9 +23,7 @@ from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context
-from ..options import JobProject, Nodes, Spider, Timeout
-from ..silence import without_drained
+from .job_site import JobSite
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -35,7 +32,7 @@ NOWHERE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed(Place):
+class ListedJob(Place):
     """A job as its node lists it, or as the store remembers it."""
 
     state: JobState
@@ -62,26 +59,16 @@ class Listed(Place):
         return self.state is JobState.FINISHED
 
 
-def by_key(rows: Iterable[Listed]) -> dict[tuple[str, str], Listed]:
+def by_key(rows: Iterable[ListedJob]) -> dict[tuple[str, str], ListedJob]:
     """Return jobs by what tells them from others; of several with one key the last."""
     return {row.key: row for row in rows}
-
-
-def place_row(place: Place) -> dict[str, Any]:
-    """Return what names a job, for `--json`."""
-    return {
-        "node": place.node.name,
-        "project": place.project,
-        "spider": place.spider,
-        "job": place.job,
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobList:
     """What nodes answered when they were asked for their jobs."""
 
-    jobs: tuple[Listed, ...]
+    jobs: tuple[ListedJob, ...]
     failed: Mapping[Node, NodeError]  #: of those that did not answer and count
     asked: int  #: nodes that count
     silent: frozenset[str] = frozenset()  #: base addresses of the nodes that did not answer
@@ -95,12 +82,12 @@ class JobList:
         """Raise what kept all nodes away, if none answered: nothing can be said of jobs then."""
         must_answer(self.asked, self.errors)
 
-    def heard_by(self, context: Context, nodes: Sequence[Node]) -> "JobList":
+    def without_drained(self, site: JobSite, nodes: Sequence[Node]) -> "JobList":
         """Return the same list, in which drained nodes that did not answer count for nothing."""
         answers = {}
         for node in nodes:
             answers[node] = self.failed.get(node)
-        counting = without_drained(context, answers)
+        counting = without_drained(answers, site.find_drained, site.messenger)
         failed = {node: error for node, error in counting.items() if error is not None}
         return replace(self, failed=failed, asked=len(counting))
 
@@ -122,8 +109,8 @@ class JobList:
         return exit_code(self.asked, self.errors)
 
     def named(
-        self, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]
-    ) -> tuple[Listed, ...]:
+        self, names: Sequence[str], remembered: Mapping[str, Sequence[ListedJob]]
+    ) -> tuple[ListedJob, ...]:
         """Return the jobs of these ids and crawls.
 
         remembered: what the store knows, by name; nodes forget their jobs.
@@ -132,7 +119,7 @@ class JobList:
             NothingMatched: a name fits none.
             NodeError: a name fits none, and no node answered.
         """
-        chosen: dict[tuple[str, str], Listed] = {}
+        chosen: dict[tuple[str, str], ListedJob] = {}
         for name in names:
             rows = {}
             for row in self.jobs:
@@ -158,43 +145,51 @@ class JobList:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobQuery:
-    """The options of a command that say whose jobs are meant."""
+class JobFilter:
+    """Whose jobs are meant, and how long their nodes may take."""
 
-    node: Nodes = None
-    project: JobProject = None
-    spider: Spider = None
-    timeout: Timeout = TIMEOUT
+    nodes: Sequence[Node]  #: those that are asked
+    narrowed: bool = False  #: whether jobs that other nodes had are not meant
+    project: str | None = None
+    spider: str | None = None  #: its name, or a pattern
+    timeout: float = TIMEOUT  #: seconds that a node gets for each answer
 
-    def list_jobs(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
-        """Return what the nodes list; without nodes, those of --node, or all, are asked."""
-        if nodes is None:
-            nodes = context.nodes(self.node)
+    def means(self, project: str, spider: str) -> bool:
+        """Tell whether jobs of this project and spider are meant."""
+        if self.project not in (None, project):
+            return False
+        return fnmatchcase(spider, self.spider or "*")
+
+    def list_jobs(self, site: JobSite) -> JobList:
+        """Return what the nodes list, without what is not meant."""
         found = ask_jobs(
-            context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout
+            site.sender,
+            self.nodes,
+            project=self.project,
+            spider=self.spider,
+            timeout=self.timeout,
         )
-        return mark_others(context, found).heard_by(context, nodes)
+        return mark_others(site, found).without_drained(site, self.nodes)
 
-    def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
+    def named(self, site: JobSite, names: Sequence[str]) -> tuple[JobList, tuple[ListedJob, ...]]:
         """Return what the nodes list, and the jobs of these ids and crawls; without names, all.
 
         Jobs that only the store remembers are found by name as well.
         """
-        listed = self.list_jobs(context).about(names)
+        listed = self.list_jobs(site).about(names)
         if not names:
             return listed, listed.jobs
-        known = remembered(context, names, context.nodes(self.node))
-        return listed, listed.named(names, known)
+        return listed, listed.named(names, remembered(site, names, self.nodes))
 
 
-def mark_others(context: Context, found: JobList) -> JobList:
+def mark_others(site: JobSite, found: JobList) -> JobList:
     """Return the same list, with jobs marked that are of other crawls with the name of one of ours.
 
     Two checkouts of a project may each have a crawl of one name, on the same nodes.
     """
     if not any(row.crawl for row in found.jobs):
         return found
-    store = context.store_if_any
+    store = site.store
     if store is None:
         return found
     homes = {}
@@ -209,14 +204,14 @@ def utc(local: datetime, offset: timedelta) -> datetime:
     return (local - offset).replace(tzinfo=timezone.utc)
 
 
-def jobs_of(
+def list_node_jobs(
     sender: Sender, node: Node, project: str | None = None, *, timeout: float
-) -> list[Listed]:
+) -> list[ListedJob]:
     """Return the jobs that a node lists: those that wait, those that run, those that are over."""
     jobs = sender.send(node, api.listjobs(project), timeout=timeout)
     rows = []
     for job in (*jobs.pending, *jobs.running, *jobs.finished):
-        row = Listed(
+        row = ListedJob(
             node=node,
             project=job.project,
             spider=job.spider,
@@ -241,8 +236,8 @@ def ask_jobs(
 
     They are in the nodes' order, as each lists them. spider: a pattern; timeout: seconds.
     """
-    read = partial(jobs_of, sender, project=project, timeout=timeout)
-    found: dict[Node, list[Listed]] = {}
+    read = partial(list_node_jobs, sender, project=project, timeout=timeout)
+    found: dict[Node, list[ListedJob]] = {}
     failed: dict[Node, NodeError] = {}
     silent = set[str]()
     for answer in sweep(nodes, read):
@@ -250,7 +245,7 @@ def ask_jobs(
         if answer.error is not None:
             failed[answer.asked] = answer.error
             silent.add(answer.asked.url)
-    rows: list[Listed] = []
+    rows: list[ListedJob] = []
     for node in nodes:
         rows += found[node]
     if spider is not None:
@@ -258,9 +253,9 @@ def ask_jobs(
     return JobList(jobs=tuple(rows), failed=failed, asked=len(nodes), silent=frozenset(silent))
 
 
-def listed_again(record: JobRecord, node: Node, silent: str = "") -> Listed:
+def listed_again(record: JobRecord, node: Node, silent: str = "") -> ListedJob:
     """Return a remembered job that its node does not list; silent: why that cannot be asked."""
-    return Listed(
+    return ListedJob(
         node=node,
         project=record.project,
         spider=record.spider,
@@ -272,13 +267,13 @@ def listed_again(record: JobRecord, node: Node, silent: str = "") -> Listed:
 
 
 def remembered(
-    context: Context, names: Sequence[str], nodes: Sequence[Node]
-) -> dict[str, list[Listed]]:
+    site: JobSite, names: Sequence[str], nodes: Sequence[Node]
+) -> dict[str, list[ListedJob]]:
     """Return what the project's store knows of, by name: attempts of a crawl, or a plain job.
 
     Only jobs on these nodes are found, and those that never had a node.
     """
-    store = context.store_if_any if names else None
+    store = site.store if names else None
     if store is None:
         return {}
     crawls = store.crawls()
@@ -297,7 +292,7 @@ def remembered(
 
 def _plain_jobs(
     store: Store, names: Sequence[str], by_url: Mapping[str, Node]
-) -> dict[str, list[Listed]]:
+) -> dict[str, list[ListedJob]]:
     # A job that was cancelled before it began has no address.
     places = {**by_url, "": Node(name=NOWHERE, url="")}
     found = {}
@@ -308,7 +303,7 @@ def _plain_jobs(
     return found
 
 
-def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[Listed]:
+def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[ListedJob]:
     """Return the jobs of a crawl that these nodes may have had."""
     slots = {}
     for batch in store.batches(crawl.id):
@@ -319,7 +314,7 @@ def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[Li
         if node is None or attempt.state is AttemptState.REFUSED:
             continue
         project, spider = spider_of_slot(slots.get(attempt.batch, ""))
-        row = Listed(
+        row = ListedJob(
             node=node,
             project=project or node.project or crawl.project,
             spider=spider or crawl.spider,

@@ -6,8 +6,9 @@ of the store that is refused when they have changed makes it the decision of one
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import JobRecord, Outcome
@@ -19,6 +20,16 @@ OVER = "over"
 WANTED = (FINISHED, FAILED, OVER)
 #: outcomes after which a job is tried again, as after its loss: not of those that were told to end
 _TRIED_AGAIN = {Outcome.FAILED, Outcome.DIED}
+#: the fields of a job that has not begun and follows no other one; the rest is what was asked for
+_AS_NEW: Mapping[str, Any] = {
+    "state": Outcome.WAITING,
+    "after": (),
+    "place": 0,
+    **dict.fromkeys(("posted", "started", "ended", "pages", "items", "errors")),
+    **dict.fromkeys(("node", "url", "reason"), ""),
+    "lost": False,
+    "codes": {},
+}
 #: a limit of this name counts the jobs of a spider; any other name is that of a label
 SPIDER = "spider"
 
@@ -96,25 +107,13 @@ def next_attempt(record: JobRecord, job: str, now: float) -> JobRecord | None:
     tried = record.tried
     if record.url:
         tried = (*tried, record.url)
-    return JobRecord(
+    return replace(
+        record,
+        **_AS_NEW,
         id=job,
-        spider=record.spider,
-        project=record.project,
-        version=record.version,
         created=now,
-        labels=record.labels,
-        args=record.args,
-        settings=record.settings,
-        state=Outcome.WAITING,
         attempt=record.attempt + 1,
         first=_first_id(record),
-        retries=record.retries,
-        limits=record.limits,
-        priority=record.priority,
-        sealed=record.sealed,
-        wanted_project=record.wanted_project,
-        on=record.on,
-        among=record.among,
         tried=tried,
     )
 
@@ -182,9 +181,7 @@ def decide_starts(
     for record in sorted(waiting, key=_place_in_queue):
         waits, never = _check_conditions(record, others)
         if never:
-            dropped.append(
-                replace(record, state=Outcome.CANCELLED, ended=now, reason=never, sealed="")
-            )
+            dropped.append(replace(record.end(Outcome.CANCELLED, now, never), sealed=""))
         elif not waits and _has_room(record, running):
             ready.append(record)
             running.update(_keys_for_limits(record))

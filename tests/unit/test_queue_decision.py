@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.job_queue import (
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.jobs.queue_decision import (
     Predecessor,
     decide_starts,
     next_attempt,
@@ -15,7 +16,6 @@ from scrapyd_dist.job_queue import (
     read_condition,
     read_limit,
 )
-from scrapyd_dist.job_record import JobRecord, Outcome
 
 
 def job(name: str, **fields: Any) -> JobRecord:

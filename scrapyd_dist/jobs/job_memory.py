@@ -1,33 +1,26 @@
 """Keeps what the store remembers of plain jobs: how they ended, also when their nodes forgot them.
 
-The rule it keeps: an outcome is written once, when a command has seen that the job is over; a node
+The rule it keeps: an outcome is written once, when it was seen that the job is over; a node
 that does not answer decides nothing.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from fnmatch import fnmatchcase
 from functools import partial
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.job_queue import next_attempt
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
-from scrapyd_dist.joblogs.log_reads import LogExcerpt
-from scrapyd_dist.joblogs.verdict import Place, Verdict
+from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.messenger import NO_MESSENGER, Messenger
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
-from ..output import complain
-from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
+from .job_list import NOWHERE, JobFilter, JobList, ListedJob, listed_again
+from .judged_job import JudgedJob, offsets_of
+from .queue_decision import next_attempt
 
-#: seconds for which a job that was written down may still be on its way to its node
-ON_ITS_WAY = 300.0
-#: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one
-#: each minute
-SILENCE = 180.0
 #: settings that change what a log tells
 _LOGGING = frozenset(
     {"LOG_DATEFORMAT", "LOG_ENABLED", "LOG_ENCODING", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"}
@@ -38,70 +31,23 @@ SHORT = timedelta(minutes=1)
 TRIES = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What a job really did, as far as that is known."""
-
-    row: Listed
-    verdict: Verdict
-    offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
-    record: JobRecord | None = None  #: what is remembered of it
-    sure: bool = True  #: False: its node did not tell, or its crawl goes on and may say more
-    lost: bool = False  #: its node has nothing of it any more
-    silent: float | None = None  #: seconds since its log was last written
-
-    def times(self, offset: timedelta) -> tuple[datetime | None, datetime | None]:
-        """Return start and end in UTC; offset: its node's local time minus UTC."""
-        record = self.record
-        if record is not None and record.ended is not None:
-            begun = None
-            if record.started is not None:
-                begun = _at(record.started)
-            return begun, _at(record.ended)
-        row = self.row
-        started = None
-        ended = None
-        if row.started is not None:
-            started = utc(row.started, offset)
-        if row.ended is not None:
-            ended = utc(row.ended, offset)
-        if row.remembered and self.verdict.outcome.over:
-            ended = _at(time.time() - (self.silent or 0.0))
-        return started, ended
-
-
 def busy() -> StoreError:
     """Return the error for a step that others undid as often as it was tried."""
     return StoreError("what is remembered of jobs is changed by others all the time; try again.")
 
 
-def _at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def offsets_of(judged: Iterable[Judged]) -> Callable[[Judged], timedelta]:
-    """Return what gives the local time of a job's node minus UTC.
-
-    That is what a log of the node tells, else the offset of this machine.
-    """
-    known = {}
-    for job in judged:
-        if job.offset is not None:
-            known[job.row.node.url] = job.offset
-    here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
-    return lambda job: known.get(job.row.node.url, here)
-
-
 class JobMemory:
     """The records of one store; without a store there are none.
 
-    since: records of jobs that ended before are left out; seconds since the epoch.
+    since: records of jobs that ended before are left out; seconds since the epoch. messenger: gets
+    to know when the store cannot be written, where that is no error.
     """
 
-    def __init__(self, store: Store | None, since: float | None = None) -> None:
+    def __init__(
+        self, store: Store | None, since: float | None = None, messenger: Messenger = NO_MESSENGER
+    ) -> None:
         self._store = store
-        #: base addresses of the nodes that did not answer in `look_back`
-        self.silent: frozenset[str] = frozenset()
+        self._messenger = messenger
         self.records: dict[str, JobRecord] = {}
         if store is not None:
             for record in store.jobs(since):
@@ -114,34 +60,25 @@ class JobMemory:
             return None
         return record
 
-    def unlisted(self, listed: JobList, nodes: Sequence[Node], query: JobQuery) -> list[Listed]:
-        """Return the remembered jobs that the nodes do not list and that the query means.
-
-        If the query names no node, those of other nodes are returned as well.
-        """
+    def unlisted(self, listed: JobList, wanted: JobFilter) -> list[ListedJob]:
+        """Return the remembered jobs that the nodes do not list and that are meant."""
         listed_keys = {row.key for row in listed.jobs}
-        by_url = nodes_by_url(nodes)
+        by_url = nodes_by_url(wanted.nodes)
         rows = []
         for record in self.records.values():
-            node = by_url.get(record.url)
-            is_elsewhere = node is None and bool(query.node)
-            if (
-                (record.url, record.id) in listed_keys
-                or is_elsewhere
-                or not _is_meant(record, query)
-            ):
+            if (record.url, record.id) in listed_keys:
                 continue
-            rows.append(_listed_again(record, node, listed))
+            node = by_url.get(record.url)
+            is_elsewhere = node is None and wanted.narrowed
+            if not is_elsewhere and wanted.means(record.project, record.spider):
+                rows.append(_listed_again(record, node, listed))
         return rows
 
-    def learn(self, judged: Iterable[Judged]) -> None:
-        """Write down how jobs ended that were remembered as open.
-
-        A store that cannot be written is complained of, and is no error.
-        """
+    def learn(self, judged: Iterable[JudgedJob]) -> None:
+        """Write down how jobs ended that were remembered as open."""
         judged = [*judged]
         offset_of = offsets_of(judged)
-        ended: dict[str, Judged] = {}
+        ended: dict[str, JudgedJob] = {}
         for job in judged:
             if job.record is not None and job.sure and job.verdict.outcome.over:
                 ended[job.record.id] = job
@@ -153,9 +90,9 @@ class JobMemory:
                 changes[name] = partial(_ended, job=job, offset=offset_of(job), at_start=is_killed)
             self.change(changes)
         except StoreError as error:
-            complain(f"How jobs ended is not remembered: {error}")
+            self._messenger.complain(f"How jobs ended is not remembered: {error}")
 
-    def _find_killed_at_start(self, ended: Iterable[Judged]) -> set[str]:
+    def _find_killed_at_start(self, ended: Iterable[JudgedJob]) -> set[str]:
         silent = [job for job in ended if _leaves_no_trace(job)]
         if self._store is None or not silent:
             return set()
@@ -194,7 +131,7 @@ class JobMemory:
         return False
 
 
-def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> Listed:
+def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> ListedJob:
     silent = ""
     if record.url in listed.silent:
         silent = "its node does not answer"
@@ -202,12 +139,6 @@ def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> List
         silent = "its node is no target any more"
     place = node or Node(name=record.node or NOWHERE, url=record.url)
     return listed_again(record, place, silent)
-
-
-def _is_meant(record: JobRecord, query: JobQuery) -> bool:
-    if query.project not in (None, record.project):
-        return False
-    return fnmatchcase(record.spider, query.spider or "*")
 
 
 def _changed(old: JobRecord, new: JobRecord) -> list[JobRecord]:
@@ -224,7 +155,7 @@ def _changed(old: JobRecord, new: JobRecord) -> list[JobRecord]:
     return records
 
 
-def _leaves_no_trace(job: Judged) -> bool:
+def _leaves_no_trace(job: JudgedJob) -> bool:
     """Tell whether no log says how a job ended that may be tried again and did not run for long."""
     row = job.row
     record = job.record
@@ -241,7 +172,7 @@ def _leaves_no_trace(job: Judged) -> bool:
     return verdict.hidden or verdict.outcome is Outcome.UNKNOWN
 
 
-def _was_killed_at_start(job: Judged, others: Iterable[JobRecord]) -> bool:
+def _was_killed_at_start(job: JudgedJob, others: Iterable[JobRecord]) -> bool:
     """Tell whether the job has not come to write a log: logs of others like it tell of pages."""
     record = job.record
     if record is None:
@@ -263,7 +194,7 @@ def _is_later_there(other: JobRecord, record: JobRecord) -> bool:
     return other.url == record.url and (other.posted or 0.0) > (record.posted or 0.0)
 
 
-def _ended(record: JobRecord, job: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:
+def _ended(record: JobRecord, job: JudgedJob, offset: timedelta, *, at_start: bool) -> JobRecord:
     """Return the record of a job that is over; at_start: it was killed before it wrote a log."""
     verdict = job.verdict
     if at_start and verdict.outcome is Outcome.UNKNOWN:
@@ -291,44 +222,4 @@ def _ended(record: JobRecord, job: Judged, offset: timedelta, *, at_start: bool)
         items=verdict.items,
         errors=verdict.errors,
         codes=verdict.codes,
-    )
-
-
-def verdict_of(record: JobRecord) -> Verdict:
-    """Return the verdict that is remembered; a job that waits has what it waits for as reason."""
-    reason = record.reason
-    if record.state is Outcome.WAITING:
-        reason = record.waits_for
-    return Verdict(
-        outcome=record.state,
-        reason=reason,
-        pages=record.pages,
-        items=record.items,
-        errors=record.errors,
-        codes=record.codes,
-    )
-
-
-def is_quiet(seen: LogExcerpt) -> bool:
-    """Tell whether the log of a job that its node does not list says that it is over."""
-    return bool(seen.facts.closed) or seen.silent is None or seen.silent >= SILENCE
-
-
-def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:
-    """Return what is said of a job that its node does not list; None if it is over.
-
-    A node that was killed leaves its jobs running. seen: its log, if there is one.
-    """
-    if seen is None:
-        posted = record.posted or record.created
-        if now - posted >= ON_ITS_WAY:
-            return None
-        return Verdict(outcome=Outcome.PENDING)
-    if is_quiet(seen):
-        return None
-    return Verdict(
-        outcome=Outcome.RUNNING,
-        reason="its node does not list it",
-        pages=seen.facts.pages,
-        items=seen.facts.items,
     )

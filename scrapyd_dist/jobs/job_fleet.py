@@ -1,7 +1,7 @@
 """Finds nodes for plain jobs: asks all for their load and versions before anything is sent."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -9,36 +9,44 @@ from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.fleet.node_poll import poll_load, poll_versions
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.messenger import NO_MESSENGER, Messenger
 from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import suggest_name
-from scrapyd_dist.transports import Sender, job_state, sweep
+from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context
-from ..output import say
-from .job_list import Listed, jobs_of
+from .job_list import ListedJob, list_node_jobs
+from .job_site import JobSite
 
 
 @dataclass(kw_only=True)
 class JobFleet:
-    """The nodes that a command may give jobs to; their `project` is set."""
+    """The nodes that may be given jobs; their `project` is set."""
 
     sender: Sender
     nodes: Sequence[Node]
     timeout: float  #: seconds that a node gets for each answer
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
+    messenger: Messenger = NO_MESSENGER
     #: name of a version -> when it was sent, in seconds since the epoch, if its name does not tell
     known: Mapping[str, float] = field(default_factory=dict)
-    version: str = ""  #: what every job is pinned to; set by `ask`
+    version: str = ""  #: what every job is pinned to; set by `settle_version`
     why: str = ""  #: why that one, where it was not named
     errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
     _seen: dict[Node, NodeStatus] = field(default_factory=dict)  #: of those that answered
     _given: Counter[str] = field(default_factory=Counter)  #: jobs placed so far, by base address
     _spiders: tuple[str, ...] | None = None  #: of the version; None until a node has been asked
+
+    def pass_over_draining(self) -> None:
+        """Name the nodes that get no new work; ConfigError if all of them are such."""
+        if not self.draining:
+            return
+        if not self.nodes:
+            raise draining_error(self.draining)
+        self.messenger.say(f"Passed over, since draining: {names_of(self.draining)}.")
 
     def settle_version(self, version: str | None) -> None:
         """Ask all nodes for their load and versions, and settle on a version.
@@ -151,11 +159,13 @@ class JobFleet:
         if errors:
             raise _is_not_known(errors)
         if muted:
-            say(f"What runs on {names_of(muted)} is not known: drained, and without an answer.")
+            self.messenger.say(
+                f"What runs on {names_of(muted)} is not known: drained, and without an answer."
+            )
         return found
 
-    def _list_jobs(self, node: Node) -> list[Listed]:
-        return jobs_of(self.sender, node, node.project, timeout=self.timeout)
+    def _list_jobs(self, node: Node) -> list[ListedJob]:
+        return list_node_jobs(self.sender, node, node.project, timeout=self.timeout)
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """Return the nodes that the next job goes to.
@@ -178,7 +188,7 @@ class JobFleet:
 
     def _no_place(self, name: str) -> ConfigError | NodeError | NothingMatched:
         if aside := _of_name(self.draining, name):
-            return is_draining(aside)
+            return draining_error(aside)
         for node in _of_name(self.errors, name):
             return self.errors[node]
         names = [node.name for node in self.nodes]
@@ -261,7 +271,7 @@ def _is_not_known(errors: Mapping[Node, NodeError]) -> NodeError:
     )
 
 
-def is_draining(nodes: Sequence[Node]) -> ConfigError:
+def draining_error(nodes: Sequence[Node]) -> ConfigError:
     """Return the error for nodes that were asked for and get no new work."""
     if len(nodes) > 1:
         state = "are draining"
@@ -275,45 +285,24 @@ def is_draining(nodes: Sequence[Node]) -> ConfigError:
     )
 
 
-def fleet_of(
-    context: Context, nodes: Sequence[Node], timeout: float, *, quiet: bool = False
+def make_fleet(
+    site: JobSite,
+    nodes: Sequence[Node],
+    timeout: float,
+    find_times: Callable[[Sequence[Node]], Mapping[str, float]],
 ) -> JobFleet:
-    """Return the nodes that may get jobs.
+    """Return the nodes that may get jobs, which have not been asked for anything yet.
 
-    Those that are draining are passed over, and named unless `quiet`; ConfigError if all are.
-    timeout: seconds that a node gets for each answer.
+    timeout: seconds that a node gets for each answer; find_times: gives when versions were sent to
+    such nodes from here, by name, in seconds since the epoch.
     """
-    records = context.node_records(nodes)
-    aside = []
-    rest = []
-    for node in nodes:
-        if records[node.name].draining is not None:
-            aside.append(node)
-        else:
-            rest.append(node)
-    if aside and not quiet:
-        if len(aside) == len(nodes):
-            raise is_draining(aside)
-        say(f"Passed over, since draining: {names_of(aside)}.")
-    known = context.known_times(rest, None)
-    return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
-
-
-def post(
-    sender: Sender, node: Node, call: Call[str], job: str, timeout: float
-) -> tuple[NodeError | None, bool]:
-    """Post a job.
-
-    Returns the error if its node did not take it, and whether it may have it all the same.
-    """
-    try:
-        sender.send(node, call, timeout=timeout)
-    except NodeError as error:
-        if not error.maybe_accepted:
-            return error, False
-        try:  # the answer was lost, and perhaps not the job: only the node knows
-            state = job_state(sender, node, job, node.project, timeout)
-        except NodeError as silence:
-            return silence, True
-        return (error if state is None else None), False
-    return None, False
+    drained = site.find_drained(nodes)
+    fit = [node for node in nodes if node not in drained]
+    return JobFleet(
+        sender=site.sender,
+        nodes=fit,
+        draining=[node for node in nodes if node in drained],
+        timeout=timeout,
+        messenger=site.messenger,
+        known=find_times(fit),
+    )

@@ -11,14 +11,14 @@ from datetime import timedelta
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_record import JobVerdict, Outcome, key_of_listed
+from scrapyd_dist.messenger import Messenger
 from scrapyd_dist.store import Store
 
-from ..output import complain
-from .job_list import Listed
-from .job_memory import Judged
+from .job_list import ListedJob
+from .judged_job import JudgedJob
 
 
-def listed_key(row: Listed) -> str:
+def listed_key(row: ListedJob) -> str:
     """Return what tells a listed job from all others.
 
     That is empty for a job that has not ended, or is not listed with its start.
@@ -29,10 +29,14 @@ def listed_key(row: Listed) -> str:
 
 
 class VerdictMemory:
-    """The verdicts of one store on the jobs of these keys; without a store there are none."""
+    """The verdicts of a store on the jobs of these keys; without a store there are none.
 
-    def __init__(self, store: Store | None, keys: Iterable[str]) -> None:
+    messenger: gets to know when the store cannot be written, which is no error.
+    """
+
+    def __init__(self, store: Store | None, keys: Iterable[str], messenger: Messenger) -> None:
         self._store = store
+        self._messenger = messenger
         self._verdicts: dict[str, JobVerdict] = {}
         if store is not None:
             self._verdicts = store.verdicts({*keys} - {""})
@@ -44,11 +48,8 @@ class VerdictMemory:
                 return self._verdicts[key]
         return None
 
-    def learn(self, judged: Iterable[Judged]) -> None:
-        """Write down how these jobs ended, where that is certain.
-
-        A store that cannot be written is complained of, and is no error.
-        """
+    def learn(self, judged: Iterable[JudgedJob]) -> None:
+        """Write down how these jobs ended, where that is certain."""
         now = time.time()
         new: list[JobVerdict] = []
         for job in judged:
@@ -61,7 +62,7 @@ class VerdictMemory:
         try:
             self._store.keep_verdicts(new)
         except StoreError as error:
-            complain(f"How jobs ended is not remembered: {error}")
+            self._messenger.complain(f"How jobs ended is not remembered: {error}")
         for verdict in new:
             self._verdicts[verdict.key] = verdict
 
@@ -71,6 +72,6 @@ def offset_of(verdict: JobVerdict) -> timedelta | None:
     return None if verdict.offset is None else timedelta(seconds=verdict.offset)
 
 
-def _is_certain(job: Judged) -> bool:
+def _is_certain(job: JudgedJob) -> bool:
     outcome = job.verdict.outcome
     return job.record is None and job.sure and outcome.over and outcome is not Outcome.UNKNOWN

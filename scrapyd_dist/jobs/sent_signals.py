@@ -13,7 +13,7 @@ from pathlib import Path
 from scrapyd_dist.config import state_dir, state_folder
 from scrapyd_dist.joblogs.verdict import Place
 
-from .job_list import Listed
+from .job_list import ListedJob
 
 _FILE = "signals.jsonl"
 #: by base address of the node, project, id: start of the run, and how much was sent; KILL counts
@@ -21,7 +21,7 @@ _FILE = "signals.jsonl"
 _Notes = dict[tuple[str, str, str], list[tuple[str, int]]]
 
 
-def note(root: Path, place: Place, signal: str, *, taken: bool = True) -> None:
+def note_signal(root: Path, place: Place, signal: str, *, taken: bool = True) -> None:
     """Write down that a signal is about to be sent; `taken=False` takes that back."""
     row = {
         "at": round(time.time(), 1),
@@ -72,6 +72,6 @@ class SentSignals:
 
 
 def _start_of(place: Place) -> str:
-    if not isinstance(place, Listed) or place.started is None:
+    if not isinstance(place, ListedJob) or place.started is None:
         return ""
     return place.started.isoformat()

@@ -1,0 +1,1 @@
+"""Plain jobs: what finds, judges, starts, waits for and ends them. It prints nothing."""

@@ -1,0 +1,167 @@
+"""Lists jobs with a verdict on each, as documents that a table, JSON or a page can show."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from math import inf
+from operator import itemgetter
+from typing import Any
+
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict
+from scrapyd_dist.progress import has_labels
+from scrapyd_dist.scrapyd.api import JobState
+
+from .job_judge import JobJudge
+from .job_list import JobFilter, JobList, ListedJob
+from .job_memory import JobMemory
+from .job_site import JobSite
+from .judged_job import JudgedJob, offsets_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobChoice:
+    """Which of the jobs are listed."""
+
+    states: frozenset[Outcome] = frozenset()  #: in one of these; empty for any
+    labels: Sequence[str] | None = None  #: with all of these
+    since: timedelta | None = None  #: that ran so short a time ago
+    most: int | None = None  #: so many, the newest
+    stall: float = STALL  #: seconds without progress after which a job is stalled
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRows:
+    """The jobs of a project, a document for each, and what the nodes answered."""
+
+    rows: Sequence[Mapping[str, Any]]
+    listed: JobList
+
+    @property
+    def errors(self) -> tuple[NodeError, ...]:
+        """Why those nodes did not answer that count."""
+        return self.listed.errors
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        unreached = list(map(str, self.errors))
+        return {"jobs": self.rows, "nodes": self.listed.asked, "unreached": unreached}
+
+
+def list_jobs(site: JobSite, wanted: JobFilter, chosen: JobChoice) -> JobRows:
+    """Return what each job really did that the nodes list, or that the store remembers."""
+    listed = wanted.list_jobs(site)
+    memory = JobMemory(site.store, messenger=site.messenger)
+    jobs = [*listed.jobs, *memory.unlisted(listed, wanted)]
+    if chosen.states:
+        # No log is read of a job that cannot be in one of the states.
+        jobs = [job for job in jobs if job.remembered or _may_be_in(job, chosen.states)]
+    judge = JobJudge(site, jobs, memory, stall=chosen.stall, timeout=wanted.timeout)
+    labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
+    rows = _find_rows(judge, judge.all(labelled), chosen)
+    return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+
+
+def _may_be_in(row: ListedJob, states: Collection[Outcome]) -> bool:
+    """Tell whether a job can be in one of the states, as far as its node tells."""
+    if row.state is JobState.PENDING:
+        return Outcome.PENDING in states
+    if row.state is JobState.RUNNING:
+        return Outcome.RUNNING in states or Outcome.STALLED in states
+    return any(state.over for state in states)
+
+
+def _find_rows(
+    judge: JobJudge, judged: Sequence[JudgedJob], chosen: JobChoice
+) -> list[dict[str, Any]]:
+    """Return a document for each of these jobs that is chosen by how it ended, and when."""
+    now = datetime.now(timezone.utc)
+    offset_of = offsets_of(judged)
+    rows = []
+    for job in judged:
+        started, ended = job.times(offset_of(job))
+        last = ended
+        if last is None and job.verdict.outcome.over:
+            last = started  # what waits or runs is of now
+        is_recent = chosen.since is None or last is None or now - last <= chosen.since
+        if is_recent and (not chosen.states or job.verdict.outcome in chosen.states):
+            row = _row(job, started, ended)
+            row["labels"] = [*judge.labels(job.row)]
+            rows.append(row)
+    return rows
+
+
+def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    """Return so many of the rows, in their order.
+
+    These are those that have not started, and then those that started last.
+    """
+    if most is None or len(rows) <= most:
+        return rows
+    by_start = sorted(enumerate(rows), key=lambda entry: -_start_in(entry[1]))
+    newest = sorted(by_start[:most], key=itemgetter(0))
+    return [row for _, row in newest]
+
+
+def _start_in(row: Mapping[str, Any]) -> float:
+    """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
+    if not row["started"]:
+        return inf
+    return datetime.fromisoformat(row["started"]).timestamp()
+
+
+def _row(job: JudgedJob, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
+    row = job.row
+    verdict = job.verdict
+    duration = None
+    if started is not None and ended is not None:
+        duration = round((ended - started).total_seconds(), 1)
+    return {
+        **place_row(row),
+        "node": row.node.name if row.node.url else None,
+        "crawl": row.crawl,
+        **verdict_row(verdict),
+        "codes": dict(verdict.codes),
+        "started": _iso(started),
+        "ended": _iso(ended),
+        "duration_s": duration,
+        "reason": verdict.reason,
+        "remembered": row.remembered,
+        **_record_fields(job.record),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _record_fields(record: JobRecord | None) -> dict[str, Any]:
+    if record is None:
+        return dict.fromkeys(("attempt", "version", "args", "settings"))
+    return {
+        "attempt": record.attempt,
+        "version": record.version,
+        "args": dict(record.args),
+        "settings": [*record.settings],
+    }
+
+
+def place_row(place: Place) -> dict[str, Any]:
+    """Return what names a job, for JSON."""
+    return {
+        "node": place.node.name,
+        "project": place.project,
+        "spider": place.spider,
+        "job": place.job,
+    }
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    """Return how a job ended and what it did, for JSON."""
+    return {
+        "state": verdict.outcome.value,
+        "pages": verdict.pages,
+        "items": verdict.items,
+        "errors": verdict.errors,
+    }

@@ -1,0 +1,28 @@
+"""Holds what the jobs of one project are found and judged with: its store, and a sender."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scrapyd_dist.messenger import NO_MESSENGER, Messenger
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import Store
+from scrapyd_dist.transports import Sender
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSite:
+    """One project, as far as its jobs are concerned."""
+
+    root: Path  #: the project's folder; the state folder in it has notes of sent signals
+    sender: Sender
+    #: gives the project's store; None where nothing was ever kept
+    find_store: Callable[[], Store | None]
+    #: gives those of the nodes that get no new work; raises StoreError
+    find_drained: Callable[[Sequence[Node]], Collection[Node]] = lambda _: ()
+    messenger: Messenger = NO_MESSENGER
+
+    @property
+    def store(self) -> Store | None:
+        """The project's store, opened at its first use; None where nothing was ever kept."""
+        return self.find_store()

@@ -1,0 +1,129 @@
+"""Jobs as documents: those that nodes list and those that the store remembers, and how each ended."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapyd_dist.errors import ConnectionRefused, StoreError
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.jobs.job_list import JobFilter
+from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
+from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.messenger import NoMessenger
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Call, Chunk, Job, Jobs, JobState
+from scrapyd_dist.store import Store, open_store
+
+NODE = Node.parse("http://web1:6800/", name="web1")
+NOW = datetime.now(timezone.utc).replace(microsecond=0)
+HERE = NOW.astimezone().utcoffset() or timedelta()
+LOCAL = NOW.astimezone().replace(tzinfo=None)
+RECORD = JobRecord(
+    id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=NODE.url, node="web1", labels=("night=1",)
+)  # fmt: skip
+LOG = b"""\
+2026-11-20 12:00:10 [scrapy.statscollectors] INFO: Dumping Scrapy stats:
+{'item_scraped_count': 98, 'response_received_count': 101}
+2026-11-20 12:00:10 [scrapy.core.engine] INFO: Spider closed (finished)
+"""
+
+
+def job(name: str, state: JobState, began: int = 0, ended: int = 0) -> Job:
+    """A job of the node; began, ended: minutes ago, by its clock."""
+    times: dict[str, Any] = {
+        "start_time": LOCAL - timedelta(minutes=began) if began else None,
+        "end_time": LOCAL - timedelta(minutes=ended) if ended else None,
+    }
+    return Job(id=name, project="shop", spider=name.partition("-")[0], state=state, **times)
+
+
+class NodeOfThree:
+    """A node with a job that waits, one that runs and one that is over; all of the same log."""
+
+    def send(self, node: Node, call: Call[Any], *, timeout: float | None = None) -> Any:
+        if node.name == "web2":
+            raise ConnectionRefused.at(str(node))
+        if call.path == "listjobs.json":
+            return Jobs(
+                pending=(job("hard-3", JobState.PENDING),),
+                running=(job("hard-2", JobState.RUNNING, began=5),),
+                finished=(job("easy-1", JobState.FINISHED, began=90, ended=80),),
+            )
+        return Chunk(body=LOG, start=0, total=len(LOG), date=NOW, modified=NOW)
+
+
+class Complaints(NoMessenger):
+    """Keeps the complaints."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def complain(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(tmp_path / "store.db")) as made:
+        made.keep_jobs([RECORD])
+        yield made
+
+
+@pytest.fixture
+def complaints() -> Complaints:
+    return Complaints()
+
+
+@pytest.fixture
+def site(tmp_path: Path, store: Store, complaints: Complaints) -> JobSite:
+    return JobSite(
+        root=tmp_path, sender=NodeOfThree(), find_store=lambda: store, messenger=complaints
+    )
+
+
+def states(site: JobSite, **chosen: Any) -> dict[str, str]:
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice(**chosen))
+    return {row["job"]: row["state"] for row in found.rows}
+
+
+def test_all_jobs_are_listed_with_what_they_did(site: JobSite, store: Store) -> None:
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
+    document = found.document()
+    assert (document["nodes"], document["unreached"]) == (1, [])
+    pending, running, over = document["jobs"]
+    assert (pending["job"], pending["state"], pending["started"]) == ("hard-3", "pending", None)
+    assert (running["state"], running["labels"]) == ("running", [])
+    assert (over["state"], over["pages"], over["items"]) == ("finished", 101, 98)
+    assert (over["duration_s"], over["labels"], over["version"]) == (600.0, ["night=1"], "1")
+    (kept,) = store.jobs()
+    assert (kept.state, kept.items) == (Outcome.FINISHED, 98), "how it ended is written down"
+
+
+def test_jobs_are_chosen_by_state_label_time_and_number(site: JobSite) -> None:
+    assert states(site, states=frozenset({Outcome.PENDING})) == {"hard-3": "pending"}
+    assert states(site, labels=["night"]) == {"easy-1": "finished"}
+    assert states(site, since=timedelta(hours=1)) == {"hard-3": "pending", "hard-2": "running"}
+    assert states(site, most=1) == {"hard-3": "pending"}
+
+
+def test_a_node_that_does_not_answer_is_named(site: JobSite) -> None:
+    nodes = [NODE, Node.parse("http://web2:6800/", name="web2")]
+    found = list_jobs(site, JobFilter(nodes=nodes, spider="hard"), JobChoice())
+    assert ([row["job"] for row in found.rows], found.listed.exit_code) == (["hard-3", "hard-2"], 3)
+    assert "web2" in found.document()["unreached"][0]
+
+
+def test_jobs_are_listed_also_when_the_store_cannot_be_written(
+    site: JobSite, store: Store, complaints: Complaints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise StoreError("the disk is full.")
+
+    monkeypatch.setattr(store, "keep_jobs", full)
+    assert states(site)["easy-1"] == "finished"
+    assert store.jobs() == [RECORD]
+    assert complaints.texts == ["How jobs ended is not remembered: the disk is full."]
