@@ -9,10 +9,7 @@ from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.items.download import DownloadedFile, DownloadState
 from scrapyd_dist.items.stored_crawl import FEED_URL, StoredCrawl
 from scrapyd_dist.jobs.item_puller import ItemPuller, PullRequest
-from scrapyd_dist.jobs.job_list import (
-    TIMEOUT,
-    JobFilter,
-)
+from scrapyd_dist.jobs.job_list import TIMEOUT, JobFilter
 from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
