@@ -325,9 +325,8 @@ class CrawlNodes:
                 check_reach, request.options, prepared.members, ways, rules=rules
             )
         )
-        able = [member for member in prepared.members if member.able]
-        if able and all(member.unreached for member in able):
-            request = replace(request, options=replace(request.options, leases=False))
+        options = settle_sending(request.options, prepared.members, rules=rules)
+        request = replace(request, options=options)
         return cls(
             request=request, repository=repository, sources=sources, prepared=prepared, ways=ways
         )
@@ -428,6 +427,22 @@ class CrawlNodes:
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)
             return None
+
+
+def settle_sending(
+    options: ProducerOptions, members: Sequence[NodeState], *, rules: int
+) -> ProducerOptions:
+    """Return the options with how batches reach the nodes, after `check_reach`.
+
+    All nodes are sent their batches if no worker reaches the store. None is if the store has rules:
+    a node that seems to reach it, and whose workers do not, would send requests without permits.
+    """
+    able = [member for member in members if member.able]
+    if able and all(member.unreached for member in able):
+        return replace(options, leases=False)
+    if options.leases and options.heeds and rules:
+        return replace(options, only_leased=options.only_leased or RULES)
+    return options
 
 
 def check_reach(
