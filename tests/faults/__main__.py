@@ -82,12 +82,16 @@ def table(rows: dict[tuple[str, str], Verdict]) -> str:
         "lost",
         "duplicated",
         "double-sent",
+        "dead",
+        "over the limit",
+        "too long",
         "fetched again",
         "resumed",
     )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for (name, store), v in rows.items():
-        cells = (name, store, v.runs, v.lost, v.duplicated, v.double_sent, v.refetched, v.resumes)
+        bad = (v.lost, v.duplicated, v.double_sent, v.dead, v.over_limit, v.too_long)
+        cells = (name, store, v.runs, *bad, v.refetched, v.resumes)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

@@ -146,6 +146,12 @@ KINDS = (
         trial={"spider": page_strikes.ODD},
     ),
     Kind(
+        name="a callback that ends its process by SIGTERM",
+        strike=nothing,
+        around=page_strikes.ending_page,
+        trial={"spider": page_strikes.ODD},
+    ),
+    Kind(
         name="an idle handler that never lets go",
         strike=nothing,
         around=page_strikes.open_spider,

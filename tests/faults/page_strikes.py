@@ -9,6 +9,8 @@ from faults.trial import Trial
 ODD = "odd"
 _ODD_SPIDER = """
 import asyncio
+import os
+import signal
 import time
 
 from properties.spiders.easy import EasySpider
@@ -81,6 +83,15 @@ def raising_page(trial: Trial) -> Iterator[None]:
     trial.reason = error.rpartition(".")[2]
     text = _ODD_SPIDER.format(page=_choose_page(trial), deed=f"raise {error}")
     trial.project.spider(ODD, text)
+    yield
+
+
+@contextmanager
+def ending_page(trial: Trial) -> Iterator[None]:
+    """The callback of one page sends its own process SIGTERM, as a library that gives up does; no page is missed."""
+    page = trial.site.site.detail_path(trial.dice.randrange(trial.site.site.items))
+    deed = "os.kill(os.getpid(), signal.SIGTERM)"
+    trial.project.spider(ODD, _ODD_SPIDER.format(page=page, deed=deed))
     yield
 
 

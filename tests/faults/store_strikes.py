@@ -19,46 +19,8 @@ from rig.waiting import wait_for
 CAP = 32 << 10
 #: keys that are moved in one step
 MOVED = 20
-#: a library whose writes to the store fail with EIO while a file is there
-_FAILING_DISK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/types.h>
-#include <unistd.h>
-
-static int fails(int fd) {
-    char link[64], name[4096];
-    const char *flag = getenv("FAILING_DISK");
-    if (!flag || access(flag, F_OK)) return 0;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, name, sizeof name - 1);
-    if (length < 0) return 0;
-    name[length] = 0;
-    return strstr(name, "store.db") != NULL;
-}
-#define WRITES(name, offset) \
-    ssize_t name(int fd, const void *data, size_t size, offset at) { \
-        static ssize_t (*real)(int, const void *, size_t, offset); \
-        if (!real) real = dlsym(RTLD_NEXT, #name); \
-        if (fails(fd)) { errno = EIO; return -1; } \
-        return real(fd, data, size, at); \
-    }
-#define SYNCS(name) \
-    int name(int fd) { \
-        static int (*real)(int); \
-        if (!real) real = dlsym(RTLD_NEXT, #name); \
-        if (fails(fd)) { errno = EIO; return -1; } \
-        return real(fd); \
-    }
-WRITES(pwrite, off_t)
-WRITES(pwrite64, off64_t)
-SYNCS(fsync)
-SYNCS(fdatasync)
-"""
+#: the source of a library whose writes to a store fail with EIO
+FAILING_DISK = Path(__file__).with_name("failing_disk.c")
 
 
 def kill_redis(trial: Trial) -> None:
@@ -75,8 +37,7 @@ def redis_full(trial: Trial) -> None:
     assert trial.redis
     with closing(Redis.from_url(trial.redis.url)) as server:
         server.config_set("maxmemory", 1)
-        room = time.monotonic() + trial.dice.uniform(2, 8)
-        wait_for(lambda: time.monotonic() > room, 20, "room in its memory")
+        _wait_seconds(trial)
         server.config_set("maxmemory", 0)
 
 
@@ -86,8 +47,7 @@ def redis_fails_over(trial: Trial) -> None:
     assert trial.redis
     folder = trial.redis.folder
     shutil.copytree(folder / "appendonlydir", folder / "behind")
-    behind = time.monotonic() + trial.dice.uniform(0.2, 0.4)
-    wait_for(lambda: time.monotonic() > behind, 20, "the steps that are lost")
+    _wait_seconds(trial, 0.2, 0.4)  # the steps that are lost
     trial.redis.kill()
     shutil.rmtree(folder / "appendonlydir")
     (folder / "behind").rename(folder / "appendonlydir")
@@ -187,18 +147,15 @@ def cap_files(trial: Trial) -> None:
 @contextmanager
 def failing_disk(trial: Trial) -> Iterator[None]:
     """The commands write to the store through a library that can fail (needs a C compiler)."""
-    folder = trial.project.path.parent
-    source = folder / "failing_disk.c"
-    source.write_text(_FAILING_DISK, encoding="utf-8")
-    library = source.with_suffix(".so")
-    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    library = trial.project.path.with_name("failing_disk.so")
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(FAILING_DISK), "-ldl"]
     subprocess.run(command, check=True)
     trial.env = {"LD_PRELOAD": str(library), "FAILING_DISK": str(_flag_of(trial))}
     yield
 
 
 def _flag_of(trial: Trial) -> Path:
-    return trial.project.path.parent / "disk-fails"
+    return trial.project.path.with_name("disk-fails")
 
 
 def fail_disk(trial: Trial) -> None:

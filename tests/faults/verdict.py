@@ -74,7 +74,7 @@ def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
     limits = Verdict(
         over_limit=_over_limit(trial) + _over_goal(trial),
         under_goal=max(0, (trial.goal or 0) - trial.hits_at_goal),
-        too_long=took > bound,
+        too_long=int(took > bound),
     )
     if trial.is_store_lost:
         is_told = "The store has lost the crawl" in done.err
