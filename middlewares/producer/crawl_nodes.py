@@ -65,9 +65,8 @@ class CrawlNodes:
         learned = learned_slots(await repository.thread(repository.thread.store.crawls))
         rules = await repository.rules()
         ways = await asyncio.to_thread(settle_members, request, prepared, learned, rules=rules)
-        able = [member for member in prepared.members if member.able]
-        if able and all(member.unreached for member in able):
-            request = replace(request, options=replace(request.options, leases=False))
+        options = settle_sending(request.options, prepared.members, rules=rules)
+        request = replace(request, options=options)
         return cls(
             request=request, repository=repository, sources=sources, prepared=prepared, ways=ways
         )
@@ -183,6 +182,22 @@ def settle_members(
     ways = ways_to(request.store, prepared.key)
     prepared.warnings.extend(check_reach(request.options, prepared.members, ways, rules=rules))
     return ways
+
+
+def settle_sending(
+    options: ProducerOptions, members: Sequence[NodeState], *, rules: int
+) -> ProducerOptions:
+    """Return the options with how batches reach the nodes, after `check_reach`.
+
+    All nodes are sent their batches if no worker reaches the store. None is if the store has rules:
+    a node that seems to reach it, and whose workers do not, would send requests without permits.
+    """
+    able = [member for member in members if member.able]
+    if able and all(member.unreached for member in able):
+        return replace(options, leases=False)
+    if options.leases and options.heeds and rules:
+        return replace(options, only_leased=options.only_leased or RULES)
+    return options
 
 
 def check_reach(

@@ -8,7 +8,8 @@ import pytest
 from faults.__main__ import one, table
 from faults.kinds import KINDS
 from faults.soak import SoakResult
-from faults.verdict import Verdict, double_sent
+from faults.trial import Limit
+from faults.verdict import Verdict, double_sent, over_limit
 
 from scrapyd_dist.batches import Attempt
 
@@ -53,12 +54,21 @@ def test_a_second_attempt_that_fetches_too_early_is_seen() -> None:
     assert double_sent([replace(FIRST, ended_at=None), SECOND], apart, offset=100.0) == 1
 
 
+def test_requests_that_a_rule_did_not_allow_are_seen() -> None:
+    limit, spread = Limit(hits=2, window=1.0), [(0.1, 0.0), (0.6, 0.5), (1.1, 1.0)]
+    assert over_limit(limit, spread) == 0
+    assert over_limit(limit, [*spread, (1.2, 1.1)]) == 1
+    assert over_limit(limit, [*spread, (3.0, None)]) == 1, "it had no permit"
+    early = [(when, permit - 5) for when, permit in [(0.0, 0.0), (0.3, 0.9), (0.4, 1.8)]]
+    assert over_limit(limit, early) == 0, "permits that waited for long tell nothing of arrivals"
+
+
 def test_the_table_adds_up() -> None:
     total = Verdict(runs=2, refetched=3) + Verdict(lost=1)
     assert not total.good
     assert (
         table({("all", "SQLite"): total}).splitlines()[-1]
-        == "| all | SQLite | 3 | 1 | 0 | 0 | 3 | 0 |"
+        == "| all | SQLite | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 3 | 0 |"
     )
 
 

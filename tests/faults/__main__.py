@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 
 # The nodes, the site and the projects are those of the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# And so is what counts moments against a limit.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from faults.kinds import KINDS, LONG, Kind
 from faults.soak import soak
@@ -48,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the project's pipeline and idle handler ask for pages of their own",
     )
+    parser.add_argument("--keep", type=Path, help="folder in which all of each run is left")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
@@ -55,7 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
 def one(
     kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, options: argparse.Namespace
 ) -> Verdict:
-    wanted = {"mode": options.mode, "asks_for_more": options.own_work, **kind.trial}
+    # A kind whose spider is of its own has no other one that asks for more.
+    asks_for_more = options.own_work and "spider" not in kind.trial
+    wanted = {"mode": options.mode, "asks_for_more": asks_for_more, **kind.trial}
     with ExitStack() as stack:
         trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, **wanted)))
         if kind.around is not None:
@@ -63,7 +68,7 @@ def one(
         trial.begin()
         kind.strike(trial)
         done = trial.finish()
-        verdict = judge(trial, done.code)
+        verdict = judge(trial, done, bound=kind.bound)
         if not verdict.good:
             print(done.err[-3000:], file=sys.stderr)
         return verdict
@@ -77,14 +82,23 @@ def table(rows: dict[tuple[str, str], Verdict]) -> str:
         "lost",
         "duplicated",
         "double-sent",
+        "dead",
+        "over the limit",
+        "too long",
         "fetched again",
         "resumed",
     )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for (name, store), v in rows.items():
-        cells = (name, store, v.runs, v.lost, v.duplicated, v.double_sent, v.refetched, v.resumes)
+        bad = (v.lost, v.duplicated, v.double_sent, v.dead, v.over_limit, v.too_long)
+        cells = (name, store, v.runs, *bad, v.refetched, v.resumes)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def _has_store(kind: Kind, store: str) -> bool:
+    """Whether a kind can run on one of these stores."""
+    return store == "both" or kind.redis in (None, store == "redis")
 
 
 def stores_of(kind: Kind, store: str, number: int) -> bool:
@@ -105,19 +119,18 @@ def main() -> int:
             )  # fmt: skip
     known = (LONG,) if options.long else KINDS
     kinds = [
-        kind
-        for kind in known
-        if options.only in kind.name and not (kind.redis and options.store == "sqlite")
+        kind for kind in known if options.only in kind.name and _has_store(kind, options.store)
     ]
     rows: dict[tuple[str, str], Verdict] = {}
     failed = 0
     with TemporaryDirectory(prefix="sdist-faults-") as temporary:
         python = node_python(Path(temporary))
+        kept = options.keep or Path(temporary)
         for number in range(options.runs or (1 if options.long else 36)):
             kind, turn = kinds[number % len(kinds)], number // len(kinds)
             redis, began = stores_of(kind, options.store, turn + number), time.monotonic()
-            folder = Path(temporary) / f"run{number}"
-            folder.mkdir()
+            folder = kept / f"run{number}"
+            folder.mkdir(parents=True)
             try:
                 verdict = one(
                     kind,

@@ -2,8 +2,10 @@
 
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +17,7 @@ from rig.commands import SDIST, Command, Result
 from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
 from rig.proxy import Proxy
-from rig.redis import RedisServer
+from rig.redis import RedisServer, ServerCluster
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapyd_dist.examples.pages import Site
@@ -65,11 +67,33 @@ class Hanging:
 
 DOWNLOADER_MIDDLEWARES = {{Hanging: 1}}
 """
+#: each request tells the site which permit of the throttle it has, for the site's log
+SHOWN = """
+
+class ShowPermit:
+    def process_request(self, request, spider=None):
+        permit = request.meta.get("distributed_permit")
+        if permit:
+            request.headers["X-Permit"] = repr(permit.at)
+
+
+DOWNLOADER_MIDDLEWARES[ShowPermit] = 2
+"""
+#: the site's, which is a domain of its own for the throttle
+HOST = "127.0.0.1"
 ITEMS_OF_SITE = 400
 #: seconds until a trial is given up
 PATIENCE = 180.0
 #: how often a person goes on with a crawl that stopped
 RESUMES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A rule of the throttle for the site: so many requests in any window of so many seconds."""
+
+    hits: int
+    window: float
 
 
 class Trial:
@@ -84,6 +108,10 @@ class Trial:
         latency, patience: seconds for a page, and for one command.
         nodes, node_config: how many, and their options of [scrapyd].
         asks_for_more: whether the project's own code asks for pages (`own_work`).
+        cluster: whether the store is a Redis Cluster of three servers.
+        spider, words: what is crawled, and more options of the command.
+        limit: a rule of the throttle that holds from before the crawl on.
+        goal: the most requests that the site may get until the crawl is resumed without this goal.
     """
 
     def __init__(
@@ -91,18 +119,34 @@ class Trial:
         node_env: Mapping[int, dict[str, str]] | None = None, settings: Mapping[str, Any] | None = None,
         items: int = ITEMS_OF_SITE, latency: float = 0.15, mode: str = "auto", patience: float = PATIENCE,
         nodes: int = 2, node_config: Mapping[str, Any] | None = None, asks_for_more: bool = False,
+        cluster: bool = False, spider: str = "easy", words: Sequence[str] = (), limit: Limit | None = None,
+        goal: int | None = None,
     ) -> None:  # fmt: skip
         self.dice = Random(seed)
         self.asks_for_more = asks_for_more
         #: files that make requests hang
         self.hanging_page, self.hanging_worker = folder / "page", folder / "worker"
-        #: the one page that has to be missed
+        #: the one page that has to be missed, and a word of the reason that is given
         self.missed: int | None = None
+        self.reason = "stalled"
+        self.limit = limit
+        #: whether all that the store had is gone, which the crawl has to say
+        self.is_store_lost = False
+        self.goal = goal
+        #: how many requests the site had when the crawl had ended by its goal
+        self.hits_at_goal = 0
+        self.began = 0.0
+        #: environment variables of the commands
+        self.env: dict[str, str] = {}
+        self._spider, self._words = (own_work.SPIDER if asks_for_more else spider), words
         self._patience = patience
         self._stack = ExitStack()
-        self.redis = (
-            self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
-        )
+        self.redis: RedisServer | None = None
+        self.cluster: ServerCluster | None = None
+        if cluster:
+            self.cluster = self._stack.enter_context(closing(ServerCluster(folder / "cluster")))
+        elif redis:
+            self.redis = self._stack.enter_context(closing(RedisServer(folder / "redis")))
         site = Site(items=items, per_page=20)
         self.site = self._stack.enter_context(
             closing(SiteProcess(folder / "site", site, f"--latency={latency}", "--log-headers"))
@@ -131,10 +175,11 @@ class Trial:
     def begin(self) -> None:
         """Start the fleet and the crawl; returns when the crawl has a row in the store."""
         self.prepare()
-        program, spider, *options = arguments("sdist", self.site)
-        self.command = self.cli(
-            program, own_work.SPIDER if self.asks_for_more else spider, *options
-        )
+        if self.limit:
+            self.set_limit(self.limit)
+        program, _, *options = arguments("sdist", self.site)
+        self.began = time.monotonic()
+        self.command = self.cli(program, self._spider, *options, *self._words)
         wait_for(self.crawls, 60, "the crawl in the store")
 
     def prepare(self) -> None:
@@ -156,10 +201,18 @@ class Trial:
         with (self.project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
             file.write(HANGING.format(page=str(self.hanging_page), worker=str(self.hanging_worker)))
+            if self.limit:
+                file.write(SHOWN)
+
+    def set_limit(self, limit: Limit) -> None:
+        """Set a rule of the throttle for the site's host."""
+        words = ("--hits", str(limit.hits), "--window", str(limit.window))
+        self.cli("throttle", "set", HOST, *words).wait(60, code=0)
 
     def cli(self, *arguments: str) -> Command:
         """Start `sdist` in the project's folder."""
-        env = {"SDIST_STORE": self.redis.url} if self.redis else None
+        env = {"SDIST_STORE": self.store_url} if self.store_url else None
+        env = {**(env or {}), **self.env} or None
         project = self.project
         command = Command(
             [*SDIST, *arguments],
@@ -170,13 +223,22 @@ class Trial:
         )
         return self._stack.enter_context(closing(command))
 
+    @property
+    def store_url(self) -> str:
+        """The address of the store when that is a server; "" when it is the project's file."""
+        server = self.redis or self.cluster
+        return server.url if server else ""
+
+    @property
+    def store_file(self) -> Path:
+        """The project's store when that is a file."""
+        return self.project.path / ".sdist" / "store.db"
+
     def store(self) -> Store:
-        return open_store(
-            self.redis.url if self.redis else self.project.path / ".sdist" / "store.db"
-        )
+        return open_store(self.store_url or self.store_file)
 
     def crawls(self) -> list[Crawl]:
-        if not self.redis and not (self.project.path / ".sdist" / "store.db").exists():
+        if not self.store_url and not self.store_file.exists():
             return []
         with closing(self.store()) as store:
             return store.crawls()
@@ -237,6 +299,8 @@ class Trial:
         """See it to its end, resuming as its messages say; how the last command ended."""
         assert self.command
         done = self.command.wait(self._patience)
+        if self.is_store_lost:
+            return done
         while self.row.state.value != "finished" and self.resumes < RESUMES:
             self.resume()
             done = self.command.wait(self._patience)

@@ -6,14 +6,17 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
 from faults import own_work
-from faults.trial import Trial
+from faults.trial import Limit, Trial
+from rig.commands import Result
 from rig.crawls import assert_balanced, misses_in
+from rig.throttled import CLOCKS, TINY
+from rolling import most_in_window
 
 from scrapyd_dist.batches import Attempt
 
@@ -34,10 +37,14 @@ class Verdict:
     refetched: int = 0  #: pages asked for again after an attempt was given up: the price of a kill
     resumes: int = 0
     unbalanced: int = 0  #: accounts that do not add up
-    untold: int = 0  #: pages that hang, and are not the only miss with that reason
+    untold: int = 0  #: pages that have to be missed, and are not the only miss with that reason
     wrong_exits: int = (
         0  #: exit codes that are not 0 though the crawl is whole, or not 3 though a page is missed
     )
+    dead: int = 0  #: batches that died, but for that of a page that has to be missed
+    over_limit: int = 0  #: requests that a throttle's rule, or a goal, did not allow
+    under_goal: int = 0  #: requests that a goal allows, and that were not made
+    too_long: int = 0  #: crawls that took longer than their bound
 
     @property
     def good(self) -> bool:
@@ -49,6 +56,10 @@ class Verdict:
             self.unbalanced,
             self.untold,
             self.wrong_exits,
+            self.dead,
+            self.over_limit,
+            self.under_goal,
+            self.too_long,
         )
         return not any(bad)
 
@@ -57,8 +68,17 @@ class Verdict:
         return Verdict(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-def judge(trial: Trial, code: int) -> Verdict:
-    """The verdict on a trial that is over; `code` is the exit code of its last command."""
+def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
+    """The verdict on a trial that has just ended; `done`: its last command, `bound`: seconds that it may take."""
+    took = time.monotonic() - trial.began
+    limits = Verdict(
+        over_limit=_over_limit(trial) + _over_goal(trial),
+        under_goal=max(0, (trial.goal or 0) - trial.hits_at_goal),
+        too_long=int(took > bound),
+    )
+    if trial.is_store_lost:
+        is_told = "The store has lost the crawl" in done.err
+        return replace(limits, untold=not is_told, wrong_exits=done.code != 1)
     properties, extras = own_work.split_items(trial.items())
     found = trial.site.differences(properties)
     extras_missing, extras_repeated = _compare_extras(trial, extras)
@@ -66,9 +86,12 @@ def judge(trial: Trial, code: int) -> Verdict:
     missing = set(found.get("missing", ()))
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
-    told = told_lost(trial.row.summary)
-    repeated = told_repeated(trial.row.summary) if trial.asks_for_more else 0
-    return Verdict(
+    summary = trial.row.summary
+    told = told_lost(summary)
+    repeated = told_repeated(summary) if trial.asks_for_more else 0
+    dead = summary.get("batches", {}).get("dead", 0)
+    return replace(
+        limits,
         lost=abs(len(missing ^ allowed) + extras_missing - told) + len(found.get("wrong", ())),
         duplicated=len(found.get("repeated", ()))
         + len(found.get("unexpected", ()))
@@ -76,10 +99,43 @@ def judge(trial: Trial, code: int) -> Verdict:
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
-        unbalanced=not balanced(trial.row.summary),
+        unbalanced=not balanced(summary),
         untold=bool(allowed) and not _is_told(trial),
-        wrong_exits=code != (3 if allowed or told else 0),
+        wrong_exits=done.code != (3 if allowed or told else 0),
+        dead=max(0, dead - len(allowed)),
     )
+
+
+def _over_goal(trial: Trial) -> int:
+    """How many requests the site had beyond the goal, when the crawl had ended by it."""
+    return 0 if trial.goal is None else max(0, trial.hits_at_goal - trial.goal)
+
+
+def _over_limit(trial: Trial) -> int:
+    """How many requests more than its rule allows the site had in some window."""
+    if trial.limit is None:
+        return 0
+    offset = time.time() - time.monotonic()
+    hits = []
+    for hit in trial.site.log():
+        permit = hit["headers"].get("x-permit")
+        hits.append((hit["time"], float(permit) - offset if permit else None))
+    return over_limit(trial.limit, hits)
+
+
+def over_limit(limit: Limit, hits: Sequence[tuple[float, float | None]]) -> int:
+    """How many of the requests at the site a rule did not allow.
+
+    Each needs a permit. The permits are counted in any window, and the arrivals in any that is shorter by the longest
+    way from a permit to the site. `hits`: the moments of arrival and permit of each, by one clock.
+    """
+    permits = [permit for _, permit in hits if permit is not None]
+    ways = [arrival - permit for arrival, permit in hits if permit is not None]
+    width = max(TINY, limit.window - max(ways, default=0.0) - CLOCKS)
+    granted = most_in_window(permits, limit.window - TINY)
+    arrived = most_in_window([arrival for arrival, _ in hits], width)
+    without = len(hits) - len(permits)
+    return max(0, granted - limit.hits, arrived - limit.hits, without)
 
 
 def _compare_extras(trial: Trial, extras: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -109,9 +165,9 @@ def told_repeated(summary: Mapping[str, Any]) -> int:
 
 
 def _is_told(trial: Trial) -> bool:
-    """Whether the page that hangs is the only miss, and the reason says so."""
+    """Whether the page that has to be missed is the only miss, and the reason says so."""
     misses = [
-        (urlsplit(row["url"]).path, "stalled" in row["reason"])
+        (urlsplit(row["url"]).path, trial.reason in row["reason"])
         for row in misses_in(trial.row.summary)
     ]
     return misses == [(trial.site.site.detail_path(trial.missed or 0), True)]

@@ -26,6 +26,7 @@ class Mishap:
     share: float | None = (
         None  #: how much of the answer goes back before the connection is reset; None for all of it
     )
+    garbled: bool = False  #: a byte in the middle of the answer's body is another one
 
 
 #: the node has taken it, and says so when the client has given up
@@ -46,6 +47,10 @@ PAGE_BEFORE = Mishap(forward=False, answer=_PAGE)
 SWALLOWED = Mishap(forward=False, delay=20, share=0.0)
 #: Scrapyd's own words for no
 REFUSED = Mishap(forward=False, answer=reply(200, _NO, "Content-Type: application/json"))
+#: what lies there is not shown to the world
+NOT_FOUND = Mishap(forward=False, answer=reply(404, b"gone", "Content-Type: text/plain"))
+#: the answer comes whole, but is not what the node has sent
+GARBLED = Mishap(garbled=True)
 
 
 class Proxy(BadPeer):
@@ -55,6 +60,7 @@ class Proxy(BadPeer):
         self.node = node
         self.spoilt: Counter[str] = Counter()
         self._plans: dict[str, list[Mishap]] = {}
+        self._standing: dict[str, Mishap] = {}
         self._lock = threading.Lock()
         super().__init__(self._exchange, tls)
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}/"
@@ -68,9 +74,19 @@ class Proxy(BadPeer):
         with self._lock:
             self._plans.setdefault(page, []).extend([mishap] * times)
 
+    def spoil_always(self, ending: str, mishap: Mishap) -> None:
+        """Let every exchange about a page whose path ends so go wrong from now on."""
+        with self._lock:
+            self._standing[ending] = mishap
+
+    def forward_to(self, node: ScrapydNode) -> None:
+        """Lead to another node from now on, as an address does that another machine was given."""
+        self.node = node
+
     def heal(self) -> None:
         with self._lock:
             self._plans.clear()
+            self._standing.clear()
 
     def _plan_for(self, request: bytes) -> Mishap:
         page = request.split(b" ", 2)[1].decode("latin-1").partition("?")[0].lstrip("/")
@@ -79,6 +95,10 @@ class Proxy(BadPeer):
                 if self._plans.get(name):
                     self.spoilt[name] += 1
                     return self._plans[name].pop(0)
+            for ending, mishap in self._standing.items():
+                if page.endswith(ending):
+                    self.spoilt[ending] += 1
+                    return mishap
         return Mishap()
 
     def _exchange(self, connection: Connection, request: bytes) -> None:
@@ -89,6 +109,8 @@ class Proxy(BadPeer):
         answer = self._ask(request) if mishap.forward else b""
         if mishap.answer is not None:
             answer = mishap.answer
+        if mishap.garbled:
+            answer = _garble(answer)
         connection.pause(mishap.delay)
         if mishap.share is None:
             connection.say(answer)
@@ -112,3 +134,12 @@ class Proxy(BadPeer):
             while piece := upstream.recv(1 << 16):
                 answer += piece
         return answer
+
+
+def _garble(answer: bytes) -> bytes:
+    """An answer of the same length, in whose body one byte is another."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not body:
+        return answer
+    middle = len(body) // 2
+    return head + end + body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]

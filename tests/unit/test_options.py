@@ -9,7 +9,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.spiders import SitemapSpider
 from scrapyd_dist.middlewares.producer.crawl_check import check_mode
-from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
+from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach, settle_sending
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.producer.spider_check import check_spider, make_as_job
 
@@ -330,6 +330,16 @@ def test_without_any_node_that_reaches_the_store_nothing_is_started(
         check_reach(options(MODE=mode), members("far1", "far2"), far, rules=rules)
     assert str(refused.value).count("it is another machine") == 1
     assert [words for words in named if words not in str(refused.value)] == []
+
+
+def test_with_rules_no_node_is_sent_batches_later_either() -> None:
+    """A worker may find that its node only seemed to reach the store."""
+    given, here = options(MODE="auto"), members("near1", "near2")
+    assert settle_sending(given, here, rules=0) == given
+    assert given.sends
+    assert not settle_sending(given, here, rules=1).sends
+    here[0].unreached = here[1].unreached = "it is another machine."
+    assert not settle_sending(given, here, rules=0).leases
 
 
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
