@@ -166,6 +166,7 @@ class BatchAcker:
         """Close a batch's part, report the batch to the store, and part from it."""
         self._context.tracker.leave(batch)
         outcome = "failed"
+        is_known = True
         try:
             part = await asyncio.to_thread(batch.close_part)
             report = self._report.batch_report(batch, part, reason, self._crawler.stats.get_stats())
@@ -173,6 +174,8 @@ class BatchAcker:
             is_good = reason == "finished" and not batch.problem
             outcome = await self._ack(batch, report, is_good=is_good)
         except StoreLost as error:
+            # It may have taken the ack before it went away, and then the part is fetched.
+            is_known = False
             self._lose_store(str(error))
         except Exception as error:  # a batch that never ends would keep the worker for ever
             logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
@@ -181,7 +184,7 @@ class BatchAcker:
             )
             # Else its lease would be renewed for as long as this worker lives.
             self._client.release(batch.key)
-        self._part_from(batch, outcome)
+        self._part_from(batch, outcome, is_known=is_known)
 
     async def _ack(self, batch: BatchUnit, report: dict[str, Any], *, is_good: bool) -> str:
         """Ack a batch with all that it has led to, and return how it has ended."""
@@ -199,11 +202,11 @@ class BatchAcker:
         count_found(self._crawler, kept)
         return "acked" if is_good else "failed"
 
-    def _part_from(self, batch: BatchUnit, outcome: str) -> None:
-        """Have nothing more to do with a batch, of which this became."""
+    def _part_from(self, batch: BatchUnit, outcome: str, *, is_known: bool = True) -> None:
+        """Have nothing more to do with a batch, of which this became, as far as is known."""
         self._ending.pop(batch.key, None)
         self._context.tracker.leave(batch, acked=outcome == "acked")
-        if outcome != "acked":
+        if outcome != "acked" and is_known:
             batch.discard_part()
         self._report.note_outcome(batch, outcome)
         count(self._crawler, f"batches_{outcome}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from cryptography.fernet import Fernet
@@ -20,7 +21,7 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
 from scrapyd_dist.middlewares.worker import lease_client, lease_session
-from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
+from scrapyd_dist.middlewares.worker.batch_acker import BatchAcker, LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import (
     MAY_RETURN,
@@ -446,3 +447,21 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(monkeypatch: pytest.Monk
     why = said(needs_client=True, client="later")[1]
     assert why.startswith("this crawl's store is of a kind that this code does not know, and")
     assert why.endswith("or install the package later on the node")
+
+
+@pytest.mark.parametrize("answer", [StoreLost("away"), None])
+def test_a_part_stays_unless_the_store_says_that_it_counts_for_nothing(
+    leased: Callable[[int], BatchUnit], answer: StoreLost | None
+) -> None:
+    """Where no answer to an ack comes, the store may have taken it all the same."""
+    batch = leased(1)
+    batch.finds = Mock(take_misses=list, take_counts=dict, found=[])
+    batch.ledger.done(batch.begin(batch.todo.popleft()).position)
+    client = Mock(missed=AsyncMock(), ack=AsyncMock(side_effect=[answer]))
+    crawler = Mock(stats=Mock(get_stats=dict))
+    acker = BatchAcker(Mock(client=client, crawler=crawler), LeaseReport(JOB))
+    acker.held[batch.key] = batch
+    run(acker.finish("finished"))
+    assert not acker.held
+    assert batch.part is not None
+    assert batch.part.path.exists() is (answer is not None)
