@@ -456,8 +456,12 @@ def test_a_part_stays_unless_the_store_says_that_it_counts_for_nothing(
     """Where no answer to an ack comes, the store may have taken it all the same."""
     batch = leased(1)
     batch.finds = Mock(take_misses=list, take_counts=dict, found=[])
-    batch.ledger.done(batch.begin(batch.todo.popleft()).position)
-    client = Mock(missed=AsyncMock(), ack=AsyncMock(side_effect=[answer]))
+    batch.end(batch.begin(batch.todo.popleft()))
+    client = Mock(
+        missed=AsyncMock(),
+        ack=AsyncMock(side_effect=[answer]),
+        unclaimed=AsyncMock(return_value=()),
+    )
     crawler = Mock(stats=Mock(get_stats=dict))
     acker = BatchAcker(Mock(client=client, crawler=crawler), LeaseReport(JOB))
     acker.held[batch.key] = batch
