@@ -11,7 +11,7 @@ from typing import Any
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import PARTIAL, DistError, NodeError, StoreError
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import IdleWatch, moved_since, start_delay_of
+from scrapyd_dist.scheduling.liveness import IdleWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep
@@ -138,7 +138,7 @@ def recognise(context: Context, sender: Sender, seen: Sequence[NodeStatus], time
         now = time.time()
         watch.saw(status.load, now)
         if watch.since is not None and _moved(sender, status, now - watch.since, timeout):
-            watch.looks = (now,)
+            watch.restart(now)
         status.wedged = watch.wedged
         if (watch.looks, delay) != (record.idle_looks, record.start_delay):
             changes[status.node.name] = {"idle_looks": watch.looks, "start_delay": delay}

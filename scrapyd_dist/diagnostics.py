@@ -19,7 +19,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node, group_names
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.node_state import SKEW, skew_of
+from scrapyd_dist.scheduling.liveness import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import behind, content_or_name, current, is_crawls

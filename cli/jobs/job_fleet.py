@@ -9,7 +9,7 @@ from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import Node, names_of
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
+from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of

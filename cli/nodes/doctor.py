@@ -27,7 +27,7 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.node_state import IdleWatch
+from scrapyd_dist.scheduling.liveness import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.store.address import is_url
@@ -384,7 +384,7 @@ def _look_again(sender: Sender, exam: NodeDiagnosis, watch: IdleWatch, timeout: 
     """Look at a node whose work waits; without an answer it is not looked at any more."""
     load = _answer(sender, exam.node, api.daemonstatus(), timeout)
     if load is None:
-        watch.looks = ()
+        watch.restart()
     else:
         moved = exam.load is not None and load.finished != exam.load.finished
         watch.saw(load, time.time(), moved=moved)

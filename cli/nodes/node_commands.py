@@ -25,7 +25,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
+from scrapyd_dist.scheduling.liveness import SKEW, IdleWatch
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project

@@ -293,8 +293,9 @@ class CrawlRun(Lifecycle):
         for note in self.reporter.snapshot.code:
             logger.warning("%s", note)
         for member in prepared.members:
-            if member.unreached:
-                logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+            unreached = member.readiness.unreached
+            if unreached:
+                logger.info("%s is sent its batches: %s", member.node.name, unreached)
         how = "are leased by workers on" if self.options.leases else "go to"
         uploaded = ""
         if prepared.uploaded:

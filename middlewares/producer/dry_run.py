@@ -24,7 +24,8 @@ from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.progress import learned_slots
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, NodeState
+from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
@@ -86,7 +87,7 @@ def plan(
     stored = _read_store(request, crawler.settings)
     prepared = prepare(request, NodeSources(request).read(stored.records), code=code, dry_run=True)
     for member in prepared.members:
-        member.recall(stored.slots.get(member.node.url, 0))
+        member.capacity.recall(stored.slots.get(member.node.url, 0))
     warnings = [
         *find_warnings(crawler.settings, vars(made)),
         *guesses(target, crawler.settings),
@@ -165,10 +166,10 @@ def _reach_warnings(request: CrawlRequest, prepared: Prepared, *, rules: int) ->
     ways = ways_to(request.store, prepared.key)
     warnings = check_reach(request.options, prepared.members, ways, rules=rules)
     for member in prepared.members:
-        if member.throttle_problem:
+        if member.readiness.throttle_problem:
             warnings.append(
                 f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
-                f" made while they run: {member.throttle_problem}"
+                f" made while they run: {member.readiness.throttle_problem}"
             )
     return warnings
 
@@ -215,9 +216,9 @@ def _describe_nodes(prepared: Prepared) -> list[dict[str, Any]]:
             "url": found.asked.url,
             "state": "down" if found.error else "up",
             "reason": str(found.error or ""),
-            "slots": found.asked.slots or member.learned or None,
+            "slots": found.asked.slots or member.capacity.learned or None,
             "logs": bool(found.value),
-            "unreached": member.unreached,
+            "unreached": member.readiness.unreached,
         }
         nodes.append(node)
     return nodes

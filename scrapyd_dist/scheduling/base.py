@@ -16,6 +16,7 @@ from scrapyd_dist.goals import Spent
 from scrapyd_dist.items.json_lines import AGAIN, count_items, places
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.job_allowance import JobAllowance
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
@@ -27,10 +28,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-#: the stat of requests that have left
-HITS = "downloader/request_count"
-#: the stat of exceptions in the spider's code
-EXCEPTIONS = "spider_exceptions/count"
 #: requests that a job may make besides two for each of its batch: a robots.txt, and more retries
 SPARE = 10
 #: most slots or nodes that a message names
@@ -220,7 +217,7 @@ class SchedulerState:
             return list(self.members)
         if not self.sends:
             return []
-        return [member for member in self.members if member.unreached]
+        return [member for member in self.members if member.readiness.unreached]
 
     @property
     def jobs_out(self) -> int:
@@ -284,7 +281,7 @@ class SchedulerState:
             words = str(error).rstrip(".")
             patience = self.limits.node_timeout
             logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", words, patience)
-        member.missed(str(error), time.time())
+        member.liveness.missed(str(error), time.time())
 
     # goals
 
@@ -306,17 +303,18 @@ class SchedulerState:
         """
         goals = self.spec.goals
         counts = self.spent.counts
-        out.allowance = {name: limit - counts.get(name, 0) for name, limit in goals.items()}
+        left = {name: limit - counts.get(name, 0) for name, limit in goals.items()}
         if "requests" not in goals:
+            out.allow(JobAllowance(limits=left))
             return True
         most = 2 * out.batch.size + SPARE
-        if out.member.throttle_problem or out.member.unreached:
-            most = await self.spend(most, reserve=True)
-            out.reserved = most
-            out.granted = most
+        reserved = 0
+        if out.member.readiness.throttle_problem or out.member.readiness.unreached:
+            reserved = most = await self.spend(most, reserve=True)
         # Elsewhere it asks the store, and what it does not need must not be kept from others.
-        out.allowance["requests"] = min(most, out.allowance["requests"])
-        return out.allowance["requests"] >= 1
+        left["requests"] = min(most, left["requests"])
+        out.allow(JobAllowance(limits=left, reserved=reserved))
+        return left["requests"] >= 1
 
     def count_for(self, out: JobRun, *, over: bool = False, lost: bool = False) -> None:
         """Count for the goals what a job reports, and release what it has reserved.
@@ -324,42 +322,14 @@ class SchedulerState:
         This is for a job that does not reach the store. `over`: it makes no more requests; `lost`:
         it may make all that it has reserved.
         """
-        if not out.allowance:  # it leases its batches, or an earlier process has sent it
-            return
-        release = self._count_report(out)
-        rest = out.reserved - release
-        if lost and rest:
-            self.uncounted["requests"] += rest
-        if over or lost:
-            release = out.reserved
-        out.reserved -= release
-        self.uncounted["reserved"] -= release
-
-    def _count_report(self, out: JobRun) -> int:
-        """Count what the report of a job has that was not counted yet.
-
-        Returns how many of its reserved requests it does not need any more.
-        """
-        report = out.report
-        if report is None:
-            return 0
-        if not report.no_lease:
-            return out.reserved if report.lease else 0  # with a lease it asks the store itself
-        now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
-        now["requests"] = report.stat(HITS) or report.ended_requests
-        if "requests" in self.spec.goals:
-            # Scrapy's count has those, too, that the goal has held back
-            now["requests"] = min(now["requests"], out.granted)
-        release = min(out.reserved, now["requests"] - out.spent["requests"])
-        self.uncounted.update(now - out.spent)
-        out.spent |= now
-        return release
+        if out.allowance is not None and out.allowance.limits:
+            self.uncounted.update(out.allowance.settle(out.report, over=over, lost=lost))
 
     # jobs
 
     def send_out(self, out: JobRun, post: Coroutine[Any, Any, None]) -> None:
         """Count a job at its node, and run its post in a task that the end waits for."""
-        out.member.out[out.job] = out
+        out.member.add(out)
         task = self.spawn(post)
         self.posts.add(task)
         task.add_done_callback(self.posts.discard)
@@ -370,7 +340,7 @@ class SchedulerState:
         It is cancelled, at once or when its node answers again.
         """
         member = out.member
-        member.out.pop(out.job, None)
+        member.drop(out)
         if member.up:
             try:
                 await self.client.cancel(member, out.given_up)
@@ -378,7 +348,7 @@ class SchedulerState:
                 self.lost_touch(member, error)
             else:
                 return
-        member.cancel_later.append(out.given_up)
+        member.cancel_when_up(out.given_up)
 
     # the end
 
@@ -387,7 +357,7 @@ class SchedulerState:
         reasons = set()
         for member in self.members:
             if not member.left:
-                reasons.add(member.unfit)
+                reasons.add(member.readiness.unfit)
         if not reasons or "" in reasons:  # one that is not unfit has no reason
             return
         reason = "; ".join(sorted(reasons))

@@ -119,10 +119,10 @@ class Collector:
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a sent job, and end its attempt."""
         # its process slot is free already; the part is fetched while the next poll runs
-        out.learn(report)
-        out.report = report
+        out.member.readiness.believe_worker(report.no_lease)
+        out.accept_last_report(report)
         self.state.count_for(out, over=True)
-        out.member.out.pop(out.job, None)
+        out.member.drop(out)
         self.state.spawn(self._finish_sent(out, report))
         self.state.pump()
 
@@ -162,7 +162,7 @@ class Collector:
             out.batch.number,
             error,
         )
-        out.member.out.pop(out.job, None)
+        out.member.drop(out)
         self.state.ended(out.batch.number)
 
     async def failed(
@@ -199,7 +199,7 @@ class Collector:
     def _is_away(self, attempt: Attempt) -> bool:
         """Whether its node does not answer, but may come back with the part."""
         member = self.state.member_at(attempt.url)
-        return member is not None and 0 < member.down_for < self.state.limits.node_timeout
+        return member is not None and 0 < member.liveness.down_for < self.state.limits.node_timeout
 
     async def _put_back_expired(self) -> dict[str, str]:
         """Give up expired leases; return the workers that hang, each with why."""
@@ -313,7 +313,7 @@ class Collector:
         """Count an ended batch no longer as its worker's progress."""
         for worker in self.state.workers():
             if worker.job == attempt.worker:
-                worker.counted.update(report.counts)
+                worker.count_home(report.counts)
 
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
         """Fetch the part of a leased batch from its node, unless that is lost."""
@@ -322,7 +322,7 @@ class Collector:
             reason = f"its node {attempt.node} is not in the fleet any more"
             await self._give_up_lease(attempt, reason)
             return
-        if member.down_since is not None:
+        if not member.up:
             reason = f"{attempt.node}, where its part is, does not answer any more"
             await self._give_up_lease(attempt, reason)
             return
@@ -357,9 +357,9 @@ class Collector:
         happens there.
         """
         member = self.state.member_at(attempt.url)
-        if member is None or member.down_since is None:
+        if member is None or member.liveness.down_since is None:
             return False
-        return attempt.sent_at > member.down_since
+        return attempt.sent_at > member.liveness.down_since
 
     # both
 
@@ -439,11 +439,12 @@ class Collector:
         A node of which no part comes home would lease the same batches again and again, until they
         are dead.
         """
-        member.lost_parts += 1
-        if member.lost_parts >= LOST_PARTS and not member.unfit:
-            member.unfit = f"no part can be fetched from it: {reason}"
-            logger.error("%s gets no more work: %s", member.node, member.unfit)
-        is_harmless = bool(member.unfit) or self._has_another_node(member)
+        readiness = member.readiness
+        readiness.part_lost()
+        if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
+            readiness.refuse(f"no part can be fetched from it: {reason}")
+            logger.error("%s gets no more work: %s", member.node, readiness.unfit)
+        is_harmless = bool(readiness.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)
         self.state.check_unfit()
 

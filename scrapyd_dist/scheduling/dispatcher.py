@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from scrapyd_dist.batches import Attempt, Batch, job_id
+from scrapyd_dist.batches import Batch, job_id
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -95,7 +95,7 @@ class Dispatcher:
         state = self.state
         if not await state.reserve(out):
             # all that is left is reserved for others, which may not use it
-            out.member.out.pop(out.job, None)
+            out.member.drop(out)
             state.waiting.appendleft(out.batch)
             return
         if not await self._open_attempt(out):
@@ -115,23 +115,13 @@ class Dispatcher:
                 return
         state.counters.sent += 1
         await state.run(state.db.sent, out.batch.number, out.number)
-        out.posted = True
-        out.member.wake.set()
+        out.answer_post()
 
     async def _open_attempt(self, out: JobRun) -> bool:
         """Store the attempt of a job; False if its batch cannot be sent any more."""
         state = self.state
-        node = out.member.node
-        attempt = Attempt(
-            batch=out.batch.number,
-            number=out.number,
-            job=out.job,
-            node=node.name,
-            url=node.url,
-            sent_at=out.since,
-        )
         try:
-            await state.run(state.db.open_attempt, attempt)
+            await state.run(state.db.open_attempt, out.attempt)
         except (NothingMatched, StepRefused) as error:
             if not (state.spec.rows or state.leases):
                 raise
@@ -139,7 +129,7 @@ class Dispatcher:
             # workers do that
             logger.info("batch %d is not sent: %s", out.batch.number, error)
             state.count_for(out, over=True)
-            out.member.out.pop(out.job, None)
+            out.member.drop(out)
             state.ended(out.batch.number)
             return False
         return True
@@ -152,7 +142,7 @@ class Dispatcher:
         state = self.state
         member = out.member
         state.count_for(out, over=True)
-        member.out.pop(out.job, None)
+        member.drop(out)
         note_refusal(state, member, error)
         await state.run(
             state.db.give_back,
@@ -162,7 +152,7 @@ class Dispatcher:
             reason=str(error),
             now=time.time(),
         )
-        member.wake.set()
+        member.poll_now()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()
 
@@ -212,15 +202,14 @@ def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> 
     if not isinstance(error, SAID_NO):
         state.lost_touch(member, error)
         return
-    if isinstance(error, ApiRefused) and not member.prepared:
+    readiness = member.readiness
+    if isinstance(error, ApiRefused) and not readiness.prepared:
         return  # several posts were refused at once: that counts once
-    if isinstance(error, ApiRefused) and not member.refusals:
-        member.refusals += 1
-        member.prepared = False
+    if isinstance(error, (ApiRefused, AuthRefused)) and readiness.forgive_refusal():
+        if isinstance(error, ApiRefused):
+            readiness.code_lost()
+        else:  # the password may be mended until the next poll
+            member.liveness.missed(str(error), time.time())
         return
-    if isinstance(error, AuthRefused) and not member.refusals:
-        member.refusals += 1
-        member.missed(str(error), time.time())  # the password may be mended until the next poll
-        return
-    member.unfit = str(error)
+    readiness.refuse(str(error))
     logger.error("%s gets no more work: %s", member.node, error)

@@ -27,7 +27,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
+from scrapyd_dist.scheduling.autoscaler import Autoscaler
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
@@ -35,8 +35,8 @@ from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.membership import Listed, Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
+from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.node_state import (
-    SLOTS_UNKNOWN,
     AbandonedJob,
     JobRun,
     NodeState,
@@ -171,7 +171,7 @@ class Scheduler:
         idle = 0
         for member in state.members:
             if member.usable:
-                slots += member.likely_slots
+                slots += member.capacity.likely_slots
                 idle += member.idle_slots
         if len(state.sent_to) == len(state.members):
             idle -= state.backlog.waiting if state.leases else len(state.waiting)
@@ -224,8 +224,7 @@ class Scheduler:
         for attempt in accepted:
             if attempt.node in members:
                 member = members[attempt.node]
-                member.jobs += 1
-                member.items += attempt.report.get("items", 0)
+                member.recall_accepted(attempt.report.get("items", 0))
 
     async def _recover_jobs(self, attempts: Sequence[Attempt]) -> None:
         """Cancel the jobs of failed attempts again, and take up those that are out."""
@@ -279,7 +278,7 @@ class Scheduler:
             reason = f"its node {attempt.node} is not in the fleet any more"
             await self.collector.give_up(batch, attempt.number, reason)
             return
-        member.out[attempt.job] = JobRun(
+        out = JobRun(
             batch=batch,
             number=attempt.number,
             job=attempt.job,
@@ -289,15 +288,15 @@ class Scheduler:
             posted=True,
             spider=spider_of_slot(batch.slot)[1],
         )
+        member.add(out)
 
     def _cancel_again(self, attempt: Attempt) -> None:
         """Cancel this job again: the earlier process may have died before it told its node."""
         member = self.state.member_at(attempt.url)
         if member is not None:
-            jobs = member.cancel_later
+            member.cancel_when_up(AbandonedJob(attempt.job))
         else:
-            jobs = self.membership.given_up.setdefault(attempt.url, [])
-        jobs.append(AbandonedJob(attempt.job))
+            self.membership.cancel_on_return(attempt.url, AbandonedJob(attempt.job))
 
     def start(self) -> None:
         """Start watching the nodes and the store, and give out work."""
@@ -378,7 +377,7 @@ class Scheduler:
         pause = LEAVING
         while self._is_awaiting_workers() and time.monotonic() < deadline:
             for member in self.state.members:
-                member.wake.set()
+                member.poll_now()
             await self._pause(pause)
             pause = min(2 * pause, PAUSE)
 
@@ -589,7 +588,7 @@ class Scheduler:
         jobs = self.state.limits.max_jobs
         if not jobs:
             for member in self.state.sent_to:
-                jobs += member.slots
+                jobs += member.capacity.slots
         return SOME + 2 * jobs
 
     async def _read_slot(self, slot: str, stock: int) -> None:
@@ -698,7 +697,7 @@ class Scheduler:
         """
         slots = 0
         for member in self.state.members:
-            if member.usable and not member.unreached:
+            if member.usable and not member.readiness.unreached:
                 slots += member.node.slots or SLOTS_UNKNOWN
         return slots
 
@@ -759,7 +758,7 @@ class Scheduler:
 
     def _room(self) -> int:
         """Return the free process slots for workers, in the limit shared with sent jobs."""
-        free = sum(map(room, self.state.members))
+        free = sum(member.worker_room() for member in self.state.members)
         most = self.state.limits.max_jobs
         if not most:
             return free

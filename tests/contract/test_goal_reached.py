@@ -138,7 +138,7 @@ async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report
 ) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec(requests=20)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(3)
         await until(lambda: len(b.posts()) == 2, "all that are allowed")
         told = [
@@ -166,7 +166,7 @@ async def test_a_failed_page_is_no_error_of_the_spider_and_a_stat_may_be_anythin
 ) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec(requests=20, errors=2)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(1)
         await until(lambda: len(b.posts()) == 1, "it is posted")
         one.start("c.b1.a1")
@@ -191,7 +191,7 @@ async def test_a_report_of_requests_that_its_batch_has_not_is_none(tmp_path: Pat
 async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two, spec=spec(requests=40)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(2)
         await until(lambda: len(b.posts()) == 2, "both")
         (far,), (near,) = one.posts, two.posts
@@ -262,7 +262,7 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
             await kept(*args)
 
         b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]  # it comes late
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(1)
         await until(lambda: b.posts() != [], "it is posted")
         one.start("c.b1.a1")
@@ -279,7 +279,7 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
 
 async def test_a_batch_that_was_taken_meanwhile_has_nothing_reserved(tmp_path: Path) -> None:
     async with sending(tmp_path, model("one"), spec=replace(spec(requests=20), rows=True)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         batch = b.store.seal(
             CRAWL, NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=2), (), {"sealed": 2}
         )

@@ -297,7 +297,7 @@ async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_bat
             here.finish(part=False)
             await until(lambda: "running" not in o.states(), "its part is missed")
         await until(lambda: here.job in bad.cancels, "its worker is told to end")
-        assert "no part can be fetched" in o.state.members[0].unfit
+        assert "no part can be fetched" in o.state.members[0].readiness.unfit
         other.work_off().end()
         await o.ended(whole=6)
         assert {one.node for one in o.attempts() if one.state is AttemptState.FAILED} == {"bad"}
@@ -433,8 +433,8 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
             next(worker for worker in o.workers() if worker.node is bad).end(
                 "refused", problem="no disk"
             )
-        await until(lambda: o.state.members[0].unfit, "it is taken out")
-        assert "no disk" in o.state.members[0].unfit
+        await until(lambda: o.state.members[0].readiness.unfit, "it is taken out")
+        assert "no disk" in o.state.members[0].readiness.unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
         await o.over()
         assert (o.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
@@ -450,7 +450,11 @@ async def test_workers_that_have_waited_for_all_their_time_are_no_failures(tmp_p
         await until(lambda: len(one.posts) == OF_A_NODE + 2, "one more")
         o.workers()[-1].begin().work_off()
         await o.over()
-        assert (o.state.stopped, o.states(), o.state.members[0].unfit) == ("", ["done"], "")
+        assert (o.state.stopped, o.states(), o.state.members[0].readiness.unfit) == (
+            "",
+            ["done"],
+            "",
+        )
 
 
 # other spiders, slots
@@ -492,7 +496,7 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         assert "nobody" in o.store.batch(CRAWL, 2).reason
         await o.over()
         assert (o.state.stopped, o.state.counters.dead_urls) == ("", 3)
-        assert o.state.members[0].unfit == ""
+        assert o.state.members[0].readiness.unfit == ""
 
 
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
@@ -598,7 +602,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
     ) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.state.members[0].unfit == WHY
+        assert o.state.members[0].readiness.unfit == WHY
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
@@ -784,7 +788,7 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
-        assert b.state.members[0].unreached == WHY
+        assert b.state.members[0].readiness.unreached == WHY
 
 
 @pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
@@ -801,7 +805,9 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
         await b.over(whole=9)
         assert all(sent(node) for node in nodes)
-        assert all(member.unreached and not member.unfit for member in b.state.members)
+        assert all(
+            member.readiness.unreached and not member.readiness.unfit for member in b.state.members
+        )
 
 
 async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_path: Path) -> None:
@@ -830,8 +836,8 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
         await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
         (member,) = b.state.members
-        assert "refused" in member.unreached
-        assert not member.unfit
+        assert "refused" in member.readiness.unreached
+        assert not member.readiness.unfit
 
 
 async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another_project_gets_none(

@@ -175,7 +175,7 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(12)
         two.quick = True
-        await until(lambda: b.state.members[0].unfit and not b.state.posts, "it is unfit")
+        await until(lambda: b.state.members[0].readiness.unfit and not b.state.posts, "it is unfit")
         asked = len(one.posts)
         two.finish_all()
         await b.ended(whole=12)
@@ -190,7 +190,7 @@ async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -
     one.plays = [refused_with(AuthRefused)]
     async with sending(tmp_path, one) as b:
         await b.work_off(3)
-        assert not b.state.members[0].unfit
+        assert not b.state.members[0].readiness.unfit
 
 
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
     one, two = model("one"), model("two", quick=False)
     one.down = ConnectionRefused
     async with sending(tmp_path, one, two) as b:
-        b.state.members[0].prepared = False
-        b.state.members[0].missed("down", time.time())
+        b.state.members[0].readiness.code_lost()
+        b.state.members[0].liveness.missed("down", time.time())
         await b.seal_all(6)
         await until(lambda: len(two.posts) == 4, "the other node is full")
         assert one.posts == []

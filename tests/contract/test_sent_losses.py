@@ -92,7 +92,7 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
         await b.seal_and_start()
         one.jobs["c.b1.a1"].forgotten = True
         await until(
-            lambda: any(out.unknown_since for out in b.state.members[0].out.values()),
+            lambda: any(out.unknown.since for out in b.state.members[0].out.values()),
             "it is doubted",
         )
         one.finish("c.b1.a1")

@@ -29,6 +29,7 @@ from scrapyd_dist.scheduling import monitor, scheduler
 from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store, open_store
@@ -254,6 +255,11 @@ class Bench:
         assert self.state.counters.items == batches * size
 
 
+def members_of(nodes: list[ModelNode]) -> list[NodeState]:
+    """These nodes as a scheduler knows them that has brought them the code."""
+    return [NodeState(node=node.node, readiness=Readiness(prepared=True)) for node in nodes]
+
+
 def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: Any) -> Bench:
     place = where or tmp_path / "store.db"
     store = open_store(place)
@@ -266,7 +272,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
 
     state = SchedulerState(
         spec=options.pop("spec", SPEC),
-        members=options.pop("members", [NodeState(node=node.node, prepared=True) for node in nodes]),
+        members=options.pop("members", members_of(nodes)),
         store=StoreThread(open_store(place)), sender=sender, limits=options.pop("limits", QUICK),
         reach=options.pop("reach", None), sends=options.pop("sends", False),
     )  # fmt: skip

@@ -38,7 +38,7 @@ from scrapyd_dist.joblogs import log_reads
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.joblogs.verdict import Verdict
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import IdleWatch
+from scrapyd_dist.scheduling.liveness import IdleWatch
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
 from scrapyd_dist.store import open_store
 from scrapyd_dist.transports.event_hook import EventHook

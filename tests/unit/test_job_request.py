@@ -17,6 +17,7 @@ from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for, passed_on
+from scrapyd_dist.scheduling.liveness import Liveness
 from scrapyd_dist.scheduling.node_client import NodeClient, last_error
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scrapyd.api import Chunk
@@ -29,7 +30,7 @@ SPEC = JobRequest(
 
 
 def out_on(node: Node, **fields: Any) -> JobRun:
-    member = NodeState(node=node, **fields)
+    member = NodeState(node=node, liveness=Liveness(**fields))
     return JobRun(
         batch=Batch(number=7, size=2),
         number=3,

@@ -22,12 +22,13 @@ from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, 
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import Batch, WorkerEntry
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.settings import SETTINGS, Travels, limits_in, travelling
 from scrapyd_dist.store.reach import Way
 
@@ -359,7 +360,10 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
 
 
 def members(*names: str) -> list[NodeState]:
-    return [NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
+    return [
+        NodeState(node=Node.parse(f"{name}:6800", name=name), readiness=Readiness(prepared=True))
+        for name in names
+    ]
 
 
 def far(node: Node) -> Way:
@@ -374,16 +378,16 @@ def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_
     None
 ):
     here = members("far1", "near", "far2")
-    here[2].missed("refused", 1.0)  # it may reach the store when it is back
+    here[2].liveness.missed("refused", 1.0)  # it may reach the store when it is back
     assert check_reach(options(MODE="auto"), here, far, rules=1) == [
         "far1 gets no workers: it is another machine."
     ]
-    assert [(member.able, bool(member.unfit)) for member in here] == [
+    assert [(member.able, bool(member.readiness.unfit)) for member in here] == [
         (False, True),
         (True, False),
         (False, False),
     ]
-    assert not any(member.unreached for member in here), (
+    assert not any(member.readiness.unreached for member in here), (
         "nothing is sent where workers need the store"
     )
     assert check_reach(options(MODE="pull"), here[2:], far, rules=0) == []
@@ -412,7 +416,7 @@ def test_without_any_node_that_reaches_the_store_nothing_is_started(
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
-    assert [(member.able, member.throttle_problem) for member in here] == [
+    assert [(member.able, member.readiness.throttle_problem) for member in here] == [
         (True, "it is another machine."),
         (True, ""),
     ]
@@ -427,7 +431,9 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
         "since": 0,
         "start_by": 0,
     }
-    out = member.out["c.w1.a1"] = WorkerRun(**job, job="c.w1.a1", pool="")
+    entry = WorkerEntry(number=1, job="c.w1.a1", url=member.node.url, pool="", since=0.0)
+    out = WorkerRun.of_entry(entry, member, start_by=0.0)
+    member.add(out)
     assert member.progress() == Counter()
     assert out.to_blame
     assert not JobRun(**job, job="c.b1.a1").to_blame
@@ -436,9 +442,9 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
     )
     assert member.progress() == Counter(requests=6, pages=6, items=5)
     home = WorkerReport(ended=False, updated=9.0, requests=9, done=4, missed=0, pages=4, items=4)
-    out.counted.update(home.counts)
+    out.count_home(home.counts)
     assert member.progress() == Counter(requests=2, pages=2, items=1)
-    out.counted.update(home.counts)  # its next report is still on the way
+    out.count_home(home.counts)  # its next report is still on the way
     assert member.progress() == Counter()
 
 
