@@ -91,7 +91,7 @@ class Autoscaler:
             if lacking and pool not in self.breaker.closed:
                 logger.error("slot %s: %s; what is in it is given up", pool, lacking)
                 self.breaker.nowhere(pool, lacking)
-                self.state.news.set()
+                self.state.poll_now()
             if project and not self._with_room(pool, project):
                 found.add(pool)
         return found
@@ -225,7 +225,7 @@ class Autoscaler:
         if worker.member.up:
             worker.member.poll_now()
         self.state.check_unfit()
-        self.state.news.set()
+        self.state.poll_now()
 
     async def _unlist(self, job: str) -> None:
         await self.state.run(self.state.db.remove_worker, job)
@@ -236,7 +236,7 @@ class Autoscaler:
         """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.accept_last_report(report)
-        self.state.stray_items += report.stray_items
+        self.state.note_stray(report.stray_items)
         self.state.close_crawl(report.closed_by)
         out.member.drop(out)
         self.ending += 1
@@ -244,7 +244,7 @@ class Autoscaler:
         if meaning(report.finish_reason).by_settings and not self.again:
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
             out.member.capacity.retire_slot()
-        is_wanted = out.dismissed or out.member.is_vacated or self.state.over.is_set()
+        is_wanted = out.dismissed or out.member.is_vacated or self.state.status.over.is_set()
         was_signalled = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
         blame = report.blames_batch or was_signalled  # one of its pages may have sent the signal
         self.state.spawn(self._ended(out, _why(report), blame=blame))
@@ -303,7 +303,7 @@ class Autoscaler:
             self._judge(worker, reason, begun=leased > 0)
         finally:
             self.ending -= 1
-        self.state.news.set()
+        self.state.poll_now()
 
     # failures
 
@@ -360,10 +360,9 @@ class Autoscaler:
                 member.node,
                 reason,
             )
-            self.state.news.set()
+            self.state.poll_now()
         else:
-            self.breaker.unreached.add(member.node.name)
-            self.breaker.unfit.add(member.node.name)
+            self.breaker.out_of_reach(member.node.name)
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:

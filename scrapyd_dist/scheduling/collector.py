@@ -41,7 +41,8 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode, fit, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
 
@@ -121,7 +122,7 @@ class Collector:
         # its process slot is free already; the part is fetched while the next poll runs
         out.member.readiness.believe_worker(report.no_lease)
         out.accept_last_report(report)
-        self.state.count_for(out, over=True)
+        self.state.goals.count_for(out, over=True)
         out.member.drop(out)
         self.state.spawn(self._finish_sent(out, report))
         self.state.pump()
@@ -169,7 +170,7 @@ class Collector:
         self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> None:
         """Give up an attempt that may still run: its job is cancelled first."""
-        self.state.count_for(out, lost=True)
+        self.state.goals.count_for(out, lost=True)
         await self.state.abandon(out)
         await self.give_up(
             out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless
@@ -242,9 +243,9 @@ class Collector:
                 max_attempts=0,
             )
             logger.error("batch %d is dead: %s", leased.batch.number, reason)
-            self.state.counters.failed += 1
+            self.state.counters.attempt_failed()
             self.state.counters.died(leased.batch)
-        self.state.news.set()
+        self.state.poll_now()
 
     async def leave_out(self, pool: str, reason: str) -> None:
         """Drop what waits in this pool: its workers have ended as their settings say."""
@@ -266,7 +267,7 @@ class Collector:
             urls = self._urls(leased)
             missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in urls]
             await self._store(number, leased.attempt, to_kept(report), missed)
-        self.state.news.set()
+        self.state.poll_now()
 
     def _urls(self, leased: Leased) -> list[str]:
         """Return the URLs of a batch.
@@ -307,7 +308,7 @@ class Collector:
             logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
         finally:
             self.coming.discard((attempt.batch, attempt.number))
-            self.state.news.set()
+            self.state.poll_now()
 
     def _discount(self, attempt: Attempt, report: WorkerReport) -> None:
         """Count an ended batch no longer as its worker's progress."""
@@ -481,7 +482,7 @@ class Collector:
             report=report,
             part=part,
         )
-        self.state.accepted(accepted)
+        self.state.note_accepted(accepted)
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
         """Let those requests wait, in new batches, that were not made as their job ended early."""
@@ -502,7 +503,7 @@ class Collector:
         parts = _batches_like(batch, requests, self.key)
         with suppress(StepRefused):  # an earlier process has done so
             await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
-        state.news.set()
+        state.poll_now()
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
         """Return the requests of earlier batches that this batch retried, each as batch and place.
@@ -554,7 +555,7 @@ class Collector:
             out=out,
             max_attempts=most + spared,
         )
-        self.state.counters.failed += 1
+        self.state.counters.attempt_failed()
         if is_cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
@@ -570,7 +571,7 @@ class Collector:
         state = self.state
         try:
             payload = await state.run(state.db.payload, batch.number)
-            state.counters.cuts += 1
+            state.counters.cut_tried()
             pieces = await state.run(state.db.split, batch.number, halves(batch, payload, self.key))
         except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)

@@ -48,11 +48,11 @@ class Membership:
             self.state.spawn(self._repeat(self._read_lists))
 
     async def _repeat(self, poll: Callable[[], Awaitable[None]]) -> None:
-        while not self.state.over.is_set():
+        while not self.state.status.over.is_set():
             await poll()
             self.state.pump()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
+                await asyncio.wait_for(self.state.status.over.wait(), self.state.limits.poll)
 
     async def read_lists(self) -> None:
         """Read the lists of nodes and the store's records of them once."""
@@ -84,7 +84,7 @@ class Membership:
             if member is None:
                 logger.info("%s joins the crawl", node)
                 member = NodeState(node=node, cancel_later=self.given_up.pop(node.url, []))
-                self.state.members.append(member)
+                self.state.join(member)
             else:
                 self._update(member, node)
             if self._begun:

@@ -54,8 +54,8 @@ class NodeMonitor:
     async def watch(self, member: NodeState) -> None:
         """Poll the node until the crawl is over, or the node has left and has no job of ours."""
         state = self.state
-        while not state.over.is_set():
-            member.wake.clear()
+        while not state.status.over.is_set():
+            member.begin_poll()
             room = member.room()
             try:
                 await self._poll(member)
@@ -82,7 +82,7 @@ class NodeMonitor:
         left = min(out.left(now) for out in member.out.values())
         # once nothing waits, a job that ends sooner than its pace promises would keep the whole
         # crawl open
-        has_waiting = bool(self.state.backlog.waiting) or not self.state.closed
+        has_waiting = bool(self.state.backlog.waiting) or not self.state.status.closed
         longest = poll * 5 if left and has_waiting else poll
         return min(max(left / 4, poll / 4), longest)
 
@@ -151,7 +151,7 @@ class NodeMonitor:
 
     def _is_ours(self, out: JobRun) -> bool:
         """Whether this monitor may end a job: its post was answered, and its batch is open."""
-        is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.open
+        is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.queue.open
         return out.posted and out.job in out.member.out and is_open
 
     async def _poll_in_time(self, out: JobRun) -> None:
@@ -213,7 +213,7 @@ class NodeMonitor:
         `words`: the end of the sentence that says why. What an attempt that was sent has done is
         kept with its result.
         """
-        is_needless = isinstance(out, WorkerRun) and self.state.done.is_set()
+        is_needless = isinstance(out, WorkerRun) and self.state.status.done.is_set()
         verdict = by_report(api.JobState.FINISHED, report, needless=is_needless)
         if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
             return

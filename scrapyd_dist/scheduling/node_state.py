@@ -374,6 +374,10 @@ class NodeState:
         """Note that it is polled no more."""
         self.watched = False
 
+    def begin_poll(self) -> None:
+        """Count a call of `poll_now` from now on as one for the next poll."""
+        self.wake.clear()
+
     def poll_now(self) -> None:
         """End the pause before its next poll."""
         self.wake.set()

@@ -32,8 +32,9 @@ class _FreeSlots:
     work: float  #: requests in these jobs that have not ended
     pace: float  #: requests per second of one job
 
-    def add(self, batch: Batch) -> None:
-        """Count a batch that the node gets."""
+    def add(self, batch: Batch, nodes: int) -> None:
+        """Count a batch that the node gets; all the other ones of so many `nodes` come next."""
+        self.turn += nodes
         self.room -= 1
         self.ours += 1
         self.jobs += 1
@@ -94,8 +95,7 @@ class Placement:
             else:
                 dealt.append((batch, seat.member))
                 self._turn = (start + seat.turn + 1) % len(members)
-                seat.add(batch)
-                seat.turn += len(members)
+                seat.add(batch, len(members))
             if seat.room > 0:
                 heappush(heap, (self._rank(seat, size), seat.turn, seat))
         return dealt

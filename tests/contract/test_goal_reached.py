@@ -47,7 +47,7 @@ async def test_it_ends_when_what_was_out_is_home_and_the_rest_waits(tmp_path: Pa
         worker.lease(2)
         o.store.spend(CRAWL, {}, 0, {"items": 4})
         await until(lambda: o.state.goal == "items", "the goal is seen")
-        assert not o.state.done.is_set(), "two batches are out"
+        assert not o.state.status.done.is_set(), "two batches are out"
         worker.finish()
         worker.finish()
         worker.end("goal")
@@ -185,7 +185,7 @@ async def test_a_report_of_requests_that_its_batch_has_not_is_none(tmp_path: Pat
         _finish(worker, done=2, pages=2, items=2, missed_requests=[[3, PUT_OFF, []]])
         await until(lambda: o.attempts(1)[0].state is AttemptState.FAILED, "it is given up")
         assert "requests that its batch has not" in o.attempts(1)[0].reason
-        assert o.state.fault is None
+        assert o.state.status.fault is None
 
 
 async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ async def test_a_pause_is_no_time_without_an_item(tmp_path: Path) -> None:
         o.add(2)
         await a_worker(o)
         o.scheduler.set_paused(paused=True)
-        o.scheduler._dry = (0, o.scheduler._begun - 3600)
-        looks = o.scheduler._dry
-        await until(lambda: o.scheduler._dry is not looks or o.state.goal, "a look")
+        o.scheduler.goal_watch._dry = (0, o.scheduler.goal_watch._begun - 3600)
+        looks = o.scheduler.goal_watch._dry
+        await until(lambda: o.scheduler.goal_watch._dry is not looks or o.state.goal, "a look")
         assert o.state.goal == ""
 
 
@@ -253,12 +253,14 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
         looks = list[Any]()
 
         def looked() -> bool:
-            looks.extend([b.state.spent] if not looks or looks[-1] is not b.state.spent else [])
+            looks.extend(
+                [b.state.goals.spent] if not looks or looks[-1] is not b.state.goals.spent else []
+            )
             return len(looks) > 3
 
         async def later(*args: Any) -> None:
             await until(looked, "looks")
-            assert not b.state.done.is_set()
+            assert not b.state.status.done.is_set()
             await kept(*args)
 
         b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]  # it comes late
@@ -285,7 +287,7 @@ async def test_a_batch_that_was_taken_meanwhile_has_nothing_reserved(tmp_path: P
         )
         b.store.drop_batch(CRAWL, batch.number, forget=False)
         b.scheduler.add(batch)
-        await until(lambda: not b.state.open, "it is seen")
+        await until(lambda: not b.state.queue.open, "it is seen")
         await until(
             lambda: b.store.spend(CRAWL, {}).counts["reserved"] == 0, "others get what was reserved"
         )

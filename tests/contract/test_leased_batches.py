@@ -146,7 +146,7 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         o.store.register_producer(CRAWL, "another", 60)
         o.scheduler.no_more()
         await until(lambda: o.state.backlog.producers == ("another",), "the other one is seen")
-        assert not o.state.done.is_set()
+        assert not o.state.status.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
         assert o.state.stopped == ""
@@ -374,7 +374,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
         for attempt in range(3):
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
-        assert (o.state.fault, len(o.attempts())) == (None, 4)
+        assert (o.state.status.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
@@ -538,8 +538,8 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
         looks = o.state.backlog
         await until(lambda: o.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
-        assert o.scheduler._staffed is not None
-        o.scheduler._staffed -= 3600.0  # an hour later
+        assert o.scheduler.staffing._staffed is not None
+        o.scheduler.staffing._staffed -= 3600.0  # an hour later
         await until(lambda: len(o.posts()) == 2, "the next round")
 
 

@@ -176,7 +176,7 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
         await b.seal_all(2)
         await b.ended()
         assert "is in no list of nodes" in b.state.stopped
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert set(b.states()) == {"sealed"}
 
 

@@ -23,6 +23,7 @@ from scrapyd_dist.scheduling.liveness import Liveness
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import AHEAD, WorkerRun, settled_pace, typical_pace
 from scrapyd_dist.scheduling.readiness import Readiness
+from scrapyd_dist.scheduling.run_status import RunStatus
 
 
 def test_no_node_has_room_while_it_is_down_not_prepared_or_unfit() -> None:
@@ -67,7 +68,9 @@ def test_a_report_is_news_only_when_it_changed() -> None:
 
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
     desk: Any = SimpleNamespace(
-        limits=SimpleNamespace(poll=1.0), closed=closed, backlog=SimpleNamespace(waiting=waits)
+        limits=SimpleNamespace(poll=1.0),
+        status=RunStatus(closed=closed),
+        backlog=SimpleNamespace(waiting=waits),
     )
     return NodeMonitor(state=desk, jobs=desk, workers=desk, prepare=desk)._pause(out.member)
 

@@ -27,10 +27,12 @@ from scrapyd_dist.progress import (
     summary,
     summary_of,
 )
-from scrapyd_dist.scheduling.base import BatchCounters, SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.readiness import Readiness
+from scrapyd_dist.scheduling.run_status import RunStatus
 
 
 def snapshot(
@@ -44,7 +46,8 @@ def snapshot(
     )
     scheduler = SchedulerState(
         spec=JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"), members=[*members],
-        store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]), paused=paused,
+        store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]),
+        status=RunStatus(paused=paused),
         counters=BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
     )  # fmt: skip
     values: dict[str, Any] = {

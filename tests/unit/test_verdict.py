@@ -24,7 +24,7 @@ from scrapyd_dist.joblogs.worker_report import (
     to_kept,
 )
 from scrapyd_dist.payload import decode, encode
-from scrapyd_dist.scheduling.base import BatchCounters
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, halves, may_be_cut, most_attempts
 from scrapyd_dist.scrapyd.api import JobState
 
