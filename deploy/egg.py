@@ -51,7 +51,7 @@ WORKER_MODULES = {
         "typed_lines",
         "version",
     ),
-    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
+    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "packing", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__",
         "addon",

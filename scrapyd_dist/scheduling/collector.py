@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,8 @@ from scrapyd_dist.batches import (
     not_made,
 )
 from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
+from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
@@ -39,7 +40,7 @@ from scrapyd_dist.joblogs.worker_report import (
     refusal,
     to_kept,
 )
-from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode, fit, replaced_by
+from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
@@ -83,24 +84,6 @@ def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
     return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 
-def halves(batch: Batch, payload: Mapping[str, str], key: bytes | None) -> list[NewBatch]:
-    """Return the two halves of a batch; more if one does not fit into one job."""
-    values = decode(payload.get, key=key)
-    middle = (len(values) + 1) // 2
-    first_half = _batches_like(batch, values[:middle], key)
-    return first_half + _batches_like(batch, values[middle:], key)
-
-
-def _batches_like(
-    batch: Batch, values: Sequence[RequestValue], key: bytes | None
-) -> list[NewBatch]:
-    """Return new batches of these requests, in the slot of the given one."""
-    return [
-        NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
-        for piece, settings in fit(values, key=key)
-    ]
-
-
 @dataclass(kw_only=True)
 class Collector:
     """Ends attempts, and stores how: those of jobs that were sent a batch, and of leases."""
@@ -134,7 +117,7 @@ class Collector:
             if is_shut_down and refusal(report, out.batch.size, feed=self.state.spec.feed):
                 await self._give_up_shut_down(out)
             else:
-                await self._finish(out.batch, out.number, out.job, out.member, report)
+                await self._finish(out.batch, out.attempt, out.member, report)
         except (NothingMatched, StepRefused) as error:
             self.not_in_store(out, error)
 
@@ -266,7 +249,8 @@ class Collector:
             )
             urls = self._urls(leased)
             missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in urls]
-            await self._store(number, leased.attempt, to_kept(report), missed)
+            attempt = Attempt(batch=number, number=leased.attempt, job="", node="", url="")
+            await self._store(attempt, to_kept(report), missed)
         self.state.poll_now()
 
     def _urls(self, leased: Leased) -> list[str]:
@@ -328,7 +312,7 @@ class Collector:
             await self._give_up_lease(attempt, reason)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
-        if await self._finish(batch, attempt.number, attempt.job, member, report):
+        if await self._finish(batch, attempt, member, report):
             self.worked(batch.slot)
 
     async def _give_up_lease(
@@ -365,7 +349,7 @@ class Collector:
     # both
 
     async def _finish(
-        self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport
+        self, batch: Batch, attempt: Attempt, member: NodeState, report: WorkerReport
     ) -> bool:
         """Judge an ended attempt and fetch its part; return whether it was accepted."""
         number = batch.number
@@ -373,17 +357,17 @@ class Collector:
         self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
             blame = report.blames_batch
-            await self.give_up(batch, attempt, reason, member.node.name, blame=blame)
+            await self.give_up(batch, attempt.number, reason, member.node.name, blame=blame)
             return False
         part = ""
         if report.part is not None and not spec.feed:
             try:
-                part = await self._fetch(member, job, report.part)
+                part = await self._fetch(member, attempt.job, report.part)
             except PartTooBig as error:
-                await self.give_up(batch, attempt, str(error), member.node.name)
+                await self.give_up(batch, attempt.number, str(error), member.node.name)
                 return False
             except PartLost as error:
-                await self._lose_part(batch, attempt, member, str(error))
+                await self._lose_part(batch, attempt.number, member, str(error))
                 return False
             except OSError as error:
                 self.state.stop_now(
@@ -391,7 +375,7 @@ class Collector:
                 )
                 return False
         words = to_kept(report, await self._replaced(number) if report.replaces else ())
-        await self._store(number, attempt, words, misses(report, number), part)
+        await self._store(attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)
         self.state.ended(number)
@@ -454,8 +438,7 @@ class Collector:
 
     async def _store(
         self,
-        batch: int,
-        attempt: int,
+        attempt: Attempt,
         report: Mapping[str, object],
         missed: list[Miss],
         part: str = "",
@@ -463,25 +446,16 @@ class Collector:
         """Store that an attempt is accepted, and count it."""
         await self.state.run(
             self.state.db.accept,
-            batch,
-            attempt,
+            attempt.batch,
+            attempt.number,
             report=report,
             part=part,
             misses=missed,
             now=time.time(),
         )
         final_misses = [miss for miss in missed if miss.reason != PUT_OFF_REASON]
-        self.state.counters.accepted(batch, report, final_misses)
-        accepted = Attempt(
-            batch=batch,
-            number=attempt,
-            job="",
-            node="",
-            url="",
-            state=AttemptState.ACCEPTED,
-            report=report,
-            part=part,
-        )
+        self.state.counters.accepted(attempt.batch, report, final_misses)
+        accepted = replace(attempt, state=AttemptState.ACCEPTED, report=report, part=part)
         self.state.note_accepted(accepted)
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
@@ -500,7 +474,7 @@ class Collector:
             value = values[place]
             rest.append(Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=number))
             requests.append({**value, REPLACES: [number, place]})
-        parts = _batches_like(batch, requests, self.key)
+        parts = make_batches_like(batch, requests, key=self.key)
         with suppress(StepRefused):  # an earlier process has done so
             await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
         state.poll_now()
@@ -572,7 +546,8 @@ class Collector:
         try:
             payload = await state.run(state.db.payload, batch.number)
             state.counters.cut_tried()
-            pieces = await state.run(state.db.split, batch.number, halves(batch, payload, self.key))
+            halves = halve_batch(batch, payload, key=self.key)
+            pieces = await state.run(state.db.split, batch.number, halves)
         except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
             return

@@ -28,6 +28,7 @@ from rig.stores import lease_next
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
+from scrapyd_dist.frontier.packing import halve_batch
 from scrapyd_dist.job_record import key_of_attempt
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import collector
@@ -363,14 +364,14 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
     one = model("one")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
-        halves, quick = collector.halves, Lessee(job="another", node="one", url=one.node.url)
+        quick = Lessee(job="another", node="one", url=one.node.url)
 
-        def leased_in_between(*args: Any) -> Any:
+        def leased_in_between(*args: Any, **kwargs: Any) -> Any:
             if o.state.counters.cuts == 1:
                 assert lease_next(o.store, CRAWL, quick, seconds=-1.0)
-            return halves(*args)
+            return halve_batch(*args, **kwargs)
 
-        monkeypatch.setattr(collector, "halves", leased_in_between)  # that is the moment
+        monkeypatch.setattr(collector, "halve_batch", leased_in_between)  # that is the moment
         for attempt in range(3):
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
