@@ -1,6 +1,7 @@
 """Keeps how a node answers, and finds what is wrong with nodes and fleets, each with its remedy."""
 
 import ipaddress
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ WRONG_CLOCK = 60.0
 SOON = timedelta(days=21)
 #: likewise, a danger
 TOO_SOON = timedelta(days=3)
+#: what an egg of ours says on a node where Python, Scrapy or Scrapyd is too old for it
+_TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
 
 class NodeHealth(str, Enum):
@@ -214,6 +217,8 @@ class NodeDiagnosis(NodeStatus):
     certificate_ends: datetime | None = None  #: UTC
     knows_status: bool | None = None  #: whether it has status.json
     too_old: bool = False  #: whether it is older than Scrapyd 1.4
+    #: the version of a Scrapy that is too old for workers, by the log of a job; empty if it is not
+    old_scrapy: str = ""
     logs: bool | None = None  #: whether it serves a log folder
     ranges: bool | None = None  #: whether it supports Range requests
     start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds
@@ -334,6 +339,13 @@ def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
             " whole list, which forgets old ones"
         )
         yield exam.finding(Severity.WARNING, "version", text, remedy)
+    if exam.old_scrapy:
+        text = (
+            f"the log of its last job was written by Scrapy {exam.old_scrapy}, which is too old:"
+            " deployments and crawls leave it out"
+        )
+        remedy = "On the node: pip install --upgrade 'scrapy>=2.13', then restart Scrapyd"
+        yield exam.finding(Severity.DANGER, "version", text, remedy)
     if exam.logs is False:
         text = (
             "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended"
@@ -425,6 +437,9 @@ def _describe_unreadable_egg(exam: NodeDiagnosis) -> Finding:
             "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart"
             " Scrapyd"
         )
+    elif old := _TOO_OLD.search(exam.eggs):
+        package, needed = old.groups()
+        remedy = f"On the node: install {package} {needed} or a later one, then restart Scrapyd"
     elif "No module named" in exam.eggs:
         remedy = "Install the module on the node, or: sdist deploy --all --include-dependencies"
     return exam.finding(Severity.DANGER, "eggs", text, remedy)

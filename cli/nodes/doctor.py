@@ -1,5 +1,6 @@
 """`sdist doctor`: looks at every node for what endangers work, and says what to do about it."""
 
+import re
 import socket
 import ssl
 import stat
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
+from scrapyd_dist.deploy.boot import OLDEST_PACKAGES
+
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.diagnostics import (
     Finding,
@@ -23,6 +26,7 @@ from scrapyd_dist.diagnostics import (
     fleet_findings,
 )
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
+from scrapyd_dist.joblogs.joblog import scrapy_version
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.ownership import fault_of_file
@@ -54,6 +58,8 @@ PATIENCE = 2.0
 EVERY = 1.0
 #: most seconds that are spent on such looks
 LOOKING = 60.0
+#: most bytes of a log that are read for the version of Scrapy, which it begins with
+HEAD = 4096
 #: what the home page of a Scrapyd before 1.4 links to, and that of no later one
 OLD_LINK = b"http://curl.haxx.se/"
 T = TypeVar("T")
@@ -191,10 +197,38 @@ def _examine_files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
     if jobs is None or not exam.logs:
         return
     exam.kept_logs = kept_logs(jobs.finished)
+    exam.old_scrapy = _find_old_scrapy(sender, node, (*jobs.running, *jobs.finished), timeout)
     for job in jobs.finished:
         if job.log_url is not None:
             exam.ranges = _gives_ranges(sender, node, job, timeout)
             break
+
+
+def _find_old_scrapy(sender: Sender, node: Node, jobs: Sequence[Job], timeout: float) -> str:
+    """Return the version of a Scrapy that is too old for workers, by the first log of these jobs.
+
+    Empty where it is new enough, or is not known: no call of Scrapyd tells it.
+    """
+    with_log = next((job for job in jobs if job.log_url is not None), None)
+    if with_log is None:
+        return ""
+    call = api.fetch(_log_of(node, with_log), start=0, limit=HEAD)
+    chunk = _answer(sender, node, call, timeout)
+    if chunk is None:
+        return ""
+    version = scrapy_version(chunk.body.decode(errors="replace"))
+    if version is None or _release(version) >= dict(OLDEST_PACKAGES)["Scrapy"]:
+        return ""
+    return version
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def _log_of(node: Node, job: Job) -> str:
+    return Place(node=node, project=job.project, spider=job.spider, job=job.id).log
 
 
 def _gives_ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool | None:
@@ -202,8 +236,7 @@ def _gives_ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool 
 
     None where the log is too short to tell, or does not come.
     """
-    log = Place(node=node, project=job.project, spider=job.spider, job=job.id).log
-    chunk = _answer(sender, node, api.fetch(log, start=0, limit=1), timeout)
+    chunk = _answer(sender, node, api.fetch(_log_of(node, job), start=0, limit=1), timeout)
     if chunk is None or (chunk.total or 0) <= 1:
         return None
     return len(chunk.body) == 1
@@ -271,10 +304,11 @@ def doctor(
 
     Each finding says what to do; nothing is changed. Looked at: user name and
     password, TLS and certificate, the url's path, clock, time to answer, /logs/ and
-    pieces of files, items_dir, jobs_to_keep, Scrapyd's age, versions, whether eggs
-    can be read, process slots that are lost (that takes some seconds where work
-    waits); and here, whether others can write the store or look into the state
-    folder. Exit code 1 when something endangers work, else as with `sdist nodes`.
+    pieces of files, items_dir, jobs_to_keep, Scrapyd's age, Scrapy's (by a job's log),
+    versions, whether eggs can be read, process slots that are lost (that takes some
+    seconds where work waits); and here, whether others can write the store or look
+    into the state folder. Exit code 1 when something endangers work, else as with
+    `sdist nodes`.
 
     Example: sdist doctor 'eu-*'
     """

@@ -38,7 +38,7 @@ _TIMES = frozenset({"start_time", "finish_time"})
 _HEAD = re.compile(
     r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): "
 )
-_STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
+_STARTED = re.compile(r"Scrapy (\S+) started \(bot: ")
 #: a LOG_FORMAT may put something behind it
 _CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
@@ -55,6 +55,12 @@ _EARLY = re.compile(r"Scrapy \S+ started|Versions:|Enabled addons:|Using ")
 #: what Scrapy's engine logs, up to the closing line
 _OF_ENGINE = re.compile(r"Spider opened|Crawled \(|Closing spider \(|Spider closed \(")
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
+
+
+def scrapy_version(head: str) -> str | None:
+    """Return the version of Scrapy that wrote a log, by the log's first lines; None if unknown."""
+    started = _STARTED.search(head)
+    return None if started is None else started[1]
 
 
 def read_dump(text: str) -> dict[str, Stat]:

@@ -1,4 +1,4 @@
-"""A month of an operator, typed as the documentation has it, on nodes of three Scrapyd versions and one that is too old."""
+"""A month of an operator, typed as the documentation has it, on nodes of three Scrapyd versions and some that are too old."""
 
 import os
 import signal
@@ -23,6 +23,7 @@ VERSIONS = {
     "older": ("scrapyd==1.5.0", "scrapy==2.13.0", "twisted==24.11.0"),
     "oldest": ("scrapyd==1.4.3", "scrapy==2.13.0", "twisted==24.11.0"),
 }
+OLD_SCRAPY = ("scrapyd==1.5.0", "scrapy==2.11.2", "twisted==24.3.0", "w3lib==2.1.2")
 TOO_OLD = ("scrapyd==1.3.0", "scrapy==2.13.0", "twisted==24.11.0")
 
 
@@ -177,3 +178,21 @@ def _fourth_week_changes_code_and_machines(office: Office, too_old: ScrapydNode)
     office.type("crawls", "clean", "bad-day", "--yes")
     assert "bad-day" not in [row["crawl"] for row in office.read("crawls")["crawls"]]
     assert "sdist_node_up" in office.type("nodes", "metrics").out
+
+
+def test_a_node_with_an_old_scrapy_is_found_by_the_doctor_and_left_out(
+    start_version: Callable[..., ScrapydNode],
+    project: MakeProject,
+    site: StartSite,
+    run_cli: RunCommand,
+) -> None:
+    node = start_version(*OLD_SCRAPY)
+    pages = site(10)
+    plain = project(nodes=[node], settings={"START_URL": pages.start_url})
+    node.add_version("properties", "1", plain.plain_egg())
+    run_cli(plain, "jobs", "schedule", "easy")
+    node.wait_idle()
+    found = run_cli(plain, "doctor", code=1).out
+    assert "the log of its last job was written by Scrapy 2.11.2, which is too old" in found
+    refused = run_cli(plain, "deploy", code=1)
+    assert "Scrapy 2.11 is too old for scrapyd-dist; it needs 2.13" in refused.out + refused.err
