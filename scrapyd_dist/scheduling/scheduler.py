@@ -9,17 +9,17 @@ watches both, and the collectors end attempts.
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import CLOSE, AttemptState, Batch, BatchState
+from scrapyd_dist.batches import AttemptState, Batch, BatchState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.autoscaler import Autoscaler
 from scrapyd_dist.scheduling.base import BREATH, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.crawl_end import CrawlEnd
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.goal_watch import GoalWatch
@@ -27,6 +27,7 @@ from scrapyd_dist.scheduling.membership import Listed, Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import NodeState, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.queue_filler import QueueFiller
 from scrapyd_dist.scheduling.recovery import Recovery
 from scrapyd_dist.scheduling.scaling_policy import (
     ALL,
@@ -45,8 +46,6 @@ PAUSE = 0.25
 REST = 2.0
 #: batches that wait for each worker where slots are shared fairly and batches are small
 STOCK = 16
-#: waiting batches that are kept in memory to be sent, besides two for each job that may run
-SOME = 20
 #: seconds between two heartbeats of this process in the store; it counts as lost after three
 #: missed ones
 ANNOUNCE = 20.0
@@ -71,8 +70,6 @@ class Scheduler:
     listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
     producer: str = ""  #: the name under which this process adds batches; empty when it does not
     own: Callable[[], Mapping[str, int]] = dict  #: pages and items of this process itself
-    #: whether a producer that still owed requests has disappeared
-    incomplete: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -105,9 +102,17 @@ class Scheduler:
             autoscaler=self._autoscaler,
             is_crawl=bool(self.producer),
         )
-        self._begun = time.monotonic()
-        #: whether the workers were asked to close the crawl, through its row
-        self._asked_to_close = False
+        self._queue_filler = QueueFiller(state=state)
+        self._end = CrawlEnd(
+            state=state,
+            scaling=self.scaling,
+            breaker=self.breaker,
+            collector=self.collector,
+            autoscaler=self._autoscaler,
+            staffing=self.staffing,
+            goal_watch=self.goal_watch,
+            is_crawl=bool(self.producer),
+        )
         self._announced: float | None = None  #: monotonic time of the last heartbeat
 
     def _worked(self, slot: str) -> None:
@@ -121,6 +126,11 @@ class Scheduler:
     def enough(self) -> str:
         """Return why no more requests are needed: so the workers' settings say."""
         return self.staffing.enough
+
+    @property
+    def incomplete(self) -> bool:
+        """Return whether a producer that still owed requests has disappeared."""
+        return self._end.incomplete
 
     @property
     def failed(self) -> bool:
@@ -275,12 +285,14 @@ class Scheduler:
             state.counters.leased(ended, state.backlog.out)
         for job, reason in (await self.collector.process_backlog(state.backlog)).items():
             self._autoscaler.hangs(job, reason)
-        await self._read_waiting()
+        if state.sent_to:
+            await self._recovery.take_up_lost()
+        await self._queue_filler.read_waiting()
         self._autoscaler.vacate_nodes()
         pools = await self._bury_unknown(work_in(state.backlog.slots, self.scaling))
-        await self._check_early_end()
+        await self._end.check_early()
         if not state.status.done.is_set() and not state.ends_early:
-            self._check_end(pools)
+            self._end.check(pools)
         if state.leases and not state.status.done.is_set():
             await self.staffing.leave_out(self.staffing.start_workers(pools))
 
@@ -297,80 +309,6 @@ class Scheduler:
         await self.state.read_backlog()
         return work_in(self.state.backlog.slots, self.scaling)
 
-    async def _check_early_end(self) -> None:
-        """End a crawl that its spider has closed, or that has reached a goal."""
-        state = self.state
-        if state.status.done.is_set():
-            return
-        if state.closed_by:
-            await self._end_closed()
-        elif state.spec.goals:
-            await self.goal_watch.check(self._is_out)
-
-    async def _end_closed(self) -> None:
-        """End a crawl that its spider has closed, when nothing is out any more.
-
-        What was not made waits.
-        """
-        state = self.state
-        if not self.producer:  # what waits in a frontier is for its next consumer
-            state.stop_now(f"The spider has closed the crawl: {state.closed_by}.")
-            return
-        if not self._asked_to_close:
-            await state.run(state.db.want, CLOSE)
-            self._asked_to_close = True
-        if state.status.closed and not self._is_out():
-            state.status.finish()
-
-    def _is_out(self) -> bool:
-        """Whether a batch is under way, or the end of a job is not known yet."""
-        state = self.state
-        if (
-            state.backlog.out
-            or state.tasks.posts
-            or len(state.queue.open) > len(state.queue.waiting)
-        ):
-            return True
-        return bool(self.collector.coming or self._autoscaler.ending)
-
-    async def _read_waiting(self) -> None:
-        """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
-        state = self.state
-        if state.sent_to:
-            await self._recovery.take_up_lost()
-        if not any(member.usable for member in state.sent_to):
-            return
-        stock = self._stock()
-        if len(state.queue.waiting) > stock // 2 or state.backlog.waiting <= len(
-            state.queue.waiting
-        ):
-            return
-        for count in state.backlog.slots:
-            is_of_this_spider = not spider_of_slot(count.slot)[0]
-            if count.waiting and is_of_this_spider:
-                await self._read_slot(count.slot, stock)
-        state.pump()
-
-    def _stock(self) -> int:
-        """Return how many waiting batches are to be in memory, at most."""
-        jobs = self.state.limits.max_jobs
-        if not jobs:
-            for member in self.state.sent_to:
-                jobs += member.capacity.slots
-        return SOME + 2 * jobs
-
-    async def _read_slot(self, slot: str, stock: int) -> None:
-        """Read waiting batches of a slot, as long as there are fewer than `stock` here."""
-        state = self.state
-        # batches in memory wait in the store as well, and for a moment also batches that are being
-        # posted
-        first = await state.run(state.db.peek, slot, len(state.queue.open) + stock)
-        for batch in first:
-            if len(state.queue.waiting) >= stock:
-                return
-            if batch.number not in state.queue.open:
-                state.queue.add(batch)
-
     async def _announce(self) -> None:
         """Store a heartbeat: this process may still add batches."""
         if not self.producer or self.state.status.closed:
@@ -384,62 +322,3 @@ class Scheduler:
         if self.producer:
             await self.state.run(self.state.db.sign_off, self.producer)
         self.state.poll_now()
-
-    def _check_end(self, pools: Mapping[str, Workload]) -> None:
-        """End when no batch is left and none will be added, and stop when nothing can go on."""
-        state = self.state
-        left = [pool for pool, work in pools.items() if not work.over]
-        if self._is_time_over():
-            what = "Workers were kept running" if state.leases else "Jobs were started"
-            limit = self.scaling.max_time
-            state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
-        elif self._gets_no_workers(left):
-            state.stop_now(self._why_closed())
-        elif left or self.collector.coming or self._may_get_batches():
-            self._check_given_out()
-        else:
-            self._note_lost_producers()
-            state.status.finish()
-
-    def _may_get_batches(self) -> bool:
-        return bool(self.state.backlog.producers or self.state.backlog.standing)
-
-    def _note_lost_producers(self) -> None:
-        lost = self.state.backlog.lost
-        if lost:
-            self.incomplete = True
-            self.state.status.note_stop(
-                f"Not all was found: {', '.join(lost)}, which filled the frontier, "
-                "has not been heard of any more."
-            )
-
-    def _is_time_over(self) -> bool:
-        limit = self.scaling.max_time
-        return bool(limit) and time.monotonic() - self._begun > limit
-
-    def _gets_no_workers(self, left: Sequence[str]) -> bool:
-        """Whether nobody works, and none of the pools that have batches `left` gets a worker."""
-        if self.collector.coming or self.state.has_workers:
-            return False
-        closed = self.breaker.closed.keys()
-        return ALL in closed or (bool(left) and closed >= set(left))
-
-    def _why_closed(self) -> str:
-        """Return a sentence for each pool that gets no more workers."""
-        sentences = []
-        for pool, why in self.breaker.closed.items():
-            name = "The crawl" if pool == ALL else f"The slot {pool!r}"
-            sentences.append(f"{name} gets no more workers: {why.rstrip('.')}.")
-        return " ".join(sentences)
-
-    def _check_given_out(self) -> None:
-        """End once the batches are sent, or the workers started, if their end is not awaited."""
-        state = self.state
-        leaves = not state.limits.wait
-        if state.leases:
-            leaves = self.scaling.every == 0 or (leaves and state.status.closed)
-            is_given_out = self.staffing.has_started
-        else:
-            is_given_out = not state.backlog.waiting and not self._may_get_batches()
-        if leaves and is_given_out and not state.tasks.posts:
-            state.status.finish()
