@@ -22,6 +22,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.batcher import Batcher, Demand
 from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeState, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,6 +112,11 @@ class _Host:
     looks_at: float = -1.0
 
 
+def _free_slots(member: NodeState) -> int:
+    capacity = member.capacity
+    return max(0, capacity.slots - len(member.out) - capacity.others)
+
+
 class Simulation:
     """One crawl of so many requests on these machines, by one rule."""
 
@@ -149,7 +155,11 @@ class Simulation:
 
     def _host(self, number: int, machine: Machine) -> _Host:
         node = Node.parse(f"n{number}:6800", name=f"n{number}", slots=machine.slots)
-        return _Host(machine, NodeState(node=node, prepared=True), self._random.uniform(0, POLL))
+        return _Host(
+            machine,
+            NodeState(node=node, readiness=Readiness(prepared=True)),
+            self._random.uniform(0, POLL),
+        )
 
     def run(self) -> Outcome:
         """Let it run to its end."""
@@ -199,9 +209,8 @@ class Simulation:
     def _demand(self, _: int) -> Demand:
         usable = [member for member in self._members if member.usable]
         return Demand(
-            slots=sum(member.slots for member in usable),
-            idle=sum(max(0, one.slots - len(one.out) - one.others) for one in usable)
-            - len(self._waiting),
+            slots=sum(member.capacity.slots for member in usable),
+            idle=sum(map(_free_slots, usable)) - len(self._waiting),
             pace=settled_pace(self._members),
             more=self._requests - self._found,
         )
@@ -239,7 +248,7 @@ class Simulation:
             start_by=0.0,
             posted=True,
         )
-        host.member.out[job] = out
+        host.member.add(out)
         speed = host.machine.speed * self._random.uniform(1 - NOISE, 1 + NOISE)
         host.queue.append(_Run(out, speed))
         given = len(host.queue) + len(host.running)
@@ -312,11 +321,11 @@ class Simulation:
             run.lost = True
         host.running.clear()
         host.queue.clear()
-        host.member.missed("dead", self.now)
+        host.member.liveness.missed("dead", self.now)
         self._at(self.now + PATIENCE, lambda: self._given_up(host))
         self._at(self.now + REPAIR, lambda: self._revive(host))
 
     def _revive(self, host: _Host) -> None:
         host.dead, host.looks_at = False, -1.0
-        host.member.down_since = None
+        host.member.liveness.answered()
         self._pump()

@@ -19,6 +19,7 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +91,8 @@ def cost(nodes: int, kind: str) -> tuple[float, float]:
     """Milliseconds for one batch, and for two batches per node in one go, on a fleet of equal nodes that is empty."""
     placement = Placement(kind)
     members = [
-        NodeState(node=Node.parse(f"n{n}:6800", slots=2), prepared=True) for n in range(nodes)
+        NodeState(node=Node.parse(f"n{n}:6800", slots=2), readiness=Readiness(prepared=True))
+        for n in range(nodes)
     ]
     one, many = [Batch(number=1, size=9)], [Batch(number=n, size=9) for n in range(2 * nodes)]
     times = []

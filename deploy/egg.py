@@ -55,7 +55,7 @@ WORKER_MODULES = {
         "unknown_settings",
         "version",
     ),
-    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
+    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "packing", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__",
         "addon",

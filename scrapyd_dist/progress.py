@@ -443,10 +443,10 @@ def _describe_node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "name": member.node.name,
         "url": member.node.url,
         "state": member.state,
-        "reason": member.unfit or member.down_reason,
-        "unreached": member.unreached,
-        "slots": member.slots,
-        "learned": member.learned,
+        "reason": member.readiness.unfit or member.liveness.down_reason,
+        "unreached": member.readiness.unreached,
+        "slots": member.capacity.slots,
+        "learned": member.capacity.learned,
         "running": len(runs),
         "waiting": waiting,
         "unleased": unleased,
@@ -463,8 +463,9 @@ def _describe_throttle(snap: Snapshot) -> dict[str, Any]:
     reasons: dict[str, str] = {}
     if not snap.unheeded:
         for member in snap.scheduler.members:
-            if member.throttle_problem and not member.unfit:
-                reasons[member.node.name] = member.throttle_problem
+            readiness = member.readiness
+            if readiness.throttle_problem and not readiness.unfit:
+                reasons[member.node.name] = readiness.throttle_problem
     return {"heeded": not snap.unheeded and not reasons, "reason": snap.unheeded, "nodes": reasons}
 
 

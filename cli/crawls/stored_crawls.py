@@ -26,9 +26,9 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives, runs
-from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
-from scrapyd_dist.payload import REPLACES, RequestValue, fit
+from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import count_in as number_in
@@ -161,8 +161,7 @@ def _retry(
             values[place] = {**value, REPLACES: [number, place]}
             again.append(of_url.pop())
     if values:
-        pieces = fit(list(values.values()), key=key_of(root))
-        parts = [NewBatch(payload=settings, size=len(piece)) for piece, settings in pieces]
+        parts = make_batches(list(values.values()), key=key_of(root))
         store.retry(crawl, number, parts, misses=again, now=time.time())
     return list(values)
 

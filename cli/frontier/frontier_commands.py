@@ -38,6 +38,7 @@ from scrapyd_dist.frontier.intake import (
     open_frontier,
     pack,
 )
+from scrapyd_dist.frontier.packing import move_batch
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
@@ -496,8 +497,7 @@ def _batches_of(
 def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
     """Return the batch that has taken its place, in that slot."""
     payload = store.payload(frontier, batch.number)
-    new = NewBatch(payload=payload, size=batch.size, slot=slot, priority=batch.priority)
-    return store.split(frontier, batch.number, [new])[0]
+    return store.split(frontier, batch.number, [move_batch(batch, payload, slot)])[0]
 
 
 def spread_over_slots(

@@ -27,7 +27,7 @@ from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
-from scrapyd_dist.scheduling.node_state import SKEW
+from scrapyd_dist.scheduling.liveness import SKEW
 
 from ..context import Context
 from ..options import (

@@ -151,9 +151,9 @@ class CrawlNodes:
         if wrong or not (options.throttled or options.heeds):
             return wrong  # the autoscaler asks itself whether its workers reach the store
         way = await asyncio.to_thread(self.ways, member.node)
-        member.throttle_problem = way.reason
-        if options.throttled or (member.throttle_problem and await self.repository.rules()):
-            return member.throttle_problem
+        member.readiness.note_throttle(way.reason)
+        if options.throttled or (way.reason and await self.repository.rules()):
+            return way.reason
         return ""
 
     async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
@@ -178,7 +178,7 @@ def settle_members(
     Blocking.
     """
     for member in prepared.members:
-        member.recall(learned.get(member.node.url, 0))
+        member.capacity.recall(learned.get(member.node.url, 0))
     ways = ways_to(request.store, prepared.key)
     prepared.warnings.extend(check_reach(request.options, prepared.members, ways, rules=rules))
     return ways
@@ -193,7 +193,7 @@ def settle_sending(
     a node that seems to reach it, and whose workers do not, would send requests without permits.
     """
     able = [member for member in members if member.able]
-    if able and all(member.unreached for member in able):
+    if able and all(member.readiness.unreached for member in able):
         return replace(options, leases=False)
     if options.leases and options.heeds and rules:
         return replace(options, only_leased=options.only_leased or RULES)
@@ -222,7 +222,7 @@ def check_reach(
         _note_reach(usable, ways, options)
         return []
     warnings = _mark_unfit(usable, ways)
-    if usable and all(member.unfit for member in usable):
+    if usable and all(member.readiness.unfit for member in usable):
         raise _no_way(needs, usable)
     return warnings
 
@@ -232,27 +232,30 @@ def _note_reach(
 ) -> None:
     """Note why workers of these nodes do not reach the store, where they can do without it."""
     for member in members:
-        member.unreached = ""
-        member.throttle_problem = ""
+        unreached = ""
+        throttle_problem = ""
         if options.leases and options.sends:
-            member.unreached = ways(member.node).reason
+            unreached = ways(member.node).reason
         if options.heeds:
-            member.throttle_problem = ways(member.node).reason
+            throttle_problem = ways(member.node).reason
+        member.readiness.out_of_reach(unreached)
+        member.readiness.note_throttle(throttle_problem)
 
 
 def _mark_unfit(members: Iterable[NodeState], ways: Callable[[Node], Way]) -> list[str]:
     """Mark the nodes whose workers do not reach the store, which they need; warn of each."""
     warnings = []
     for member in members:
-        member.unfit = ways(member.node).reason
-        if member.unfit:
-            warnings.append(f"{member.node.name} gets no workers: {member.unfit}")
+        reason = ways(member.node).reason
+        if reason:
+            member.readiness.refuse(reason)
+            warnings.append(f"{member.node.name} gets no workers: {reason}")
     return warnings
 
 
 def _no_way(needs: str, members: Sequence[NodeState]) -> ConfigError:
     """Return the error of a crawl whose workers need the store, and reach it from no node."""
-    reasons = [member.unfit.rstrip(".") for member in members]
+    reasons = [member.readiness.unfit.rstrip(".") for member in members]
     why = "; ".join(dict.fromkeys(reasons))
     if needs == RULES:
         return ConfigError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -34,12 +34,12 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
-from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.frontier.intake import add_unseen
+from scrapyd_dist.frontier.intake import add_unseen_cuts
+from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.payload import PayloadError, decode, fit
+from scrapyd_dist.payload import PayloadError, decode
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress import is_sample_due
 from scrapyd_dist.scheduling.batcher import BatchDraft
@@ -249,8 +249,8 @@ class CrawlRepository:
         batches = []
         for cut in cuts:
             fingerprints = (request.fingerprint for request in cut)
-            for values, payload in fit([request.value for request in cut], key=key):
-                new = NewBatch(payload=payload, size=len(values), sealed_at=time.time())
+            values = [request.value for request in cut]
+            for new in make_batches(values, key=key, sealed_at=time.time()):
                 own = list(islice(fingerprints, new.size))
                 counted = {**counts, "sealed": new.size}
                 batches.append(await self.thread(self._db.seal, self.id, new, own, counted))
@@ -266,9 +266,8 @@ class CrawlRepository:
         What they and other producers have found before is left out.
         """
         add = partial(self._db.add_batches, self.id)
-        size = max(map(len, cuts))
         batches, counted = await self.thread(
-            partial(add_unseen, add, chain(*cuts), size=size, key=key, counts=counts)
+            partial(add_unseen_cuts, add, cuts, key=key, counts=counts)
         )
         self._add(counted)
         return batches

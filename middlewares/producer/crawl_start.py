@@ -282,8 +282,9 @@ def _log_start(checked: CheckedCrawl, nodes: CrawlNodes, reporter: StatusReporte
     for note in reporter.snapshot.code:
         logger.warning("%s", note)
     for member in prepared.members:
-        if member.unreached:
-            logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+        unreached = member.readiness.unreached
+        if unreached:
+            logger.info("%s is sent its batches: %s", member.node.name, unreached)
     how = "are leased by workers on" if options.leases else "go to"
     uploaded = ""
     if prepared.uploaded:

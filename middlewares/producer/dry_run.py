@@ -27,7 +27,8 @@ from scrapyd_dist.nodes import NodeRecord, is_local
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.progress import learned_slots
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, NodeState
+from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
@@ -185,10 +186,10 @@ def _prepare(request: CrawlRequest, stored: StoreFacts, code: CrawlCode) -> Prep
     prepared = prepare(request, nodes, code=code, dry_run=True)
     settle_members(request, prepared, stored.slots, rules=stored.throttle["rules"])
     for member in prepared.members:
-        if member.throttle_problem:
+        if member.readiness.throttle_problem:
             prepared.warnings.append(
                 f"workers on {member.node.name} could not heed rules of `sdist throttle` that are"
-                f" made while they run: {member.throttle_problem}"
+                f" made while they run: {member.readiness.throttle_problem}"
             )
     return prepared
 
@@ -235,9 +236,9 @@ def _describe_nodes(prepared: Prepared) -> list[dict[str, Any]]:
             "url": found.asked.url,
             "state": "down" if found.error else "up",
             "reason": str(found.error or ""),
-            "slots": found.asked.slots or member.learned or None,
+            "slots": found.asked.slots or member.capacity.learned or None,
             "logs": bool(found.value),
-            "unreached": member.unreached,
+            "unreached": member.readiness.unreached,
         }
         nodes.append(node)
     return nodes

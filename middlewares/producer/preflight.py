@@ -30,6 +30,7 @@ from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import content_or_name, current, is_crawls, newest
 from scrapyd_dist.transports import NodeAnswer, sweep
@@ -274,10 +275,13 @@ def _members(probes: Sequence[NodeProbe], unready: Mapping[str, str]) -> list[No
     """Return the nodes as the scheduler knows them; `unready`: node name -> why it gets no work."""
     members = []
     for found in probes:
-        member = NodeState(node=found.asked, unfit=unready.get(found.asked.name, ""))
+        problem = unready.get(found.asked.name, "")
+        is_prepared = found.error is None and not problem
+        member = NodeState(
+            node=found.asked, readiness=Readiness(prepared=is_prepared, unfit=problem)
+        )
         if found.error is not None:
-            member.missed(str(found.error), time.time())
-        member.prepared = member.up and not member.unfit
+            member.liveness.missed(str(found.error), time.time())
         members.append(member)
     return members
 

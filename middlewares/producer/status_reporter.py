@@ -43,7 +43,7 @@ class BaseReporter(ABC):
         """Take in what an earlier process left, and deliver what it has not delivered."""
         self.snapshot.progress.recall(await self.repository.accepted())
         if self.publisher is not None:
-            self.scheduler.state.accepted = self.publisher.add
+            self.scheduler.state.on_accepted(self.publisher.add)
             self.publisher.start(self.warn)
 
     async def published(self, own: Sequence[Path]) -> str:

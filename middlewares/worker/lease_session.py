@@ -242,7 +242,7 @@ class LeasedWork:
             rules_lead_away=crawl.kind == "crawl",
             changed=self._changed,
             target=_target(crawler),
-            again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
+            again=self._repeat_expired,
         )
         self.context = context = LeaseContext(
             crawler=crawler,
@@ -298,6 +298,10 @@ class LeasedWork:
         return FoundRequests(
             crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt
         )
+
+    def _repeat_expired(self, unit: WorkUnit, mark: UnitMark, request: Request) -> bool:
+        """Repeat a request whose session has expired; False when it will not be repeated."""
+        return self._own_requests.again(unit, mark, request)
 
     def _changed(self, unit: WorkUnit) -> None:
         self.acker.changed(unit)

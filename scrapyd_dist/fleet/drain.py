@@ -10,7 +10,7 @@ from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_load
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import IdleWatch
+from scrapyd_dist.scheduling.liveness import IdleWatch
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.transports import Sender, sweep
 

@@ -11,7 +11,7 @@ from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.fleet.no_answer import explain_no_answer, set_in_target
 from scrapyd_dist.nodes import is_local
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.node_state import SKEW
+from scrapyd_dist.scheduling.liveness import SKEW
 from scrapyd_dist.scrapyd.versions import behind, is_crawls
 
 #: response time in seconds from which a node is reported as slow

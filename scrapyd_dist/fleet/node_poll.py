@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import skew_of
+from scrapyd_dist.scheduling.liveness import skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep

@@ -12,7 +12,7 @@ from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.messenger import Messenger
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.scheduling.node_state import IdleWatch, moved_since, start_delay_of
+from scrapyd_dist.scheduling.liveness import IdleWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.transports import Sender
@@ -66,7 +66,7 @@ def _watch_idling(
     now = time.time()
     watch.saw(load, now)
     if watch.since is not None and _has_moved(sender, status, now - watch.since, timeout):
-        watch.looks = (now,)
+        watch.restart(now)
     return watch
 
 

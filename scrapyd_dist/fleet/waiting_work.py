@@ -10,7 +10,7 @@ from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.recalled_states import start_delays
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.scheduling.node_state import IdleWatch
+from scrapyd_dist.scheduling.liveness import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 
@@ -93,7 +93,7 @@ def _look_again(sender: Sender, exam: NodeDiagnosis, watch: IdleWatch, timeout: 
     try:
         load = sender.send(exam.node, api.daemonstatus(), timeout=timeout)
     except NodeError:
-        watch.looks = ()
+        watch.restart()
         return
     has_moved = exam.load is not None and load.finished != exam.load.finished
     watch.saw(load, time.time(), moved=has_moved)

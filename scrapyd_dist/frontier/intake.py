@@ -7,11 +7,11 @@ is registered in the store. Part of the worker half: imports the standard librar
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from socket import gethostname
 from typing import Any, Protocol, TypeVar
@@ -19,7 +19,8 @@ from typing import Any, Protocol, TypeVar
 from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore, producer_name
-from scrapyd_dist.payload import RequestValue, fit
+from scrapyd_dist.frontier.packing import make_batches
+from scrapyd_dist.payload import RequestValue
 
 T = TypeVar("T")
 #: the frontier option that names the kind of its rows; absent for requests
@@ -184,22 +185,34 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
     """
     batches: list[NewBatch] = []
     place = attrgetter("slot", "priority")
-    for (slot, priority), group in groupby(sorted(found, key=place), key=place):
+    for _, group in groupby(sorted(found, key=place), key=place):
         requests = list(group)
-        prints = (request.fingerprint for request in requests)
         for start in range(0, len(requests), size):
-            values = [request.value for request in requests[start : start + size]]
-            for packed, payload in fit(values, key=key):
-                batch = NewBatch(
-                    payload=payload,
-                    size=len(packed),
-                    slot=slot,
-                    priority=priority,
-                    sealed_at=time.time(),
-                    fingerprints=tuple(islice(prints, len(packed))),
-                )
-                batches.append(batch)
+            batches += _seal(requests[start : start + size], key)
     return batches
+
+
+def pack_cuts(cuts: Iterable[Sequence[FrontierIntake]], *, key: bytes | None) -> list[NewBatch]:
+    """Return each cut, of one slot and priority, as a batch; in the order of `pack`.
+
+    A cut becomes more than one batch if it encodes too large. Raises as `pack`.
+    """
+    batches: list[NewBatch] = []
+    for cut in sorted(cuts, key=lambda cut: (cut[0].slot, cut[0].priority)):
+        batches += _seal(cut, key)
+    return batches
+
+
+def _seal(requests: Sequence[FrontierIntake], key: bytes | None) -> list[NewBatch]:
+    """Return requests of one slot and priority as a batch that is sealed now."""
+    return make_batches(
+        [request.value for request in requests],
+        key=key,
+        slot=requests[0].slot,
+        priority=requests[0].priority,
+        fingerprints=[request.fingerprint for request in requests],
+        sealed_at=time.time(),
+    )
 
 
 def add_unseen(
@@ -217,20 +230,55 @@ def add_unseen(
     requests with the same fingerprint, the first is added, in batches of at most `size`. Returns
     the result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
     """
-    requests = list(found)
-    first: dict[bytes, FrontierIntake] = {}
-    for request in requests:
-        first.setdefault(request.fingerprint, request)
-    left = list(first.values())
+    return _add_unseen(
+        add, [list(found)], lambda left: pack(left[0], size=size, key=key), counts or {}
+    )
+
+
+def add_unseen_cuts(
+    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
+    cuts: Iterable[Sequence[FrontierIntake]],
+    *,
+    key: bytes | None,
+    counts: Mapping[str, int],
+) -> tuple[T, dict[str, int]]:
+    """Add requests as `add_unseen` does, each cut of one slot and priority as a batch."""
+    return _add_unseen(add, cuts, lambda left: pack_cuts(filter(None, left), key=key), counts)
+
+
+def _add_unseen(
+    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
+    groups: Iterable[Sequence[FrontierIntake]],
+    pack_groups: Callable[[list[list[FrontierIntake]]], list[NewBatch]],
+    counts: Mapping[str, int],
+) -> tuple[T, dict[str, int]]:
+    """Add what is new of these groups of requests, which `pack_groups` makes batches of."""
+    left: list[list[FrontierIntake]] = []
+    found = 0
+    seen: set[bytes] = set()
+    for group in groups:
+        found += len(group)
+        left.append(_without(group, seen))
+        seen.update(request.fingerprint for request in group)
     while True:
-        sums = dict(counts or {})
-        sums["sealed"] = sums.get("sealed", 0) + len(left)
-        sums["duplicate"] = sums.get("duplicate", 0) + len(requests) - len(left)
+        kept = sum(map(len, left))
+        sums = dict(counts)
+        sums["sealed"] = sums.get("sealed", 0) + kept
+        sums["duplicate"] = sums.get("duplicate", 0) + found - kept
         sums = {name: number for name, number in sums.items() if number}
         try:
-            return add(pack(left, size=size, key=key), sums), sums
-        except SeenBefore as seen:
-            left = [request for request in left if request.fingerprint not in seen.prints]
+            return add(pack_groups(left), sums), sums
+        except SeenBefore as error:
+            left = [_without(group, error.prints) for group in left]
+
+
+def _without(requests: Iterable[FrontierIntake], prints: Collection[bytes]) -> list[FrontierIntake]:
+    """Return the requests whose fingerprints are not these, the first one of each fingerprint."""
+    first: dict[bytes, FrontierIntake] = {}
+    for request in requests:
+        if request.fingerprint not in prints:
+            first.setdefault(request.fingerprint, request)
+    return list(first.values())
 
 
 @dataclass(kw_only=True)

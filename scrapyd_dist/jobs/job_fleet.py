@@ -12,7 +12,7 @@ from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
 from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
+from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import suggest_name

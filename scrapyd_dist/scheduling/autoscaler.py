@@ -7,14 +7,13 @@ into the frontier before another worker takes its place.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scrapyd_dist.batches import (
     Attempt,
-    Batch,
-    BatchState,
     FinishReason,
     WorkerEntry,
     meaning,
@@ -56,7 +55,9 @@ class Autoscaler:
         members = self._with_room(pool, project)
         if not members:
             return
-        member = max(members, key=lambda member: room(member) / max(1, member.slots))
+        member = max(
+            members, key=lambda member: member.worker_room() / max(1, member.capacity.slots)
+        )
         self.last += 1
         entry = WorkerEntry(
             number=self.last,
@@ -68,36 +69,15 @@ class Autoscaler:
             spider=spider,
             introduces=self.others.is_new(member, pool, project),
         )
-        worker = self._run_of(entry, member, at_once=True)
-        self.state.send_out(worker, self._post(worker, entry))
-
-    def _run_of(
-        self, entry: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False
-    ) -> WorkerRun:
-        # where a batch is expected, one without requests stands for the worker
-        batch = Batch(number=entry.number, size=0, state=BatchState.RUNNING)
-        return WorkerRun(
-            batch=batch,
-            number=1,
-            job=entry.job,
-            member=member,
-            since=entry.since,
-            start_by=entry.since + self.state.limits.start_timeout,
-            at_once=at_once,
-            posted=posted,
-            pool=entry.pool,
-            project=entry.project,
-            spider=entry.spider,
-            version=entry.version,
-            introduces=entry.introduces,
-        )
+        start_by = entry.since + self.state.limits.start_timeout
+        worker = WorkerRun.of_entry(entry, member, start_by=start_by, at_once=True)
+        self.state.send_out(worker, self._post(worker))
 
     def _with_room(self, pool: str, project: str) -> list[NodeState]:
         """Return the nodes that may get one more worker for this pool."""
         fits = self.others.fits
-        return [
-            member for member in self.state.members if room(member) and fits(member, pool, project)
-        ]
+        with_room = [member for member in self.state.members if member.worker_room()]
+        return [member for member in with_room if fits(member, pool, project)]
 
     def cramped(self, pools: Iterable[str]) -> set[str]:
         """Return the pools of other projects that no free node can serve.
@@ -111,7 +91,7 @@ class Autoscaler:
             if lacking and pool not in self.breaker.closed:
                 logger.error("slot %s: %s; what is in it is given up", pool, lacking)
                 self.breaker.nowhere(pool, lacking)
-                self.state.news.set()
+                self.state.poll_now()
             if project and not self._with_room(pool, project):
                 found.add(pool)
         return found
@@ -129,12 +109,15 @@ class Autoscaler:
                 await self.collector.worker_gone(entry.job, "its node is not in the fleet any more")
                 await self._unlist(entry.job)
                 continue
-            worker = self._run_of(entry, member, posted=True)
+            recalled: Counter[str] = Counter()
             for attempt in accepted:
                 if attempt.worker == entry.job:
-                    worker.recalled.update(counts_of(attempt.report))
-            worker.counted.update(worker.recalled)
-            member.out[worker.job] = worker
+                    recalled.update(counts_of(attempt.report))
+            start_by = entry.since + self.state.limits.start_timeout
+            worker = WorkerRun.of_entry(
+                entry, member, start_by=start_by, posted=True, recalled=recalled
+            )
+            member.add(worker)
             if not self.state.leases or self._has_other_code(entry):
                 # the crawl goes on without it, and it would lease more
                 await self.dismiss(worker)
@@ -178,19 +161,19 @@ class Autoscaler:
 
         Its end is as any other.
         """
-        worker.dismissed = True
+        worker.mark_dismissed()
         try:
             state = await self.state.client.signal(worker.member, worker.given_up)
             if state is api.JobState.PENDING:
-                self._forget(worker)
+                worker.member.drop(worker)
                 await self._unlist(worker.job)
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
-        worker.member.wake.set()
+        worker.member.poll_now()
 
     # posting
 
-    async def _post(self, worker: WorkerRun, entry: WorkerEntry) -> None:
+    async def _post(self, worker: WorkerRun) -> None:
         """List a worker in the store, and start it on its node."""
         state = self.state
         node = worker.member.node
@@ -198,7 +181,7 @@ class Autoscaler:
         loop = asyncio.get_running_loop()
         way = await loop.run_in_executor(None, state.reach, node)  # it may look up a name
         if way.reason:
-            self._forget(worker)
+            worker.member.drop(worker)
             self._out_of_reach(worker.member, way.reason)
             return
         try:
@@ -209,9 +192,9 @@ class Autoscaler:
         except NodeError as error:
             await self._refused(worker, error)
             return
-        version = worker.version or state.spec.version or ""
-        entry = replace(entry, version=version, introduces=worker.introduces)
-        await state.run(state.db.add_workers, [entry], last=entry.number)
+        if not worker.version:
+            worker.pin_version(state.spec.version or "")
+        await state.run(state.db.add_workers, [worker.entry], last=worker.entry.number)
         try:
             await state.sender.send(node, call, timeout=state.limits.request_timeout)
         except NodeError as error:
@@ -221,12 +204,11 @@ class Autoscaler:
             logger.warning(
                 "%s: it is not known whether worker %s was accepted (%s)", node, worker.job, error
             )
-        worker.posted = True
-        worker.member.wake.set()
+        worker.answer_post()
 
     async def _refused(self, worker: WorkerRun, error: NodeError) -> None:
         """Judge a node that has certainly not accepted a worker."""
-        self._forget(worker)
+        worker.member.drop(worker)
         await self._unlist(worker.job)
         if isinstance(error, ApiRefused) and worker.project:
             self.others.refused(worker, error)
@@ -236,36 +218,33 @@ class Autoscaler:
             else:
                 # the node may have lost the code; once that was deployed again, there is no such
                 # spider
-                worker.member.prepared = False
+                worker.member.readiness.code_lost()
         else:
             note_refusal(self.state, worker.member, error)
         # a failing node waits for its next poll, or it would be asked without a pause
         if worker.member.up:
-            worker.member.wake.set()
+            worker.member.poll_now()
         self.state.check_unfit()
-        self.state.news.set()
+        self.state.poll_now()
 
     async def _unlist(self, job: str) -> None:
         await self.state.run(self.state.db.remove_worker, job)
-
-    def _forget(self, worker: WorkerRun) -> None:
-        worker.member.out.pop(worker.job, None)
 
     # ends
 
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
-        out.report = report
-        self.state.stray_items += report.stray_items
+        out.accept_last_report(report)
+        self.state.note_stray(report.stray_items)
         self.state.close_crawl(report.closed_by)
-        self._forget(out)
+        out.member.drop(out)
         self.ending += 1
         # one in its place would end there as well
         if meaning(report.finish_reason).by_settings and not self.again:
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
-            out.member.retired += 1
-        is_wanted = out.dismissed or out.member.is_vacated or self.state.over.is_set()
+            out.member.capacity.retire_slot()
+        is_wanted = out.dismissed or out.member.is_vacated or self.state.status.over.is_set()
         was_signalled = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
         blame = report.blames_batch or was_signalled  # one of its pages may have sent the signal
         self.state.spawn(self._ended(out, _why(report), blame=blame))
@@ -324,7 +303,7 @@ class Autoscaler:
             self._judge(worker, reason, begun=leased > 0)
         finally:
             self.ending -= 1
-        self.state.news.set()
+        self.state.poll_now()
 
     # failures
 
@@ -375,20 +354,19 @@ class Autoscaler:
         It is sent its batches, where that can be, or gets none.
         """
         if self.state.sends:
-            member.unreached = reason
+            member.readiness.out_of_reach(reason)
             logger.info(
                 "%s: its workers do not reach the store, so it is sent its batches: %s",
                 member.node,
                 reason,
             )
-            self.state.news.set()
+            self.state.poll_now()
         else:
-            self.breaker.unreached.add(member.node.name)
-            self.breaker.unfit.add(member.node.name)
+            self.breaker.out_of_reach(member.node.name)
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:
-        member.unfit = reason
+        member.readiness.refuse(reason)
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.state.check_unfit()
 
@@ -400,10 +378,3 @@ def _why(report: WorkerReport) -> str:
     if meaning(report.finish_reason).in_order:
         return ""
     return f"the worker ended early ({report.finish_reason})"
-
-
-def room(member: NodeState) -> int:
-    """Return how many more workers a node may get now."""
-    if member.unreached or not member.usable:
-        return 0
-    return max(0, member.slots - len(member.out) - member.others - member.retired)

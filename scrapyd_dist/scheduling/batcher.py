@@ -277,21 +277,19 @@ class Batcher:
 def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
     """Group cuts into the portions in which they are written.
 
-    There may be one cut for each of thousands of slots. A portion has at most one cut per slot and
-    priority, because two would be merged into one batch.
+    There may be one cut for each of thousands of slots.
     """
-    portion: dict[tuple[str, int], BatchDraft] = {}
+    portion: list[BatchDraft] = []
     count = 0
     for cut in cuts:
-        place = (cut[0].slot, cut[0].priority)
-        if count >= PORTION or place in portion:
-            yield list(portion.values())
-            portion = {}
+        if count >= PORTION:
+            yield portion
+            portion = []
             count = 0
-        portion[place] = cut
+        portion.append(cut)
         count += len(cut)
     if portion:
-        yield list(portion.values())
+        yield portion
 
 
 class SlotBatcher:

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,8 @@ from scrapyd_dist.batches import (
     not_made,
 )
 from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
+from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
@@ -39,9 +40,10 @@ from scrapyd_dist.joblogs.worker_report import (
     refusal,
     to_kept,
 )
-from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode, fit, replaced_by
+from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
 
@@ -82,24 +84,6 @@ def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
     return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 
-def halves(batch: Batch, payload: Mapping[str, str], key: bytes | None) -> list[NewBatch]:
-    """Return the two halves of a batch; more if one does not fit into one job."""
-    values = decode(payload.get, key=key)
-    middle = (len(values) + 1) // 2
-    first_half = _batches_like(batch, values[:middle], key)
-    return first_half + _batches_like(batch, values[middle:], key)
-
-
-def _batches_like(
-    batch: Batch, values: Sequence[RequestValue], key: bytes | None
-) -> list[NewBatch]:
-    """Return new batches of these requests, in the slot of the given one."""
-    return [
-        NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
-        for piece, settings in fit(values, key=key)
-    ]
-
-
 @dataclass(kw_only=True)
 class Collector:
     """Ends attempts, and stores how: those of jobs that were sent a batch, and of leases."""
@@ -119,10 +103,10 @@ class Collector:
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a sent job, and end its attempt."""
         # its process slot is free already; the part is fetched while the next poll runs
-        out.learn(report)
-        out.report = report
-        self.state.count_for(out, over=True)
-        out.member.out.pop(out.job, None)
+        out.member.readiness.believe_worker(report.no_lease)
+        out.accept_last_report(report)
+        self.state.goals.count_for(out, over=True)
+        out.member.drop(out)
         self.state.spawn(self._finish_sent(out, report))
         self.state.pump()
 
@@ -133,7 +117,7 @@ class Collector:
             if is_shut_down and refusal(report, out.batch.size, feed=self.state.spec.feed):
                 await self._give_up_shut_down(out)
             else:
-                await self._finish(out.batch, out.number, out.job, out.member, report)
+                await self._finish(out.batch, out.attempt, out.member, report)
         except (NothingMatched, StepRefused) as error:
             self.not_in_store(out, error)
 
@@ -162,14 +146,14 @@ class Collector:
             out.batch.number,
             error,
         )
-        out.member.out.pop(out.job, None)
+        out.member.drop(out)
         self.state.ended(out.batch.number)
 
     async def failed(
         self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
     ) -> None:
         """Give up an attempt that may still run: its job is cancelled first."""
-        self.state.count_for(out, lost=True)
+        self.state.goals.count_for(out, lost=True)
         await self.state.abandon(out)
         await self.give_up(
             out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless
@@ -199,7 +183,7 @@ class Collector:
     def _is_away(self, attempt: Attempt) -> bool:
         """Whether its node does not answer, but may come back with the part."""
         member = self.state.member_at(attempt.url)
-        return member is not None and 0 < member.down_for < self.state.limits.node_timeout
+        return member is not None and 0 < member.liveness.down_for < self.state.limits.node_timeout
 
     async def _put_back_expired(self) -> dict[str, str]:
         """Give up expired leases; return the workers that hang, each with why."""
@@ -242,9 +226,9 @@ class Collector:
                 max_attempts=0,
             )
             logger.error("batch %d is dead: %s", leased.batch.number, reason)
-            self.state.counters.failed += 1
+            self.state.counters.attempt_failed()
             self.state.counters.died(leased.batch)
-        self.state.news.set()
+        self.state.poll_now()
 
     async def leave_out(self, pool: str, reason: str) -> None:
         """Drop what waits in this pool: its workers have ended as their settings say."""
@@ -265,8 +249,9 @@ class Collector:
             )
             urls = self._urls(leased)
             missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in urls]
-            await self._store(number, leased.attempt, to_kept(report), missed)
-        self.state.news.set()
+            attempt = Attempt(batch=number, number=leased.attempt, job="", node="", url="")
+            await self._store(attempt, to_kept(report), missed)
+        self.state.poll_now()
 
     def _urls(self, leased: Leased) -> list[str]:
         """Return the URLs of a batch.
@@ -307,13 +292,13 @@ class Collector:
             logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
         finally:
             self.coming.discard((attempt.batch, attempt.number))
-            self.state.news.set()
+            self.state.poll_now()
 
     def _discount(self, attempt: Attempt, report: WorkerReport) -> None:
         """Count an ended batch no longer as its worker's progress."""
         for worker in self.state.workers():
             if worker.job == attempt.worker:
-                worker.counted.update(report.counts)
+                worker.count_home(report.counts)
 
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
         """Fetch the part of a leased batch from its node, unless that is lost."""
@@ -322,12 +307,12 @@ class Collector:
             reason = f"its node {attempt.node} is not in the fleet any more"
             await self._give_up_lease(attempt, reason)
             return
-        if member.down_since is not None:
+        if not member.up:
             reason = f"{attempt.node}, where its part is, does not answer any more"
             await self._give_up_lease(attempt, reason)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
-        if await self._finish(batch, attempt.number, attempt.job, member, report):
+        if await self._finish(batch, attempt, member, report):
             self.worked(batch.slot)
 
     async def _give_up_lease(
@@ -357,14 +342,14 @@ class Collector:
         happens there.
         """
         member = self.state.member_at(attempt.url)
-        if member is None or member.down_since is None:
+        if member is None or member.liveness.down_since is None:
             return False
-        return attempt.sent_at > member.down_since
+        return attempt.sent_at > member.liveness.down_since
 
     # both
 
     async def _finish(
-        self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport
+        self, batch: Batch, attempt: Attempt, member: NodeState, report: WorkerReport
     ) -> bool:
         """Judge an ended attempt and fetch its part; return whether it was accepted."""
         number = batch.number
@@ -372,17 +357,17 @@ class Collector:
         self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
             blame = report.blames_batch
-            await self.give_up(batch, attempt, reason, member.node.name, blame=blame)
+            await self.give_up(batch, attempt.number, reason, member.node.name, blame=blame)
             return False
         part = ""
         if report.part is not None and not spec.feed:
             try:
-                part = await self._fetch(member, job, report.part)
+                part = await self._fetch(member, attempt.job, report.part)
             except PartTooBig as error:
-                await self.give_up(batch, attempt, str(error), member.node.name)
+                await self.give_up(batch, attempt.number, str(error), member.node.name)
                 return False
             except PartLost as error:
-                await self._lose_part(batch, attempt, member, str(error))
+                await self._lose_part(batch, attempt.number, member, str(error))
                 return False
             except OSError as error:
                 self.state.stop_now(
@@ -390,7 +375,7 @@ class Collector:
                 )
                 return False
         words = to_kept(report, await self._replaced(number) if report.replaces else ())
-        await self._store(number, attempt, words, misses(report, number), part)
+        await self._store(attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)
         self.state.ended(number)
@@ -439,11 +424,12 @@ class Collector:
         A node of which no part comes home would lease the same batches again and again, until they
         are dead.
         """
-        member.lost_parts += 1
-        if member.lost_parts >= LOST_PARTS and not member.unfit:
-            member.unfit = f"no part can be fetched from it: {reason}"
-            logger.error("%s gets no more work: %s", member.node, member.unfit)
-        is_harmless = bool(member.unfit) or self._has_another_node(member)
+        readiness = member.readiness
+        readiness.part_lost()
+        if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
+            readiness.refuse(f"no part can be fetched from it: {reason}")
+            logger.error("%s gets no more work: %s", member.node, readiness.unfit)
+        is_harmless = bool(readiness.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)
         self.state.check_unfit()
 
@@ -452,8 +438,7 @@ class Collector:
 
     async def _store(
         self,
-        batch: int,
-        attempt: int,
+        attempt: Attempt,
         report: Mapping[str, object],
         missed: list[Miss],
         part: str = "",
@@ -461,26 +446,17 @@ class Collector:
         """Store that an attempt is accepted, and count it."""
         await self.state.run(
             self.state.db.accept,
-            batch,
-            attempt,
+            attempt.batch,
+            attempt.number,
             report=report,
             part=part,
             misses=missed,
             now=time.time(),
         )
         final_misses = [miss for miss in missed if miss.reason != PUT_OFF_REASON]
-        self.state.counters.accepted(batch, report, final_misses)
-        accepted = Attempt(
-            batch=batch,
-            number=attempt,
-            job="",
-            node="",
-            url="",
-            state=AttemptState.ACCEPTED,
-            report=report,
-            part=part,
-        )
-        self.state.accepted(accepted)
+        self.state.counters.accepted(attempt.batch, report, final_misses)
+        accepted = replace(attempt, state=AttemptState.ACCEPTED, report=report, part=part)
+        self.state.note_accepted(accepted)
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
         """Let those requests wait, in new batches, that were not made as their job ended early."""
@@ -498,10 +474,10 @@ class Collector:
             value = values[place]
             rest.append(Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=number))
             requests.append({**value, REPLACES: [number, place]})
-        parts = _batches_like(batch, requests, self.key)
+        parts = make_batches_like(batch, requests, key=self.key)
         with suppress(StepRefused):  # an earlier process has done so
             await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
-        state.news.set()
+        state.poll_now()
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
         """Return the requests of earlier batches that this batch retried, each as batch and place.
@@ -553,7 +529,7 @@ class Collector:
             out=out,
             max_attempts=most + spared,
         )
-        self.state.counters.failed += 1
+        self.state.counters.attempt_failed()
         if is_cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
@@ -569,8 +545,9 @@ class Collector:
         state = self.state
         try:
             payload = await state.run(state.db.payload, batch.number)
-            state.counters.cuts += 1
-            pieces = await state.run(state.db.split, batch.number, halves(batch, payload, self.key))
+            state.counters.cut_tried()
+            halves = halve_batch(batch, payload, key=self.key)
+            pieces = await state.run(state.db.split, batch.number, halves)
         except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
             return

@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from scrapyd_dist.batches import Attempt, Batch, job_id
+from scrapyd_dist.batches import Batch, job_id
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -34,26 +34,34 @@ SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
 
 @dataclass(kw_only=True)
 class Dispatcher:
-    """Sends batches to nodes as jobs, one batch per job."""
+    """Sends batches to nodes as jobs, one batch per job, whenever there may be room."""
 
     state: SchedulerState
     collector: Collector
     placement: Placement
 
+    def __post_init__(self) -> None:
+        self.state.on_room(self.pump)
+
     def pump(self) -> None:
         """Give waiting batches to nodes, as long as there is room."""
         state = self.state
-        if not state.waiting or not state.sending or state.paused or state.ends_early:
+        queue = state.queue
+        if not queue.waiting or not state.status.gives_out:
             return
         limit = self._limit()
         if state.limits.wait:
             dealt = self.placement.deal(
-                state.waiting, state.sent_to, avoid=state.avoid, limit=limit, closing=state.closed
+                queue.waiting,
+                state.sent_to,
+                avoid=queue.avoid,
+                limit=limit,
+                closing=state.status.closed,
             )
         else:
             dealt = self._all_at_once()[:limit]
         for batch, member in dealt:
-            state.waiting.remove(batch)
+            queue.remove(batch)
             self._send(batch, member)
 
     def _limit(self) -> int | None:
@@ -69,7 +77,7 @@ class Dispatcher:
         if not jobs:
             return []
         dealt = []
-        for batch in self.state.waiting:
+        for batch in self.state.queue.waiting:
             member = min(jobs, key=jobs.__getitem__)
             jobs[member] += 1
             dealt.append((batch, member))
@@ -93,10 +101,10 @@ class Dispatcher:
     async def _post(self, out: JobRun) -> None:
         """Store an attempt and post its job."""
         state = self.state
-        if not await state.reserve(out):
+        if not await state.goals.reserve(out):
             # all that is left is reserved for others, which may not use it
-            out.member.out.pop(out.job, None)
-            state.waiting.appendleft(out.batch)
+            out.member.drop(out)
+            state.queue.put_first(out.batch)
             return
         if not await self._open_attempt(out):
             return
@@ -113,33 +121,23 @@ class Dispatcher:
                 return
             if not await self._was_accepted(out, error):
                 return
-        state.counters.sent += 1
+        state.counters.post_accepted()
         await state.run(state.db.sent, out.batch.number, out.number)
-        out.posted = True
-        out.member.wake.set()
+        out.answer_post()
 
     async def _open_attempt(self, out: JobRun) -> bool:
         """Store the attempt of a job; False if its batch cannot be sent any more."""
         state = self.state
-        node = out.member.node
-        attempt = Attempt(
-            batch=out.batch.number,
-            number=out.number,
-            job=out.job,
-            node=node.name,
-            url=node.url,
-            sent_at=out.since,
-        )
         try:
-            await state.run(state.db.open_attempt, attempt)
+            await state.run(state.db.open_attempt, out.attempt)
         except (NothingMatched, StepRefused) as error:
             if not (state.spec.rows or state.leases):
                 raise
             # a row of a frontier may be deleted while it waits here, and any batch leased where
             # workers do that
             logger.info("batch %d is not sent: %s", out.batch.number, error)
-            state.count_for(out, over=True)
-            out.member.out.pop(out.job, None)
+            state.goals.count_for(out, over=True)
+            out.member.drop(out)
             state.ended(out.batch.number)
             return False
         return True
@@ -151,8 +149,8 @@ class Dispatcher:
         """
         state = self.state
         member = out.member
-        state.count_for(out, over=True)
-        member.out.pop(out.job, None)
+        state.goals.count_for(out, over=True)
+        member.drop(out)
         note_refusal(state, member, error)
         await state.run(
             state.db.give_back,
@@ -162,7 +160,7 @@ class Dispatcher:
             reason=str(error),
             now=time.time(),
         )
-        member.wake.set()
+        member.poll_now()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()
 
@@ -186,7 +184,7 @@ class Dispatcher:
                 is_known = await self._is_known(out)
             except NodeError as poll_error:
                 state.lost_touch(out.member, poll_error)
-                if not state.sending:
+                if not state.status.sending:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
                     why = f"it is not known whether {name} took it ({error})"
@@ -212,15 +210,14 @@ def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> 
     if not isinstance(error, SAID_NO):
         state.lost_touch(member, error)
         return
-    if isinstance(error, ApiRefused) and not member.prepared:
+    readiness = member.readiness
+    if isinstance(error, ApiRefused) and not readiness.prepared:
         return  # several posts were refused at once: that counts once
-    if isinstance(error, ApiRefused) and not member.refusals:
-        member.refusals += 1
-        member.prepared = False
+    if isinstance(error, (ApiRefused, AuthRefused)) and readiness.forgive_refusal():
+        if isinstance(error, ApiRefused):
+            readiness.code_lost()
+        else:  # the password may be mended until the next poll
+            member.liveness.missed(str(error), time.time())
         return
-    if isinstance(error, AuthRefused) and not member.refusals:
-        member.refusals += 1
-        member.missed(str(error), time.time())  # the password may be mended until the next poll
-        return
-    member.unfit = str(error)
+    readiness.refuse(str(error))
     logger.error("%s gets no more work: %s", member.node, error)

@@ -68,9 +68,9 @@ class ForeignProjects:
         """Return whether batches of this pool could be done there, now or soon."""
         gone = (
             member.left
-            or member.unfit
-            or member.unreached
-            or member.down_for > self.state.limits.fleet_timeout
+            or member.readiness.unfit
+            or member.readiness.unreached
+            or member.liveness.down_for > self.state.limits.fleet_timeout
         )
         return not gone and (member.node.url, pool) not in self._lacks
 
@@ -92,11 +92,11 @@ class ForeignProjects:
 
     def _why_unable(self, member: NodeState, pool: str) -> str:
         """Return why a node cannot do this pool's batches, even if it answers."""
-        return self._lacks.get((member.node.url, pool)) or member.unreached
+        return self._lacks.get((member.node.url, pool)) or member.readiness.unreached
 
     def _why_dark(self, member: NodeState) -> str:
         patience = self.state.limits.fleet_timeout
-        if member.down_for > patience:
+        if member.liveness.down_for > patience:
             return f"has not answered for {patience:.0f} s"
         return ""
 
@@ -114,12 +114,12 @@ class ForeignProjects:
         spec = self.state.spec
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
-            worker.version = met.version
+            worker.pin_version(met.version)
             store = {**way.job_settings, "foreign": True}
             if met.sealed:
                 store["key_sealed"] = met.sealed
             return call_for_worker(spec, worker, self.terms, store, version=met.version)
-        worker.introduces = True
+        worker.begin_handshake()
         versions = await self.state.sender.send(
             worker.member.node,
             api.listversions(worker.project),
@@ -127,7 +127,7 @@ class ForeignProjects:
         )
         if not versions:
             raise ApiRefused(f"there is no project {worker.project}; {DEPLOY}")
-        worker.version = newest(versions)  # and this one from now on
+        worker.pin_version(newest(versions))  # and this one from now on
         return call_for_introduction(spec, worker, self.terms, way)
 
     # results

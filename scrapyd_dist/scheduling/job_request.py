@@ -68,8 +68,7 @@ def call_for(
         "feed": spec.feed,
         "lease": spec.lease,
     }
-    allowance = _allowance(out)
-    if allowance:
+    if out.allowance is not None and (allowance := out.allowance.document):
         job["allowance"] = allowance
     job.update(store)
     args: Mapping[str, str] = {}
@@ -78,17 +77,6 @@ def call_for(
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
     settings = {**spec.settings, **payload}
     return _post(spec, out, spec.version, settings, "DISTRIBUTED_JOB", job, args)
-
-
-def _allowance(out: JobRun) -> dict[str, float]:
-    """Return what a job may do without the store.
-
-    Of requests, this is what is reserved for it there, so that the total holds.
-    """
-    allowance = dict(out.allowance)
-    if not out.reserved:
-        allowance.pop("requests", None)
-    return allowance
 
 
 def call_for_worker(
@@ -148,7 +136,7 @@ def _post(
         "crawl": spec.crawl,
         "home": spec.home,
         "collected": list(spec.collected),
-        "start_by": round(out.start_by + out.member.skew, 1),
+        "start_by": round(out.start_by + out.member.liveness.skew, 1),
         "version": version or "",
     }
     if spec.goals:

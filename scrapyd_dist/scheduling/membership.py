@@ -36,6 +36,10 @@ class Membership:
     _begun: bool = False  #: whether nodes that join are watched at once
     _has_warned: bool = False  #: that all nodes are drained; until one is not
 
+    def cancel_on_return(self, url: str, job: AbandonedJob) -> None:
+        """Have a job cancelled when its node, at this address, joins the fleet again."""
+        self.given_up.setdefault(url, []).append(job)
+
     def follow(self) -> None:
         """Poll the store and the lists until the crawl is over, each in its own task."""
         self._begun = True
@@ -44,11 +48,11 @@ class Membership:
             self.state.spawn(self._repeat(self._read_lists))
 
     async def _repeat(self, poll: Callable[[], Awaitable[None]]) -> None:
-        while not self.state.over.is_set():
+        while not self.state.status.over.is_set():
             await poll()
             self.state.pump()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
+                await asyncio.wait_for(self.state.status.over.wait(), self.state.limits.poll)
 
     async def read_lists(self) -> None:
         """Read the lists of nodes and the store's records of them once."""
@@ -80,14 +84,14 @@ class Membership:
             if member is None:
                 logger.info("%s joins the crawl", node)
                 member = NodeState(node=node, cancel_later=self.given_up.pop(node.url, []))
-                self.state.members.append(member)
+                self.state.join(member)
             else:
                 self._update(member, node)
             if self._begun:
                 self.monitor.begin(member)
         for member in known.values():
             if not member.left:
-                member.left = True
+                member.leave()
                 logger.warning(
                     "%s is in no list of nodes any more; it gets no new work, "
                     "and its %d jobs are seen to their end",
@@ -101,14 +105,10 @@ class Membership:
         Its name, password or number of slots may have changed.
         """
         if _entry(node) != _entry(member.node):
-            # prepare it again
-            member.unfit = ""
-            member.prepared = False
-        if node.slots is not None:
-            member.slots = node.slots
-        member.node = node
-        if member.left:
-            member.left = False
+            member.readiness.start_over()
+        is_back = member.left
+        member.enter(node)
+        if is_back:
             logger.info("%s is back in the list of nodes", node)
 
     # what users ask of nodes
@@ -122,20 +122,21 @@ class Membership:
 
     def _set_draining(self, member: NodeState, draining: bool) -> None:
         if draining != member.draining:
-            member.draining = draining
+            member.drain(draining=draining)
             now = "is drained: it gets no new work" if draining else "gets work again"
             logger.warning("%s %s", member.node, now)
 
     async def _share_delay(self, member: NodeState, stored: float) -> None:
         """Store the start delay of a node if it is much longer than the stored one, in seconds."""
         store = self.state.store
-        if member.idle.start_delay > max(stored, 1.0) * LONGER:
+        idle = member.liveness.idle
+        if idle.start_delay > max(stored, 1.0) * LONGER:
             await store(
                 store.store.update_node,
                 member.node.name,
-                start_delay=round(member.idle.start_delay, 1),
+                start_delay=round(idle.start_delay, 1),
             )
-        member.idle.start_delay = max(member.idle.start_delay, stored)
+        idle.learn_delay(stored)
 
     def _warn_if_drained(self) -> None:
         """Warn once when batches wait and every node is drained."""
@@ -158,10 +159,6 @@ class Membership:
                     return False
                 found = True
         return found
-
-    # members
-
-    # what users ask of nodes
 
 
 def _entry(node: Node) -> tuple[object, ...]:

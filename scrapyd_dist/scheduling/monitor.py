@@ -48,15 +48,14 @@ class NodeMonitor:
 
     def begin(self, member: NodeState) -> None:
         """Watch the node from now on; a second call has no effect."""
-        if not member.watched:
-            member.watched = True
+        if member.begin_watch():
             self.state.spawn(self.watch(member))
 
     async def watch(self, member: NodeState) -> None:
         """Poll the node until the crawl is over, or the node has left and has no job of ours."""
         state = self.state
-        while not state.over.is_set():
-            member.wake.clear()
+        while not state.status.over.is_set():
+            member.begin_poll()
             room = member.room()
             try:
                 await self._poll(member)
@@ -66,7 +65,7 @@ class NodeMonitor:
             if member.room() > room:
                 state.pump()
             if member.left and not member.out and not member.cancel_later:
-                member.watched = False
+                member.end_watch()
                 return
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(member.wake.wait(), self._pause(member))
@@ -83,7 +82,7 @@ class NodeMonitor:
         left = min(out.left(now) for out in member.out.values())
         # once nothing waits, a job that ends sooner than its pace promises would keep the whole
         # crawl open
-        has_waiting = bool(self.state.backlog.waiting) or not self.state.closed
+        has_waiting = bool(self.state.backlog.waiting) or not self.state.status.closed
         longest = poll * 5 if left and has_waiting else poll
         return min(max(left / 4, poll / 4), longest)
 
@@ -106,14 +105,14 @@ class NodeMonitor:
                 await self._poll_in_time(out)
         if uncancelled is not None:
             raise uncancelled
-        if member.wedged_since is not None and not member.trial:
+        if member.liveness.blocked:
             await self._take_back(member)
 
     async def _prepare(self, member: NodeState) -> None:
         """Bring the crawl's code to a node that lacks it."""
-        if not member.prepared and not member.unfit:
-            member.unfit = await self.prepare(member)
-            member.prepared = not member.unfit
+        readiness = member.readiness
+        if not readiness.prepared and not readiness.unfit:
+            readiness.code_brought(problem=await self.prepare(member))
             self.state.check_unfit()
 
     async def _cancel(self, member: NodeState) -> NodeError | None:
@@ -124,7 +123,7 @@ class NodeMonitor:
         try:
             while member.cancel_later:
                 await self.state.client.cancel(member, member.cancel_later[0])
-                await self.workers.cancelled(member.cancel_later.pop(0).job)
+                await self.workers.cancelled(member.note_cancelled().job)
         except NodeError as error:
             return error
         return None
@@ -139,7 +138,7 @@ class NodeMonitor:
         )
         for out in waiting:
             await self._fail(out, f"{member.node.name} takes jobs and starts none")
-        member.gave_up_waiting(time.time())
+        member.liveness.gave_up_waiting(time.time())
 
     def _events(self, out: JobRun) -> Collector | Autoscaler:
         """Return what receives how this job ends."""
@@ -152,21 +151,19 @@ class NodeMonitor:
 
     def _is_ours(self, out: JobRun) -> bool:
         """Whether this monitor may end a job: its post was answered, and its batch is open."""
-        is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.open
+        is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.queue.open
         return out.posted and out.job in out.member.out and is_open
 
     async def _poll_in_time(self, out: JobRun) -> None:
         """Poll a job; it is given up if the node answers, but not about this job, for too long."""
         try:
             await self._poll_job(out)
-            out.untold_since = None
+            out.untold.end()
         except NodeError as error:
             now = time.time()
             patience = self.state.limits.node_timeout
-            out.untold_since = out.untold_since or now
-            if now - out.untold_since < patience:
-                # the others are asked about first the next time
-                out.member.out[out.job] = out.member.out.pop(out.job)
+            if out.untold.goes_on(now) < patience:
+                out.member.ask_last(out)
                 raise
             await self._fail(out, f"its node has told nothing of it for {patience:.0f} s: {error}")
 
@@ -176,11 +173,11 @@ class NodeMonitor:
         state = self.state
         report = await state.client.report(out)
         if report is None:
-            out.unheard_since = out.unheard_since or now
+            out.unheard.goes_on(now)
             if now - out.since >= min(FRESH, state.limits.poll):
                 await self._check_state(out, now)
             return
-        out.unheard_since = None
+        out.unheard.end()
         if report.ended:
             await self._ended(out, report)
             return
@@ -189,7 +186,7 @@ class NodeMonitor:
             if out.batch.state is not BatchState.RUNNING:
                 await self._store_running(out)
         if now - out.changed < FRESH:
-            out.unknown_since = None
+            out.unknown.end()
         else:
             await self._check_state(out, now)
 
@@ -199,12 +196,12 @@ class NodeMonitor:
         except (NothingMatched, StepRefused) as error:
             self.jobs.not_in_store(out, error)
         else:
-            out.batch = replace(out.batch, state=BatchState.RUNNING)
+            out.mark_running()
 
     async def _ended(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a job."""
         if out.report is None:
-            out.report = report
+            out.accept_last_report(report)
             out.member.started(out)
         await self._write_down(out, report)
         if self._is_ours(out):  # its lease may have run out meanwhile
@@ -216,7 +213,7 @@ class NodeMonitor:
         `words`: the end of the sentence that says why. What an attempt that was sent has done is
         kept with its result.
         """
-        is_needless = isinstance(out, WorkerRun) and self.state.done.is_set()
+        is_needless = isinstance(out, WorkerRun) and self.state.status.done.is_set()
         verdict = by_report(api.JobState.FINISHED, report, needless=is_needless)
         if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
             return
@@ -229,7 +226,7 @@ class NodeMonitor:
         client = self.state.client
         state = await client.status(out)
         if state is api.JobState.RUNNING:
-            out.unknown_since = None
+            out.unknown.end()
             await self._check_running(out, now)
             return
         if state is api.JobState.PENDING:
@@ -239,11 +236,9 @@ class NodeMonitor:
         if report is not None and report.ended:
             await self._ended(out, report)
             return
-        if state is None:
-            # a node that was restarted knows none of its jobs; some may still run
-            out.unknown_since = out.unknown_since or now
-            if now - out.unknown_since < UNKNOWN_GRACE:
-                return
+        # a node that was restarted knows none of its jobs; some may still run
+        if state is None and out.unknown.goes_on(now) < UNKNOWN_GRACE:
+            return
         if out.report is not None and report is None:
             name = out.member.node.name
             await self._fail(out, f"its report is gone from the logs of {name}")
@@ -252,8 +247,8 @@ class NodeMonitor:
 
     async def _check_pending(self, out: JobRun, now: float) -> None:
         """Give up a job that has waited at its node for too long."""
-        out.unknown_since = None
-        out.unheard_since = None
+        out.unknown.end()
+        out.unheard.end()
         if now > out.start_by:
             limit = self.state.limits.start_timeout
             await self._fail(out, f"it did not start within {limit:.0f} s")
@@ -270,7 +265,7 @@ class NodeMonitor:
                 await self.state.client.signal(out.member, out.given_up, "KILL")
             return
         patience = UNHEARD if out.report is None else self.state.limits.node_timeout
-        if out.unheard_since is not None and now - out.unheard_since > patience:
+        if out.unheard.since is not None and now - out.unheard.since > patience:
             name = out.member.node.name
             reason = f"its worker runs, but its report is gone from the logs of {name}"
             await self._fail(out, reason)
@@ -307,7 +302,7 @@ class NodeMonitor:
     async def _give_up_on(self, member: NodeState) -> None:
         """Give up the jobs of a node that has not answered for too long."""
         patience = self.state.limits.node_timeout
-        if member.up or member.down_for < patience:
+        if member.up or member.liveness.down_for < patience:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):
@@ -321,7 +316,7 @@ class NodeMonitor:
         """
         members = self.state.members
         patience = self.state.limits.fleet_timeout
-        if any(member.up and not member.unfit and not member.left for member in members):
+        if any(member.up and not member.readiness.unfit and not member.left for member in members):
             self._dark_since = None
             return
         self._dark_since = self._dark_since or time.time()
@@ -333,4 +328,4 @@ class NodeMonitor:
 def _why_dark(member: NodeState) -> str:
     """Return why a node does no work."""
     unlisted = f"{member.node.name} is in no list of nodes"
-    return member.unfit or member.down_reason or unlisted
+    return member.readiness.unfit or member.liveness.down_reason or unlisted

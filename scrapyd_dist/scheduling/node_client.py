@@ -17,7 +17,8 @@ from scrapyd_dist.joblogs.worker_report import (
     report_path,
 )
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
-from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState, skew_of
+from scrapyd_dist.scheduling.liveness import skew_of
+from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import AsyncSender
 
@@ -41,7 +42,7 @@ class NodeClient:
         load = await self.sender.send(member.node, api.daemonstatus(), timeout=self.timeout)
         skew = skew_of(load.date, (before + time.time()) / 2)
         if skew is not None:
-            member.skew = skew
+            member.liveness.note_skew(skew)
         return load
 
     async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:

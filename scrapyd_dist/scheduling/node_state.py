@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import Attempt, Batch, BatchState, WorkerEntry
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.job_allowance import JobAllowance
+from scrapyd_dist.scheduling.liveness import Liveness
+from scrapyd_dist.scheduling.node_capacity import NodeCapacity
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scrapyd.api import Load
 
 if TYPE_CHECKING:
     import asyncio
 
-#: seconds between two polls of a node's own queue, Scrapyd's default
-POLL = 5.0
-#: polls in a row that have to find jobs waiting and none running
-LOOKS = 3
-#: polls that are kept per node
-KEPT = 12
-#: seconds of clock skew that are worth a message; a Date header has whole seconds
-SKEW = 2.0
-#: seconds from accepted to started beyond which a clock must be wrong
-DELAY_MAX = 600.0
-
-#: process slots assumed for a node that does not state them: Scrapyd's default for one processor
-SLOTS_UNKNOWN = 4
 #: jobs that may wait on a node beyond its process slots, so that a freed slot is filled at once
 AHEAD = 2
 #: seconds before a job's end at which the next one is sent: one poll of ours, and one of the node's
@@ -39,108 +28,10 @@ SOON = 12.0
 TELLING = 10
 #: share of the slots whose pace must be known before batch sizes follow it
 MOST_SLOTS = 0.8
-#: weight of the last job in a node's pace
-NEWEST = 0.3
-#: seconds after which a wedged node is given one job as a trial
-TRIAL_AFTER = 60.0
 #: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough,
 #: since the store shows its work, and each poll costs its node and this process some milliseconds
 #: of CPU
 LASTING = 8.0
-
-
-@dataclass(kw_only=True)
-class IdleWatch:
-    """Keeps the polls in a row that found jobs waiting on a node and none running.
-
-    A job may wait for the node's next poll of its own queue, so polls close together count as one.
-    """
-
-    start_delay: float = 0.0  #: longest time from sent to started that was seen there, seconds
-    looks: tuple[float, ...] = ()  #: seconds since the epoch, newest last
-
-    @property
-    def _apart(self) -> float:
-        """Least seconds between two polls that count as two."""
-        return max(POLL, self.start_delay)
-
-    def saw(self, load: Load, now: float, *, moved: bool = False) -> None:
-        """Add one poll; `moved`: a job is known to have started or ended since the last one."""
-        if load.running or not load.pending or moved:
-            self.looks = ()
-            return
-        # after a clock was set back, earlier polls say nothing
-        if not self.looks or now < self.looks[-1]:
-            self.looks = (now,)
-        elif now - self.looks[-1] > self._apart:
-            self.looks = (*self.looks, now)[-KEPT:]
-
-    @property
-    def since(self) -> float | None:
-        """Return when the row of polls began that shows that the node starts nothing.
-
-        It is None without such a row.
-        """
-        chain: list[float] = []
-        for at in reversed(self.looks):
-            if not chain or chain[-1] - at > self._apart:
-                chain.append(at)
-            if len(chain) == LOOKS:
-                return at
-        return None
-
-    @property
-    def wedged(self) -> bool:
-        """Return whether the node takes jobs and starts none."""
-        return self.since is not None
-
-
-def moved_since(
-    started: Iterable[datetime | None],
-    *,
-    span: float,
-    node_now: datetime | None,
-    offsets: Collection[timedelta],
-) -> bool:
-    """Return whether one of these jobs started or ended within the last `span` seconds.
-
-    The node's UTC clock, `node_now`, counts. A node reports local times without their zone: it is
-    true when it holds with one of the possible `offsets` from UTC.
-    """
-    if node_now is None:
-        return False
-    now = node_now.replace(tzinfo=None)
-    for at in started:
-        if at is None:
-            continue
-        for offset in offsets:
-            if -SKEW <= (now + offset - at).total_seconds() <= span:
-                return True
-    return False
-
-
-def start_delay_of(sent_and_started: Iterable[tuple[float, float]], skew: float = 0.0) -> float:
-    """Return the longest time from sent to started of these jobs, in seconds.
-
-    They were sent by our clock, and started by the node's, which is `skew` seconds ahead.
-    """
-    longest = 0.0
-    for sent, started in sent_and_started:
-        delay = started - skew - sent
-        if longest < delay <= DELAY_MAX:
-            longest = delay
-    return longest
-
-
-def skew_of(node_now: datetime | None, ours: float) -> float | None:
-    """Return the node's clock minus ours, in seconds; None where it reports none.
-
-    `node_now` is its Date header, `ours` our clock in the middle of the call.
-    """
-    if node_now is None:
-        return None
-    # a Date header has whole seconds: the middle of that second is taken
-    return round(node_now.timestamp() + 0.5 - ours, 1)
 
 
 class AbandonedJob(NamedTuple):
@@ -148,6 +39,22 @@ class AbandonedJob(NamedTuple):
 
     job: str
     project: str = ""  #: where it is not the crawl's own
+
+
+@dataclass
+class TimeSpan:
+    """Keeps since when something has been so without a break."""
+
+    since: float | None = None  #: seconds since the epoch; None: it is not so
+
+    def goes_on(self, now: float) -> float:
+        """Note that it is so now; return for how many seconds it has been."""
+        self.since = self.since or now
+        return now - self.since
+
+    def end(self) -> None:
+        """Note that it is so no more."""
+        self.since = None
 
 
 @dataclass(kw_only=True)
@@ -164,40 +71,66 @@ class JobRun:
     posted: bool = False  #: its post has been answered; until then only the poster may end it
     report: WorkerReport | None = None
     changed: float = 0.0  #: when its report last changed, by our clock
-    unknown_since: float | None = None  #: since when the node has not known the job
-    unheard_since: float | None = None  #: since when there has been no report
-    #: since when each question about it has failed, though its node answers
-    untold_since: float | None = None
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: where it is not the crawl's own
     #: counts of batches that an earlier process accepted
     recalled: Counter[str] = field(default_factory=Counter)
-    #: name -> what is left of each of the crawl's goals, when it was sent
-    allowance: dict[str, float] = field(default_factory=dict)
-    reserved: int = 0  #: requests in the store that it may make, if it does not ask there
-    granted: int = 0  #: how many were reserved when it was sent
-    spent: Counter[str] = field(default_factory=Counter)  #: what was counted for them in its place
+    #: what it may do without the store; None: it leases its batches, or an earlier process sent it
+    allowance: JobAllowance | None = None
+    unknown: TimeSpan = field(default_factory=TimeSpan)  #: the node does not know the job
+    unheard: TimeSpan = field(default_factory=TimeSpan)  #: there is no report
+    #: each question about it fails, though its node answers
+    untold: TimeSpan = field(default_factory=TimeSpan)
     to_do: int = field(init=False)  #: requests that have not ended yet
 
     def __post_init__(self) -> None:
         self.to_do = self.batch.size
 
+    # what happens to it
+
+    def answer_post(self) -> None:
+        """Note that its post was answered, and have its node polled at once."""
+        self.posted = True
+        self.member.poll_now()
+
+    def mark_running(self) -> None:
+        """Note that the store has its batch as running."""
+        self.batch = replace(self.batch, state=BatchState.RUNNING)
+
+    def allow(self, allowance: JobAllowance) -> None:
+        """Set what it may do without the store, before it is posted."""
+        self.allowance = allowance
+
     def accept_report(self, report: WorkerReport, now: float) -> bool:
         """Store a report; return whether it is the first one."""
         first = self.report is None
-        self.learn(report)
+        self.member.readiness.believe_worker(report.no_lease)
         if first or self.report != report:
             self.changed = now
         self.report = report
         self.to_do = self.batch.size - report.ended_requests
-        if self.member.unproven and report.ended_requests >= TELLING:
-            self.member.pace = report.pace
+        if report.ended_requests >= TELLING:
+            self.member.capacity.note_running_pace(report.pace)
         return first
 
-    def learn(self, report: WorkerReport) -> None:
-        """Believe a worker that does not reach the store: it knows better than any guess here."""
-        if report.no_lease and not self.member.throttle_problem:
-            self.member.throttle_problem = report.no_lease
+    def accept_last_report(self, report: WorkerReport) -> None:
+        """Store the report of its end."""
+        self.report = report
+
+    # how it stands
+
+    @property
+    def attempt(self) -> Attempt:
+        """Return its attempt as it is stored before the post."""
+        node = self.member.node
+        return Attempt(
+            batch=self.batch.number,
+            number=self.number,
+            job=self.job,
+            node=node.name,
+            url=node.url,
+            sent_at=self.since,
+        )
 
     @property
     def given_up(self) -> AbandonedJob:
@@ -231,17 +164,65 @@ class JobRun:
 
 @dataclass(kw_only=True)
 class WorkerRun(JobRun):
-    """Describes a long-lived job that leases batches.
+    """Describes a long-lived job that leases batches; `entry` is how the store lists it."""
 
-    Its pseudo batch has the worker's number, and no requests.
-    """
-
-    pool: str
-    version: str = ""  #: of another project's code; empty for the crawl's own
-    introduces: bool = False  #: it runs only to find out whose code it is
+    entry: WorkerEntry
     dismissed: bool = False  #: it was told to end
     #: counts of its accepted batches, which are counted there
-    counted: Counter[str] = field(default_factory=Counter)
+    counted: Counter[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.counted = self.recalled.copy()
+
+    @classmethod
+    def of_entry(cls, entry: WorkerEntry, member: NodeState, **fields: Any) -> WorkerRun:
+        """Return the worker that the store lists so, on this node.
+
+        Where a batch is expected, one with the worker's number and no requests stands for it.
+        """
+        return cls(
+            entry=entry,
+            batch=Batch(number=entry.number, size=0, state=BatchState.RUNNING),
+            number=1,
+            job=entry.job,
+            member=member,
+            since=entry.since,
+            spider=entry.spider,
+            project=entry.project,
+            **fields,
+        )
+
+    @property
+    def pool(self) -> str:
+        """Return the pool that it leases from."""
+        return self.entry.pool
+
+    @property
+    def version(self) -> str:
+        """Return the version of the code that it runs; empty until that is known."""
+        return self.entry.version
+
+    @property
+    def introduces(self) -> bool:
+        """Return whether it runs only to find out whose code it is."""
+        return self.entry.introduces
+
+    def begin_handshake(self) -> None:
+        """Let it only say whose code it is."""
+        self.entry = replace(self.entry, introduces=True)
+
+    def pin_version(self, version: str) -> None:
+        """Let it run this version of its project's code."""
+        self.entry = replace(self.entry, version=version)
+
+    def mark_dismissed(self) -> None:
+        """Note that it is told to end."""
+        self.dismissed = True
+
+    def count_home(self, counts: Counter[str]) -> None:
+        """Count a batch that has come home no longer as its progress."""
+        self.counted.update(counts)
 
     @property
     def to_blame(self) -> bool:
@@ -268,85 +249,70 @@ def _event() -> asyncio.Event:
 
 @dataclass(kw_only=True, eq=False)
 class NodeState:
-    """Describes one node as this crawl knows it."""
+    """Describes one node as this crawl knows it, with the jobs that it has there."""
 
     node: Node
-    out: dict[str, JobRun] = field(default_factory=dict)  #: by job id
-    slots: int = 0  #: process slots: stated, learned, or assumed
-    down_since: float | None = None  #: seconds since the epoch when it was missed first
-    down_reason: str = ""
-    prepared: bool = False  #: has the crawl's code
-    lost_parts: int = 0  #: parts that could not be fetched from it since the last one that could
-    unfit: str = ""  #: why it gets no work although it answers
-    #: why its workers do not reach the store, in a crawl that sends it batches then
-    unreached: str = ""
-    throttle_problem: str = ""  #: why its workers cannot follow rules of the throttle
-    refusals: int = 0  #: refusals of jobs that it could have taken
+    readiness: Readiness = field(default_factory=Readiness)
+    liveness: Liveness = field(default_factory=Liveness)
+    capacity: NodeCapacity = field(init=False)
     draining: bool = False  #: a user drains it: no new work
-    #: process slots that it has shown: all in use, or more than were thought possible; 0: not known
-    learned: int = 0
-    #: process slots whose workers ended as their settings say, and are not replaced
-    retired: int = 0
     #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
     left: bool = False
-    wedged_since: float | None = None  #: since when it has taken jobs and started none
-    trial: bool = False  #: wedged for so long that one job may try it
-    idle: IdleWatch = field(default_factory=IdleWatch)
-    others: int = 0  #: jobs of others, waiting or running
-    pace: float = 0.0  #: requests per second of one job, weighted towards the newest; 0: not known
-    unproven: bool = True  #: no job has ended there: its pace is that of a running one
-    skew: float = 0.0  #: its clock minus ours, seconds
+    out: dict[str, JobRun] = field(default_factory=dict)  #: by job id
     #: abandoned jobs that could not be cancelled while it was unreachable
     cancel_later: list[AbandonedJob] = field(default_factory=list)
     jobs: int = 0  #: accepted attempts
     items: int = 0  #: in accepted attempts
     watched: bool = False  #: it is polled
     wake: asyncio.Event = field(default_factory=_event)  #: ends the pause before the next poll
-    _proven: int = 1  #: process slots that it has shown, or is about to
-    _crowded: int | None = None  #: jobs that ran at the last poll while others waited
-    _strange: int = 0  #: jobs of others at the last poll
 
     def __post_init__(self) -> None:
-        self.slots = self.slots or self.node.slots or SLOTS_UNKNOWN
+        self.capacity = NodeCapacity(stated=self.node.slots)
+
+    # whether it gets work
 
     @property
     def up(self) -> bool:
         """Return whether it answers."""
-        return self.down_since is None
-
-    @property
-    def down_for(self) -> float:
-        """Return the seconds since it was missed first; 0 while it answers."""
-        return 0.0 if self.down_since is None else time.time() - self.down_since
+        return self.liveness.up
 
     @property
     def able(self) -> bool:
         """Return whether it could work, users' wishes aside."""
-        return self.up and self.prepared and not self.unfit
+        return self.up and self.readiness.prepared and not self.readiness.unfit
 
     @property
     def usable(self) -> bool:
         """Return whether it gets work while it has room."""
-        waits = self.draining or self.left or (self.wedged_since is not None and not self.trial)
-        return self.able and not waits
+        return self.able and not (self.draining or self.left or self.liveness.blocked)
 
     @property
     def is_vacated(self) -> bool:
         """Return whether its workers are to end."""
-        return self.draining or self.left or bool(self.unfit)
+        return self.draining or self.left or bool(self.readiness.unfit)
 
     @property
     def crowded_out(self) -> bool:
         """Return whether jobs of others take all its room."""
-        return not self.out and self.wedged_since is None and self.others >= self.slots + AHEAD
+        if self.out or self.liveness.wedged:
+            return False
+        return self.capacity.others >= self.capacity.slots + AHEAD
 
     def room(self) -> int:
         """Return how many more jobs it may get now: those that it can start soon."""
         if not self.usable:
             return 0
-        if self.wedged_since is not None:
+        if self.liveness.wedged:
             return 1 - len(self.out)
-        return self.likely_slots + self.ahead - len(self.out) - self.others
+        slots = self.capacity.likely_slots
+        return slots + self.ahead - len(self.out) - self.capacity.others
+
+    def worker_room(self) -> int:
+        """Return how many more workers it may get now: none where its jobs are sent."""
+        if self.readiness.unreached or not self.usable:
+            return 0
+        capacity = self.capacity
+        return max(0, capacity.slots - len(self.out) - capacity.others - capacity.retired)
 
     @property
     def ahead(self) -> int:
@@ -354,77 +320,72 @@ class NodeState:
 
         A few may while its pace is unknown.
         """
-        if not self.pace:
+        if not self.capacity.pace:
             return AHEAD
-        soon = SOON * self.pace
+        soon = SOON * self.capacity.pace
         ending = sum(out.to_do <= soon for out in self.out.values())
-        return min(ending, max(AHEAD, self.slots))
-
-    @property
-    def likely_slots(self) -> int:
-        """Return the process slots that batches are cut for: those it states or has shown.
-
-        Of those that it has only shown, twice as many count. Too high a guess would make many small
-        batches wait where few large ones could run.
-        """
-        if self.node.slots is not None:
-            return self.slots
-        return min(self.slots, self._proven)
+        return min(ending, max(AHEAD, self.capacity.slots))
 
     @property
     def idle_slots(self) -> int:
         """Return the likely slots that no job runs on or waits for."""
         if not self.usable:
             return 0
-        return max(0, self.likely_slots - len(self.out) - self.others)
+        return max(0, self.capacity.likely_slots - len(self.out) - self.capacity.others)
 
     @property
     def state(self) -> str:
         """Return its state in one word, for a summary."""
         if self.left:
             return "left"
-        if self.unfit:
+        if self.readiness.unfit:
             return "unfit"
         if not self.up:
             return "down"
-        if self.wedged_since is not None:
+        if self.liveness.wedged:
             return "wedged"
         return "draining" if self.draining else "up"
 
-    # what is learned about the node
+    # its place in the fleet
+
+    def leave(self) -> None:
+        """Note that it is in no list of nodes any more."""
+        self.left = True
+
+    def enter(self, node: Node) -> None:
+        """Note that it is listed, with what may have changed of its entry."""
+        self.node = node
+        self.capacity.restate(node.slots)
+        self.left = False
+
+    def drain(self, *, draining: bool) -> None:
+        """Note whether a user drains it."""
+        self.draining = draining
+
+    # polls
+
+    def begin_watch(self) -> bool:
+        """Note that it is polled from now on; return whether it was not."""
+        is_new = not self.watched
+        self.watched = True
+        return is_new
+
+    def end_watch(self) -> None:
+        """Note that it is polled no more."""
+        self.watched = False
+
+    def begin_poll(self) -> None:
+        """Count a call of `poll_now` from now on as one for the next poll."""
+        self.wake.clear()
+
+    def poll_now(self) -> None:
+        """End the pause before its next poll."""
+        self.wake.set()
 
     def seen(self, load: Load) -> None:
-        """Note that it answered, and learn its process slots, unless the target states them.
-
-        Scrapyd does not report them.
-        """
-        self.down_since = None
-        self.down_reason = ""
-        if self.node.slots is not None:
-            return
-        crowded = load.running if load.pending else None
-        if load.running > self.slots:
-            self._learn_slots(load.running)
-        elif crowded and crowded == self._crowded:
-            self._learn_slots(crowded)
-            self._proven = max(self._proven, crowded)
-        elif not load.pending and load.running == self.slots:
-            # all are in use and nothing waits: there may be one more
-            self.learned = load.running
-            self.slots += 1
-        if not load.pending and load.running >= self._proven:
-            self._proven = load.running * 2
-        self._crowded = crowded
-
-    def _learn_slots(self, slots: int) -> None:
-        self.slots = slots
-        self.learned = slots
-
-    def recall(self, slots: int) -> None:
-        """Start from the process slots that it showed in an earlier crawl; 0: it showed none."""
-        if slots and self.node.slots is None:
-            self._learn_slots(slots)
-            self._proven = slots
+        """Note that it answered, and learn its process slots."""
+        self.liveness.answered()
+        self.capacity.show(load)
 
     def weighed(self, load: Load, ours: int | None, now: float) -> None:
         """Judge its load.
@@ -432,58 +393,49 @@ class NodeState:
         `ours` are our jobs that it had when it was asked, None when that is not known.
         """
         if ours is not None:
-            strange = max(0, load.pending + load.running - ours)
-            # an abandoned job may still be there for a moment: only what two polls agree on belongs
-            # to others
-            self.others = min(strange, self._strange)
-            self._strange = strange
-        if load.running:
-            self.wedged_since = None
-            self.trial = False
-        self.idle.saw(load, now)
-        if self.idle.wedged:
-            if self.wedged_since is None or self.trial:
-                self.wedged_since = now
-                self.trial = False
-        elif self.wedged_since is not None and not load.pending:
-            self.trial = now - self.wedged_since >= TRIAL_AFTER
+            self.capacity.count_others(load, ours)
+        self.liveness.weigh(load, now)
 
-    def gave_up_waiting(self, now: float) -> None:
-        """Note that its waiting jobs were taken back since it starts none; a trial comes later."""
-        self._watch_anew(wedged_since=now)
+    # its jobs
+
+    def add(self, out: JobRun) -> None:
+        """Count a job as out there."""
+        self.out[out.job] = out
+
+    def drop(self, out: JobRun) -> None:
+        """Count a job as out there no more; it may have been dropped before."""
+        self.out.pop(out.job, None)
+
+    def ask_last(self, out: JobRun) -> None:
+        """Let the other jobs be asked about first the next time."""
+        self.out[out.job] = self.out.pop(out.job)
+
+    def cancel_when_up(self, job: AbandonedJob) -> None:
+        """Have a job cancelled when it answers again."""
+        self.cancel_later.append(job)
+
+    def note_cancelled(self) -> AbandonedJob:
+        """Note that the first of the abandoned jobs was cancelled, and return it."""
+        return self.cancel_later.pop(0)
 
     def started(self, out: JobRun) -> None:
         """Learn from a first report how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
-            delay = out.report.started - self.skew - out.since
-            self.idle.start_delay = max(self.idle.start_delay, delay)
-        self._watch_anew(wedged_since=None)
-
-    def _watch_anew(self, *, wedged_since: float | None) -> None:
-        """Begin to watch anew whether it starts jobs."""
-        self.wedged_since = wedged_since
-        self.trial = False
-        self.idle.looks = ()
+            delay = out.report.started - self.liveness.skew - out.since
+            self.liveness.idle.learn_delay(delay)
+        self.liveness.job_started()
 
     def accepted(self, report: WorkerReport) -> None:
         """Count an accepted attempt, and learn its pace."""
         self.jobs += 1
-        self.lost_parts = 0
+        self.readiness.part_fetched()
         self.items += report.items
-        if not report.pace:
-            return
-        if self.unproven:
-            self.pace = report.pace
-        else:
-            self.pace += NEWEST * (report.pace - self.pace)
-        self.unproven = False
+        self.capacity.learn_pace(report)
 
-    def missed(self, reason: str, now: float) -> None:
-        """Note that it did not answer, and why."""
-        if self.down_since is None:
-            self.down_since = now
-        self.down_reason = reason
-        self.idle.looks = ()
+    def recall_accepted(self, items: int) -> None:
+        """Count an attempt with so many items that an earlier process has accepted."""
+        self.jobs += 1
+        self.items += items
 
     def progress(self) -> Counter[str]:
         """Return the sum of `JobRun.progress` of all jobs that are out."""
@@ -501,9 +453,10 @@ def typical_pace(members: Sequence[NodeState]) -> float:
     slots = 0
     seconds = 0.0  # that these slots take for one request each, added up
     for member in members:
-        if member.pace:
-            slots += member.slots
-            seconds += member.slots / member.pace
+        capacity = member.capacity
+        if capacity.pace:
+            slots += capacity.slots
+            seconds += capacity.slots / capacity.pace
     return slots / seconds if slots else 0.0
 
 
@@ -516,7 +469,7 @@ def settled_pace(members: Sequence[NodeState]) -> float:
     known = 0
     for member in members:
         if member.usable:
-            slots += member.slots
-            if member.pace:
-                known += member.slots
+            slots += member.capacity.slots
+            if member.capacity.pace:
+                known += member.capacity.slots
     return typical_pace(members) if known >= slots * MOST_SLOTS else 0.0

@@ -32,8 +32,9 @@ class _FreeSlots:
     work: float  #: requests in these jobs that have not ended
     pace: float  #: requests per second of one job
 
-    def add(self, batch: Batch) -> None:
-        """Count a batch that the node gets."""
+    def add(self, batch: Batch, nodes: int) -> None:
+        """Count a batch that the node gets; all the other ones of so many `nodes` come next."""
+        self.turn += nodes
         self.room -= 1
         self.ours += 1
         self.jobs += 1
@@ -94,8 +95,7 @@ class Placement:
             else:
                 dealt.append((batch, seat.member))
                 self._turn = (start + seat.turn + 1) % len(members)
-                seat.add(batch)
-                seat.turn += len(members)
+                seat.add(batch, len(members))
             if seat.room > 0:
                 heappush(heap, (self._rank(seat, size), seat.turn, seat))
         return dealt
@@ -107,7 +107,7 @@ class Placement:
         typical = self._typical_pace(members) if closing else 0.0
         if not typical:
             return lambda _: False
-        usable = [member for member in members if member.usable and member.wedged_since is None]
+        usable = [member for member in members if member.usable and not member.liveness.wedged]
         pace = _total_pace(usable, typical)
         least = _total_size(waiting) / max(pace, 0.001)
 
@@ -139,7 +139,7 @@ class Placement:
         heap: _Heap = []
         for index, (member, most) in enumerate(zip(members, _rooms(members), strict=True)):
             room = most
-            if typical and not member.pace and not member.crowded_out:
+            if typical and not member.capacity.pace and not member.crowded_out:
                 room = min(most, member.idle_slots)  # no batch waits on a node of unknown speed
             if room > 0:
                 turn = (index - self._turn) % len(members)
@@ -153,14 +153,14 @@ class Placement:
         if self._kind == "round-robin":
             return 0.0
         if self._kind == "least-loaded":
-            return seat.ours / seat.member.likely_slots
-        fill = min(1.0, seat.jobs / seat.member.likely_slots)
+            return seat.ours / seat.member.capacity.likely_slots
+        fill = min(1.0, seat.jobs / seat.member.capacity.likely_slots)
         return self._seconds(seat, size) * (1 + SPREAD * fill)
 
     @staticmethod
     def _seconds(seat: _FreeSlots, size: float) -> float:
         """Return the seconds until the node would be done with one more batch of this size."""
-        slots = seat.member.likely_slots
+        slots = seat.member.capacity.likely_slots
         wait = 0.0 if seat.jobs < slots else seat.work / (seat.pace * slots)
         return wait + size / seat.pace
 
@@ -186,7 +186,7 @@ def _total_pace(members: Iterable[NodeState], typical: float) -> float:
     """Return the requests per second of all likely slots of these nodes."""
     pace = 0.0
     for member in members:
-        pace += member.likely_slots * (member.pace or typical)
+        pace += member.capacity.likely_slots * (member.capacity.pace or typical)
     return pace
 
 
@@ -220,6 +220,7 @@ def _pop_seat(heap: _Heap, avoid: str, members: Sequence[NodeState]) -> _FreeSlo
 def _seat(member: NodeState, room: int, turn: int, size: float, typical: float) -> _FreeSlots:
     """Return a node with its load; jobs of others count as batches of this size."""
     ours = len(member.out)
-    work = _open_work([member]) + member.others * size
-    jobs = ours + member.others
-    return _FreeSlots(member, turn, room, ours, jobs, work, member.pace or typical)
+    work = _open_work([member]) + member.capacity.others * size
+    jobs = ours + member.capacity.others
+    pace = member.capacity.pace or typical
+    return _FreeSlots(member, turn, room, ours, jobs, work, pace)

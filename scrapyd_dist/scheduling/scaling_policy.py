@@ -49,6 +49,13 @@ class Workload:
     waiting: int = 0
     out: int = 0  #: leased, or their part is being fetched
 
+    def add(self, count: SlotCount) -> None:
+        """Count the open batches of one of its slots."""
+        for state in WAITING:
+            self.waiting += count.batches.get(state.value, 0)
+        for state in OUT:
+            self.out += count.batches.get(state.value, 0)
+
     @property
     def over(self) -> bool:
         """Return whether no batch is open."""
@@ -65,10 +72,7 @@ def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Wo
         if pool is None:
             continue
         work = pools.setdefault(pool, Workload())
-        for state in WAITING:
-            work.waiting += count.batches.get(state.value, 0)
-        for state in OUT:
-            work.out += count.batches.get(state.value, 0)
+        work.add(count)
     return pools
 
 
@@ -205,6 +209,11 @@ class CircuitBreaker:
             return ""
         self.unfit.add(node)
         return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
+
+    def out_of_reach(self, node: str) -> None:
+        """Note that a node gets no more workers, as they do not reach the store."""
+        self.unreached.add(node)
+        self.unfit.add(node)
 
     def refused(self, pool: str, reason: str) -> bool:
         """Count a node's refusal of a worker for another spider.

@@ -89,7 +89,7 @@ class HandlerCaller:
             if event.kind is EventKind.SCHEDULED:
                 draft.accept(event)
             else:
-                draft.own = b"" if event.kind is EventKind.LINKS else event.fingerprint
+                draft.begin_event(event)
                 draft.give([call.request, *call.links])
                 self._call_handler(call)
             draft.keep()

@@ -212,10 +212,9 @@ class StrategyManager:
         """
         self._live()
         self._seeds_entry.renew()
-        draft = self._make_draft()
+        draft = self._make_draft(seeded=self._keep_full_step)
         self._seeding = draft
         self._seeded = 0
-        draft.seeded = lambda: self._keep_full_step(draft)
         self.strategy.context = draft
         try:
             self.strategy.read_seeds(stream)
@@ -280,7 +279,7 @@ class StrategyManager:
 
     # events
 
-    def _make_draft(self) -> RoundDraft:
+    def _make_draft(self, seeded: Callable[[RoundDraft], None] | None = None) -> RoundDraft:
         rules = DraftRules(
             crawl=self.crawl,
             fingerprint=self.fingerprint,
@@ -288,7 +287,13 @@ class StrategyManager:
             max_depth=self.max_depth,
             has_key=self.key is not None,
         )
-        return RoundDraft(store=self.store, rules=rules, partitions=self._held, clock=self.clock)
+        return RoundDraft(
+            store=self.store,
+            rules=rules,
+            partitions=self._held,
+            clock=self.clock,
+            seeded=seeded,
+        )
 
     def _handle_events(self) -> bool:
         """Handle the oldest events, in one step, and return whether there were any."""
@@ -336,9 +341,7 @@ class StrategyManager:
                 self._life_at = None
                 if not tries_left:
                     raise
-        draft.scheduled = []
-        draft.beyond = 0
-        draft.forget_looked_up()
+        draft.forget_seeds()
         self._cut_meanwhile()
 
     def _apply_seeds(
@@ -349,8 +352,7 @@ class StrategyManager:
     ) -> int:
         """Keep seeds in one step, and return how many were new, or were handed over."""
         draft = self._make_draft()
-        draft.counts.update(counts)
-        draft.scheduled = list(seeds)
+        draft.schedule_again(seeds, counts)
         draft.keep()
         draft.resolve()
         # The partitions of the metadata may have gone meanwhile.

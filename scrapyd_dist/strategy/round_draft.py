@@ -3,9 +3,11 @@
 What a handler schedules counts when it has returned; when it raises, nothing of it does.
 """
 
+from __future__ import annotations
+
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -92,9 +94,9 @@ class RoundDraft:
     rules: DraftRules
     partitions: frozenset[int]  #: those that the process holds
     clock: Callable[[], float]
+    #: called with this draft after each request that is scheduled outside of a handler: of a seed
+    seeded: Callable[[RoundDraft], None] | None = None
     # What the step is going to change.
-    #: called after each request that is scheduled outside of a handler: of a seed
-    seeded: Callable[[], None] | None = None
     links: dict[bytes, Link] = field(default_factory=dict)
     moved: dict[bytes, LinkMove] = field(default_factory=dict)
     events: list[LinkEvent] = field(default_factory=list)
@@ -207,10 +209,25 @@ class RoundDraft:
         if not dont_queue:
             meta["state"] = States.QUEUED
         if self.seeded:
-            self.seeded()
+            self.seeded(self)
 
     def _is_too_deep(self, depth: int) -> bool:
         return bool(self.rules.max_depth) and depth > self.rules.max_depth
+
+    def begin_event(self, event: LinkEvent) -> None:
+        """Note the event that is handled next; what it schedules of its own link is in no batch."""
+        self.own = b"" if event.kind is EventKind.LINKS else event.fingerprint
+
+    def schedule_again(self, seeds: Iterable[ScheduledRequest], counts: Mapping[str, int]) -> None:
+        """Keep in mind what another draft has scheduled and counted."""
+        self.scheduled = list(seeds)
+        self.counts.update(counts)
+
+    def forget_seeds(self) -> None:
+        """Forget the seeds that were scheduled so far, which are kept now."""
+        self.scheduled = []
+        self.beyond = 0
+        self.forget_looked_up()
 
     def keep(self) -> None:
         """Count what the handler did, as it has returned."""

@@ -140,7 +140,7 @@ async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) 
         await o.over()
         assert o.states() == ["done", "done"]
         assert {job.project for job in lacking.jobs.values()} <= {"p"}
-        assert [member.unfit for member in o.state.members] == ["", ""]
+        assert [member.readiness.unfit for member in o.state.members] == ["", ""]
 
 
 async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) -> None:
@@ -290,7 +290,10 @@ async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(
         reason = await given_up(o)
         assert "the version r2 of the project shop cannot work" in reason
         assert "out of reach: why; deploy it" in reason
-        assert (o.state.members[0].unfit, o.scheduler.failed) == ("", True)  # a pool is closed
+        assert (o.state.members[0].readiness.unfit, o.scheduler.failed) == (
+            "",
+            True,
+        )  # a pool is closed
         await o.over()
         assert o.state.stopped == ""
 

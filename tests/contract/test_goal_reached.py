@@ -47,7 +47,7 @@ async def test_it_ends_when_what_was_out_is_home_and_the_rest_waits(tmp_path: Pa
         worker.lease(2)
         o.store.spend(CRAWL, {}, 0, {"items": 4})
         await until(lambda: o.state.goal == "items", "the goal is seen")
-        assert not o.state.done.is_set(), "two batches are out"
+        assert not o.state.status.done.is_set(), "two batches are out"
         worker.finish()
         worker.finish()
         worker.end("goal")
@@ -138,7 +138,7 @@ async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report
 ) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec(requests=20)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(3)
         await until(lambda: len(b.posts()) == 2, "all that are allowed")
         told = [
@@ -166,7 +166,7 @@ async def test_a_failed_page_is_no_error_of_the_spider_and_a_stat_may_be_anythin
 ) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec(requests=20, errors=2)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(1)
         await until(lambda: len(b.posts()) == 1, "it is posted")
         one.start("c.b1.a1")
@@ -185,13 +185,13 @@ async def test_a_report_of_requests_that_its_batch_has_not_is_none(tmp_path: Pat
         _finish(worker, done=2, pages=2, items=2, missed_requests=[[3, PUT_OFF, []]])
         await until(lambda: o.attempts(1)[0].state is AttemptState.FAILED, "it is given up")
         assert "requests that its batch has not" in o.attempts(1)[0].reason
-        assert o.state.fault is None
+        assert o.state.status.fault is None
 
 
 async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two, spec=spec(requests=40)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(2)
         await until(lambda: len(b.posts()) == 2, "both")
         (far,), (near,) = one.posts, two.posts
@@ -222,9 +222,9 @@ async def test_a_pause_is_no_time_without_an_item(tmp_path: Path) -> None:
         o.add(2)
         await a_worker(o)
         o.scheduler.set_paused(paused=True)
-        o.scheduler._dry = (0, o.scheduler._begun - 3600)
-        looks = o.scheduler._dry
-        await until(lambda: o.scheduler._dry is not looks or o.state.goal, "a look")
+        o.scheduler.goal_watch._dry = (0, o.scheduler.goal_watch._begun - 3600)
+        looks = o.scheduler.goal_watch._dry
+        await until(lambda: o.scheduler.goal_watch._dry is not looks or o.state.goal, "a look")
         assert o.state.goal == ""
 
 
@@ -253,16 +253,18 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
         looks = list[Any]()
 
         def looked() -> bool:
-            looks.extend([b.state.spent] if not looks or looks[-1] is not b.state.spent else [])
+            looks.extend(
+                [b.state.goals.spent] if not looks or looks[-1] is not b.state.goals.spent else []
+            )
             return len(looks) > 3
 
         async def later(*args: Any) -> None:
             await until(looked, "looks")
-            assert not b.state.done.is_set()
+            assert not b.state.status.done.is_set()
             await kept(*args)
 
         b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]  # it comes late
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         await b.seal_all(1)
         await until(lambda: b.posts() != [], "it is posted")
         one.start("c.b1.a1")
@@ -279,13 +281,13 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
 
 async def test_a_batch_that_was_taken_meanwhile_has_nothing_reserved(tmp_path: Path) -> None:
     async with sending(tmp_path, model("one"), spec=replace(spec(requests=20), rows=True)) as b:
-        b.state.members[0].throttle_problem = "it is another machine"
+        b.state.members[0].readiness.note_throttle("it is another machine")
         batch = b.store.seal(
             CRAWL, NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=2), (), {"sealed": 2}
         )
         b.store.drop_batch(CRAWL, batch.number, forget=False)
         b.scheduler.add(batch)
-        await until(lambda: not b.state.open, "it is seen")
+        await until(lambda: not b.state.queue.open, "it is seen")
         await until(
             lambda: b.store.spend(CRAWL, {}).counts["reserved"] == 0, "others get what was reserved"
         )

@@ -28,6 +28,7 @@ from rig.stores import lease_next
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
+from scrapyd_dist.frontier.packing import halve_batch
 from scrapyd_dist.job_record import key_of_attempt
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import collector
@@ -146,7 +147,7 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         o.store.register_producer(CRAWL, "another", 60)
         o.scheduler.no_more()
         await until(lambda: o.state.backlog.producers == ("another",), "the other one is seen")
-        assert not o.state.done.is_set()
+        assert not o.state.status.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
         assert o.state.stopped == ""
@@ -297,7 +298,7 @@ async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_bat
             here.finish(part=False)
             await until(lambda: "running" not in o.states(), "its part is missed")
         await until(lambda: here.job in bad.cancels, "its worker is told to end")
-        assert "no part can be fetched" in o.state.members[0].unfit
+        assert "no part can be fetched" in o.state.members[0].readiness.unfit
         other.work_off().end()
         await o.ended(whole=6)
         assert {one.node for one in o.attempts() if one.state is AttemptState.FAILED} == {"bad"}
@@ -363,18 +364,18 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
     one = model("one")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
-        halves, quick = collector.halves, Lessee(job="another", node="one", url=one.node.url)
+        quick = Lessee(job="another", node="one", url=one.node.url)
 
-        def leased_in_between(*args: Any) -> Any:
+        def leased_in_between(*args: Any, **kwargs: Any) -> Any:
             if o.state.counters.cuts == 1:
                 assert lease_next(o.store, CRAWL, quick, seconds=-1.0)
-            return halves(*args)
+            return halve_batch(*args, **kwargs)
 
-        monkeypatch.setattr(collector, "halves", leased_in_between)  # that is the moment
+        monkeypatch.setattr(collector, "halve_batch", leased_in_between)  # that is the moment
         for attempt in range(3):
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
-        assert (o.state.fault, len(o.attempts())) == (None, 4)
+        assert (o.state.status.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
@@ -433,8 +434,8 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
             next(worker for worker in o.workers() if worker.node is bad).end(
                 "refused", problem="no disk"
             )
-        await until(lambda: o.state.members[0].unfit, "it is taken out")
-        assert "no disk" in o.state.members[0].unfit
+        await until(lambda: o.state.members[0].readiness.unfit, "it is taken out")
+        assert "no disk" in o.state.members[0].readiness.unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
         await o.over()
         assert (o.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
@@ -450,7 +451,11 @@ async def test_workers_that_have_waited_for_all_their_time_are_no_failures(tmp_p
         await until(lambda: len(one.posts) == OF_A_NODE + 2, "one more")
         o.workers()[-1].begin().work_off()
         await o.over()
-        assert (o.state.stopped, o.states(), o.state.members[0].unfit) == ("", ["done"], "")
+        assert (o.state.stopped, o.states(), o.state.members[0].readiness.unfit) == (
+            "",
+            ["done"],
+            "",
+        )
 
 
 # other spiders, slots
@@ -492,7 +497,7 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         assert "nobody" in o.store.batch(CRAWL, 2).reason
         await o.over()
         assert (o.state.stopped, o.state.counters.dead_urls) == ("", 3)
-        assert o.state.members[0].unfit == ""
+        assert o.state.members[0].readiness.unfit == ""
 
 
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
@@ -534,8 +539,8 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
         looks = o.state.backlog
         await until(lambda: o.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
-        assert o.scheduler._staffed is not None
-        o.scheduler._staffed -= 3600.0  # an hour later
+        assert o.scheduler.staffing._staffed is not None
+        o.scheduler.staffing._staffed -= 3600.0  # an hour later
         await until(lambda: len(o.posts()) == 2, "the next round")
 
 
@@ -598,7 +603,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
     ) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.state.members[0].unfit == WHY
+        assert o.state.members[0].readiness.unfit == WHY
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
@@ -784,7 +789,7 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
-        assert b.state.members[0].unreached == WHY
+        assert b.state.members[0].readiness.unreached == WHY
 
 
 @pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
@@ -801,7 +806,9 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
         await b.over(whole=9)
         assert all(sent(node) for node in nodes)
-        assert all(member.unreached and not member.unfit for member in b.state.members)
+        assert all(
+            member.readiness.unreached and not member.readiness.unfit for member in b.state.members
+        )
 
 
 async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_path: Path) -> None:
@@ -830,8 +837,8 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
         await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
         (member,) = b.state.members
-        assert "refused" in member.unreached
-        assert not member.unfit
+        assert "refused" in member.readiness.unreached
+        assert not member.readiness.unfit
 
 
 async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another_project_gets_none(

@@ -78,7 +78,7 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         await until(lambda: running(one) == ["d"], "the one that came later")
         finish(one, "d")
         await until(lambda: b.state.counters.done == 4, "all are home")
-        assert not b.state.over.is_set()  # a producer may still add something
+        assert not b.state.status.over.is_set()  # a producer may still add something
         b.store.sign_off(CRAWL, "me")
         await b.ended()
         assert (b.state.stopped, b.states()) == ("", ["done"] * 4)
@@ -199,9 +199,9 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(
                 finish(one, word)
                 done += 1
             await asyncio.sleep(0.005)
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert b.state.backlog.batches == 2_000
-        assert len(b.state.open) < 50
+        assert len(b.state.queue.open) < 50
         assert 0 < max(read) < 100
 
 
@@ -218,7 +218,7 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
         await before.scheduler.stop("it is stopped")
     async with rows_on(tmp_path, one, most=2) as after:
         counters = after.state.counters
-        assert (counters.done, counters.sent, sorted(after.state.open)[:2]) == (1, 3, [2, 3])
+        assert (counters.done, counters.sent, sorted(after.state.queue.open)[:2]) == (1, 3, [2, 3])
         finish(one, "b")
         await until(lambda: running(one) == ["c", "d"], "the last one")
         finish(one, "c")
@@ -245,7 +245,7 @@ async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_no
             finish(one, word)
         b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.state.fault, b.states()) == (None, ["done", "split", "done", "done"])
+        assert (b.state.status.fault, b.states()) == (None, ["done", "split", "done", "done"])
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 

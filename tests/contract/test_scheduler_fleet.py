@@ -13,8 +13,9 @@ from rig.scheduling import CRAWL, QUICK, Bench, left_behind, make, sending, unti
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.scheduling import node_state
+from scrapyd_dist.scheduling import liveness
 from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scrapyd.api import JobState
 
 
@@ -31,7 +32,7 @@ class Listing:
 
 
 def members(*nodes: ModelNode) -> list[NodeState]:
-    return [NodeState(node=node.node, prepared=True) for node in nodes]
+    return [NodeState(node=node.node, readiness=Readiness(prepared=True)) for node in nodes]
 
 
 async def drain(b: Bench, name: str, since: float | None) -> None:
@@ -125,7 +126,9 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
     async with sending(
         tmp_path, one, two, members=members(one), listed=listing, prepare=bring
     ) as b:
-        await until(lambda: len(b.state.members) == 2 and b.state.members[1].unfit, "it was tried")
+        await until(
+            lambda: len(b.state.members) == 2 and b.state.members[1].readiness.unfit, "it was tried"
+        )
         await b.work_off(3)
         assert two.posts == []
 
@@ -173,15 +176,15 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
         await b.seal_all(2)
         await b.ended()
         assert "is in no list of nodes" in b.state.stopped
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert set(b.states()) == {"sealed"}
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is wedged, and tried again, within a moment."""
-    monkeypatch.setattr(node_state, "POLL", 0.03)
-    monkeypatch.setattr(node_state, "TRIAL_AFTER", 0.2)
+    monkeypatch.setattr(liveness, "POLL", 0.03)
+    monkeypatch.setattr(liveness, "TRIAL_AFTER", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -196,7 +199,7 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
         assert "takes jobs and starts none" in b.attempts(1)[0].reason
         assert b.state.members[0].state == "wedged"
         one.quick = True  # as after a restart
-        await until(lambda: b.state.members[0].trial, "it may be tried")
+        await until(lambda: b.state.members[0].liveness.trial, "it may be tried")
         await drain(b, "two", time.time())
         await b.seal_all(5)
         await b.ended(whole=7)
@@ -227,14 +230,14 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     theirs = strangers(one, 3)
     async with sending(tmp_path, one, two) as b:
-        await until(lambda: b.state.members[0].others == 3, "they are seen")
+        await until(lambda: b.state.members[0].capacity.others == 3, "they are seen")
         await b.seal_all(9)
         await until(lambda: len(b.posts()) == 5, "one node has a place, the other four")
         assert (len(one.posts), len(two.posts)) == (1, 4)
         for job in theirs:
             job.state = JobState.FINISHED
         await until(lambda: len(one.posts) == 4, "their room is ours now")
-        assert b.state.members[0].others == 0
+        assert b.state.members[0].capacity.others == 0
         for node in (one, two):
             node.quick = True
             for name in node.posts:
@@ -248,7 +251,7 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
     one = model("one", slots=1, quick=False)
     strangers(one, 9)
     async with sending(tmp_path, one) as b:
-        await until(lambda: b.state.members[0].others == 9, "they are seen")
+        await until(lambda: b.state.members[0].capacity.others == 9, "they are seen")
         await b.seal_all(3)
         await until(lambda: one.posts, "one is posted")
         seen = one.calls.count("daemonstatus.json")
@@ -285,9 +288,9 @@ async def test_cancellations_are_not_behind_jobs_that_the_node_tells_nothing_of(
         await until(lambda: one.posts == ["c.b1.a1"], "it has a job")
         one.failing["status.json"] = NoReply
         await until(
-            lambda: b.state.members[0].out["c.b1.a1"].untold_since, "nothing is told of the job"
+            lambda: b.state.members[0].out["c.b1.a1"].untold.since, "nothing is told of the job"
         )
-        b.state.members[0].cancel_later.append(AbandonedJob("c.b0.a1"))
+        b.state.members[0].cancel_when_up(AbandonedJob("c.b0.a1"))
         await until(lambda: not b.state.members[0].cancel_later, "the old job is cancelled")
         one.failing.clear()
         one.finish("c.b1.a1")

@@ -45,7 +45,7 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
     async with sending(tmp_path, model("one")) as b:
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
-        assert not b.state.over.is_set()
+        assert not b.state.status.over.is_set()
         await b.over(whole=1)
 
 
@@ -79,7 +79,7 @@ def _busy(b: Bench) -> bool:
     at_work = [
         sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes
     ]
-    return not b.state.waiting or all(
+    return not b.state.queue.waiting or all(
         n >= node.slots for n, node in zip(at_work, b.nodes, strict=True)
     )
 
@@ -89,7 +89,7 @@ async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
         await b.seal_all(6)
         await until(lambda: len(b.posts()) == 3, "as many as allowed are posted")
-        assert len(b.state.waiting) == 3
+        assert len(b.state.queue.waiting) == 3
         one.finish(one.posts[0])
         await until(lambda: len(b.posts()) == 4, "the next one is posted")
         assert sum(len(member.out) for member in b.state.members) == 3
@@ -175,7 +175,9 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(12)
         two.quick = True
-        await until(lambda: b.state.members[0].unfit and not b.state.posts, "it is unfit")
+        await until(
+            lambda: b.state.members[0].readiness.unfit and not b.state.tasks.posts, "it is unfit"
+        )
         asked = len(one.posts)
         two.finish_all()
         await b.ended(whole=12)
@@ -190,7 +192,7 @@ async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -
     one.plays = [refused_with(AuthRefused)]
     async with sending(tmp_path, one) as b:
         await b.work_off(3)
-        assert not b.state.members[0].unfit
+        assert not b.state.members[0].readiness.unfit
 
 
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Pa
         await b.ended()
         assert "No node takes the work" in b.state.stopped
         await b.scheduler.stop("")
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert set(b.states()) == {"sealed"}
 
 
@@ -209,8 +211,8 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
     one, two = model("one"), model("two", quick=False)
     one.down = ConnectionRefused
     async with sending(tmp_path, one, two) as b:
-        b.state.members[0].prepared = False
-        b.state.members[0].missed("down", time.time())
+        b.state.members[0].readiness.code_lost()
+        b.state.members[0].liveness.missed("down", time.time())
         await b.seal_all(6)
         await until(lambda: len(two.posts) == 4, "the other node is full")
         assert one.posts == []
@@ -278,7 +280,7 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(
     async with sending(tmp_path, one, two) as b:
         await b.seal(4)
         await until(
-            lambda: b.states() == ["done"] * 4 and not b.state.posts,
+            lambda: b.states() == ["done"] * 4 and not b.state.tasks.posts,
             "all is done, and no post is out",
         )
         await b.over(whole=4)

@@ -35,7 +35,7 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         await b.ended(whole=2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
-        b.state.over.clear()  # the crawl would go on: keep watching
+        b.state.status.over.clear()  # the crawl would go on: keep watching
         b.state.spawn(b.scheduler.monitor.watch(b.state.members[0]))
         one.down = None
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
@@ -92,7 +92,7 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
         await b.seal_and_start()
         one.jobs["c.b1.a1"].forgotten = True
         await until(
-            lambda: any(out.unknown_since for out in b.state.members[0].out.values()),
+            lambda: any(out.unknown.since for out in b.state.members[0].out.values()),
             "it is doubted",
         )
         one.finish("c.b1.a1")
@@ -184,7 +184,7 @@ async def test_a_batch_whose_job_is_told_to_end_by_a_signal_is_cut_in_the_end(
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         if is_restarted:
             assert b.states() == ["done"]
         else:
@@ -201,7 +201,7 @@ async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path:
         await b.ended()
         assert "No node has answered" in b.state.stopped
         assert "connection refused" in b.state.stopped
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert not {"done", "dead"} & set(b.states())
 
 
@@ -269,7 +269,7 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
     async with sending(tmp_path, one) as b:
         await b.seal_all(1)
         await b.ended()
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert (b.state.counters.gone, b.state.counters.failed_urls) == (1, 1)
         found = b.store.misses(CRAWL)
         assert [(m.url, m.kind, m.batch) for m in found] == [
@@ -435,7 +435,7 @@ async def test_where_no_items_can_be_written_the_crawl_stops_and_the_node_keeps_
             b.folder.write_text("")
         await b.seal_all(1)
         await b.ended()
-        assert b.state.fault is None
+        assert b.state.status.fault is None
         assert b.state.stopped.startswith(f"No items can be written to {b.folder}: ")
         assert [attempt.state.value for attempt in b.attempts()] == ["sent"]
 
@@ -447,7 +447,7 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(
         monkeypatch.setattr(merging, "sha256_of", len)
         await b.seal_all(1)
         await b.ended()
-        assert isinstance(b.state.fault, TypeError)
+        assert isinstance(b.state.status.fault, TypeError)
         assert "scrapyd-dist itself failed" in b.state.stopped
         assert BatchState.DONE not in {batch.state for batch in b.store.batches(CRAWL)}
 

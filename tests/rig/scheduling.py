@@ -25,10 +25,11 @@ from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import monitor, scheduler
+from scrapyd_dist.scheduling import monitor, staffing
 from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store, open_store
@@ -246,12 +247,17 @@ class Bench:
 
     def whole(self, batches: int, size: int = 2) -> None:
         """Every batch is done, and each of its items is there once."""
-        assert self.state.fault is None
+        assert self.state.status.fault is None
         assert self.state.stopped == ""
         assert self.states() == ["done"] * batches
         assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
         assert self.state.counters.done == batches
         assert self.state.counters.items == batches * size
+
+
+def members_of(nodes: list[ModelNode]) -> list[NodeState]:
+    """These nodes as a scheduler knows them that has brought them the code."""
+    return [NodeState(node=node.node, readiness=Readiness(prepared=True)) for node in nodes]
 
 
 def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: Any) -> Bench:
@@ -266,7 +272,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
 
     state = SchedulerState(
         spec=options.pop("spec", SPEC),
-        members=options.pop("members", [NodeState(node=node.node, prepared=True) for node in nodes]),
+        members=options.pop("members", members_of(nodes)),
         store=StoreThread(open_store(place)), sender=sender, limits=options.pop("limits", QUICK),
         reach=options.pop("reach", None), sends=options.pop("sends", False),
     )  # fmt: skip
@@ -279,7 +285,7 @@ async def left_behind(
 ) -> tuple[Bench, str]:
     """What a producer leaves that died just after this step of its only batch on the first node; and the job's id."""
     before = make(tmp_path, list(nodes), producer="producer")
-    before.scheduler.state.sending = False
+    before.scheduler.state.status.stop_sending()
     await before.seal()
     node, db, job = nodes[0], before.store, job_id(CRAWL, 1, 1)
     attempt = Attempt(
@@ -300,7 +306,7 @@ async def at_work(made: Bench) -> AsyncIterator[Bench]:
         patch.setattr(monitor, "FRESH", 0.02)
         patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
         patch.setattr(merging, "RETRY_PAUSE", 0.01)
-        patch.setattr(scheduler, "LEAVE", 0.2)
+        patch.setattr(staffing, "LEAVE", 0.2)
         await made.scheduler.recover()
         made.scheduler.start()
         try:

@@ -12,7 +12,7 @@ from scrapyd_dist.fleet import waiting_work
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.findings import Severity
 from scrapyd_dist.fleet.workspace import Workspace
-from scrapyd_dist.scheduling import node_state
+from scrapyd_dist.scheduling import liveness
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_where_work_waits_and_none_runs_it_is_looked_at_again(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_work, "EVERY", 0.0)
-    monkeypatch.setattr(node_state, "POLL", 0.0)
+    monkeypatch.setattr(liveness, "POLL", 0.0)
     workspace.remember({"web2": {"draining": 1.0}})
     sender = FleetSender(web1=well(pending=2), web2=well())
     checkup = check_fleet(workspace, workspace.nodes(), None, sender=sender)
     assert [exam.state.value for exam in checkup.exams] == ["wedged", "draining"]
     assert checkup.endangers_work
-    assert sender.asked.count(("web1", "daemonstatus.json")) >= node_state.LOOKS
+    assert sender.asked.count(("web1", "daemonstatus.json")) >= liveness.LOOKS
     assert sender.asked.count(("web2", "daemonstatus.json")) == 1

@@ -21,7 +21,7 @@ from scrapyd_dist.fleet.drain import (
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import IdleWatch
+from scrapyd_dist.scheduling.liveness import IdleWatch
 from scrapyd_dist.scrapyd.api import Load
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")

@@ -1,6 +1,7 @@
 """The house rules that code can check: names, waiting for events, and documents that have their shape."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -122,3 +123,26 @@ def test_the_source_is_not_packed() -> None:
     assert density.documented_percent >= 90
     assert density.per_100_statements(density.comprehensions) <= 2.0
     assert density.per_100_statements(density.conditionals) <= 1.5
+
+
+def written_outside(tree: ast.AST) -> Iterable[str]:
+    """The attributes that a module writes, of objects that are not its own `self`."""
+    for node in ast.walk(tree):
+        written = node
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            written = node.value
+        elif not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+            continue
+        if isinstance(written, ast.Attribute) and ast.unparse(written.value) != "self":
+            yield ast.unparse(written)
+
+
+def test_the_state_of_a_scheduler_is_written_by_its_owners_alone() -> None:
+    """Others call a method that says what has happened."""
+    found = []
+    for path in SOURCE:
+        names = set(written_outside(ast.parse(path.read_text("utf-8"))))
+        if not path.is_relative_to(ROOT / "scrapyd_dist" / "scheduling"):
+            names = {name for name in names if re.search(r"\b(member|scheduler|state)\.", name)}
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in names]
+    assert found == []

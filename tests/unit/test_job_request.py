@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rig.nodemodel import ModelSender, model
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import Batch, WorkerEntry
 from scrapyd_dist.errors import ConfigError, NoReply
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import pack
@@ -18,6 +18,7 @@ from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for, call_for_introduction
+from scrapyd_dist.scheduling.liveness import Liveness
 from scrapyd_dist.scheduling.node_client import NodeClient, last_error
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scrapyd.api import Chunk
@@ -31,7 +32,7 @@ SPEC = JobRequest(
 
 
 def out_on(node: Node, **fields: Any) -> JobRun:
-    member = NodeState(node=node, **fields)
+    member = NodeState(node=node, liveness=Liveness(**fields))
     return JobRun(
         batch=Batch(number=7, size=2),
         number=3,
@@ -158,15 +159,8 @@ def test_an_introduction_says_which_client_the_store_needs(
     client: str, told: dict[str, Any]
 ) -> None:
     member = NodeState(node=Node.parse("one"))
-    worker = WorkerRun(
-        batch=Batch(number=1, size=0),
-        number=1,
-        job="c.w1.a1",
-        member=member,
-        since=0.0,
-        start_by=9.0,
-        pool="x",
-    )
+    entry = WorkerEntry(number=1, job="c.w1.a1", url=member.node.url, pool="x", since=0.0)
+    worker = WorkerRun.of_entry(entry, member, start_by=9.0)
     way = Way(job_settings={"store": "x"}, client=client)
     call = call_for_introduction(SPEC, worker, WorkerRequest(), way)
     texts = dict(value.split("=", 1) for name, value in call.data if name == "setting")

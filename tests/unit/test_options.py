@@ -13,12 +13,13 @@ from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach, settle_se
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.producer.spider_check import check_spider, make_as_job
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import Batch, WorkerEntry
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.settings import SETTINGS, limits_in
 from scrapyd_dist.store.reach import Way
 
@@ -282,7 +283,10 @@ def test_the_limits_of_jobs_may_stand_in_scrapy_cfg() -> None:
 
 
 def members(*names: str) -> list[NodeState]:
-    return [NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
+    return [
+        NodeState(node=Node.parse(f"{name}:6800", name=name), readiness=Readiness(prepared=True))
+        for name in names
+    ]
 
 
 def far(node: Node) -> Way:
@@ -297,16 +301,16 @@ def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_
     None
 ):
     here = members("far1", "near", "far2")
-    here[2].missed("refused", 1.0)  # it may reach the store when it is back
+    here[2].liveness.missed("refused", 1.0)  # it may reach the store when it is back
     assert check_reach(options(MODE="auto"), here, far, rules=1) == [
         "far1 gets no workers: it is another machine."
     ]
-    assert [(member.able, bool(member.unfit)) for member in here] == [
+    assert [(member.able, bool(member.readiness.unfit)) for member in here] == [
         (False, True),
         (True, False),
         (False, False),
     ]
-    assert not any(member.unreached for member in here), (
+    assert not any(member.readiness.unreached for member in here), (
         "nothing is sent where workers need the store"
     )
     assert check_reach(options(MODE="pull"), here[2:], far, rules=0) == []
@@ -338,14 +342,15 @@ def test_with_rules_no_node_is_sent_batches_later_either() -> None:
     assert settle_sending(given, here, rules=0) == given
     assert given.sends
     assert not settle_sending(given, here, rules=1).sends
-    here[0].unreached = here[1].unreached = "it is another machine."
+    for member in here:
+        member.readiness.out_of_reach("it is another machine.")
     assert not settle_sending(given, here, rules=0).leases
 
 
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
-    assert [(member.able, member.throttle_problem) for member in here] == [
+    assert [(member.able, member.readiness.throttle_problem) for member in here] == [
         (True, "it is another machine."),
         (True, ""),
     ]
@@ -360,7 +365,9 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
         "since": 0,
         "start_by": 0,
     }
-    out = member.out["c.w1.a1"] = WorkerRun(**job, job="c.w1.a1", pool="")
+    entry = WorkerEntry(number=1, job="c.w1.a1", url=member.node.url, pool="", since=0.0)
+    out = WorkerRun.of_entry(entry, member, start_by=0.0)
+    member.add(out)
     assert member.progress() == Counter()
     assert out.to_blame
     assert not JobRun(**job, job="c.b1.a1").to_blame
@@ -369,9 +376,9 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
     )
     assert member.progress() == Counter(requests=6, pages=6, items=5)
     home = WorkerReport(ended=False, updated=9.0, requests=9, done=4, missed=0, pages=4, items=4)
-    out.counted.update(home.counts)
+    out.count_home(home.counts)
     assert member.progress() == Counter(requests=2, pages=2, items=1)
-    out.counted.update(home.counts)  # its next report is still on the way
+    out.count_home(home.counts)  # its next report is still on the way
     assert member.progress() == Counter()
 
 

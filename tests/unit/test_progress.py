@@ -27,9 +27,12 @@ from scrapyd_dist.progress import (
     summary,
     summary_of,
 )
-from scrapyd_dist.scheduling.base import BatchCounters, SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.readiness import Readiness
+from scrapyd_dist.scheduling.run_status import RunStatus
 
 
 def snapshot(
@@ -43,7 +46,8 @@ def snapshot(
     )
     scheduler = SchedulerState(
         spec=JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"), members=[*members],
-        store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]), paused=paused,
+        store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]),
+        status=RunStatus(paused=paused),
         counters=BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
     )  # fmt: skip
     values: dict[str, Any] = {
@@ -54,7 +58,7 @@ def snapshot(
 
 
 def node(name: str) -> NodeState:
-    return NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True)
+    return NodeState(node=Node.parse(f"{name}:6800", name=name), readiness=Readiness(prepared=True))
 
 
 def at_work(
@@ -98,7 +102,10 @@ def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
 
 def test_what_runs_is_counted_with_what_is_done() -> None:
     member = NodeState(
-        node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True
+        node=Node.parse("http://one:6800", name="one"),
+        jobs=2,
+        items=9,
+        readiness=Readiness(prepared=True),
     )
     at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     progress = Progress()
@@ -131,7 +138,10 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
 @pytest.mark.parametrize("state", ["stopped", "incomplete", "finished"])
 def test_once_it_has_ended_nothing_is_out_and_what_is_not_home_is_not_done(state: str) -> None:
     member = NodeState(
-        node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True
+        node=Node.parse("http://one:6800", name="one"),
+        jobs=2,
+        items=9,
+        readiness=Readiness(prepared=True),
     )
     at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     running, ended = (summary(snapshot(members=[member], state=now)) for now in ("working", state))
@@ -175,8 +185,11 @@ def test_of_a_crawl_that_has_ended_no_batch_runs(kind: str, state: CrawlState, s
 
 def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
     node = Node.parse("http://me:secret@one:6800", name="one")
-    down, unfit = NodeState(node=node), NodeState(node=node, unfit="no log folder")
-    down.missed("connection refused", 1.0)
+    down, unfit = (
+        NodeState(node=node),
+        NodeState(node=node, readiness=Readiness(unfit="no log folder")),
+    )
+    down.liveness.missed("connection refused", 1.0)
     document = summary(snapshot(members=[down, unfit]))
     told = [(one["state"], one["reason"]) for one in document["nodes"]]
     assert told == [("down", "connection refused"), ("unfit", "no log folder")]

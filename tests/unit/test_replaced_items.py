@@ -15,7 +15,7 @@ from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.json_lines import count_items, left_out, without_runs
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.joblogs.worker_report import BadReport, read_report, to_kept
-from scrapyd_dist.scheduling.base import BatchCounters
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 
 RETRIES = 10
 

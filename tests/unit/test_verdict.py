@@ -23,9 +23,8 @@ from scrapyd_dist.joblogs.worker_report import (
     report_path,
     to_kept,
 )
-from scrapyd_dist.payload import decode, encode
-from scrapyd_dist.scheduling.base import BatchCounters
-from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, halves, may_be_cut, most_attempts
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, may_be_cut, most_attempts
 from scrapyd_dist.scrapyd.api import JobState
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
@@ -188,15 +187,6 @@ def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
         (CUTS, 1, False),
     ):
         assert may_be_cut(BATCH, BatchCounters(cuts=cuts, done=done)) is cut
-
-
-@pytest.mark.parametrize("count", [2, 3, 7])
-def test_the_halves_have_all_requests_in_their_order(count: int) -> None:
-    values = [{"url": f"http://site/{number}", "rule": 1} for number in range(count)]
-    both = halves(replace(BATCH, slot="s", priority=3), encode(values), None)
-    assert [half.size for half in both] == [(count + 1) // 2, count // 2]
-    assert [value for half in both for value in decode(half.payload.get)] == values
-    assert {(half.slot, half.priority) for half in both} == {("s", 3)}
 
 
 # the judgement on jobs

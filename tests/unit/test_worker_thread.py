@@ -43,7 +43,7 @@ async def test_a_store_that_was_emptied_stops_the_crawl_in_words_and_without_a_t
         await until(lambda: len(b.posts()) == 1, "it is posted")
         b.store.forget("c")
         await b.scheduler.ended()
-        assert isinstance(b.state.fault, StoreEmptied)
+        assert isinstance(b.state.status.fault, StoreEmptied)
         assert b.state.stopped.startswith("The store has lost this crawl with all that was in it")
         assert b.scheduler.stop_code == 1
         assert "Traceback" not in caplog.text

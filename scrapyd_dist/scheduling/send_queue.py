@@ -1,0 +1,58 @@
+"""Queues the batches that are about to be sent to nodes, and knows which of them are under way."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scrapyd_dist.batches import Batch
+
+
+@dataclass(kw_only=True)
+class SendQueue:
+    """Keeps some of the store's batches, in the order in which they are sent."""
+
+    waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
+    open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
+    #: batch -> name of the node of its last attempt
+    avoid: dict[int, str] = field(default_factory=dict)
+
+    def add(self, batch: Batch) -> None:
+        """Let a batch wait, as the last one."""
+        self.open.add(batch.number)
+        self.waiting.append(batch)
+
+    def take_up(self, batch: Batch) -> None:
+        """Count a batch as under way that an earlier process has sent."""
+        self.open.add(batch.number)
+
+    def remove(self, batch: Batch) -> None:
+        """Take a batch out that is sent now; it stays open."""
+        self.waiting.remove(batch)
+
+    def put_first(self, batch: Batch) -> None:
+        """Let a batch that was not sent after all wait again, as the first one."""
+        self.waiting.appendleft(batch)
+
+    def put_back(self, batch: Batch, avoid: str) -> bool:
+        """Let a failed batch wait again, as the first one; its next node is not to be `avoid`.
+
+        Returns False if it is not open any more, or waits already.
+        """
+        is_waiting = any(other.number == batch.number for other in self.waiting)
+        if batch.number not in self.open or is_waiting:
+            return False
+        self.avoid[batch.number] = avoid
+        self.waiting.appendleft(batch)
+        return True
+
+    def replace(self, batch: Batch, pieces: Sequence[Batch]) -> None:
+        """Let the pieces of a batch wait in its place, as the first ones."""
+        if batch.number in self.open:
+            for piece in pieces:
+                self.open.add(piece.number)
+            self.waiting.extendleft(reversed(pieces))
+
+    def forget(self, batch: int) -> None:
+        """Forget a batch that is done, dead, or nowhere."""
+        self.open.discard(batch)
+        self.avoid.pop(batch, None)

@@ -1,0 +1,40 @@
+"""The batches that are about to be sent: their order, and which of them are still open."""
+
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.scheduling.send_queue import SendQueue
+
+
+def batch(number: int) -> Batch:
+    return Batch(number=number, size=2)
+
+
+def queue(*numbers: int) -> SendQueue:
+    made = SendQueue()
+    for number in numbers:
+        made.add(batch(number))
+    return made
+
+
+def waiting(of: SendQueue) -> list[int]:
+    return [one.number for one in of.waiting]
+
+
+def test_what_failed_is_sent_first_and_once_and_only_while_it_is_open() -> None:
+    made = queue(1, 2)
+    made.remove(batch(1))
+    assert made.put_back(batch(1), "web1")
+    assert (waiting(made), made.avoid) == ([1, 2], {1: "web1"})
+    assert not made.put_back(batch(1), "web2")
+    made.forget(3)
+    assert not made.put_back(batch(3), "web1")
+    assert (waiting(made), made.open) == ([1, 2], {1, 2})
+
+
+def test_pieces_take_the_place_of_a_batch_that_is_open() -> None:
+    made = queue(1, 2)
+    made.remove(batch(1))
+    made.replace(batch(1), [batch(3), batch(4)])
+    made.forget(1)
+    assert (waiting(made), made.open) == ([3, 4, 2], {2, 3, 4})
+    made.replace(batch(9), [batch(10)])
+    assert waiting(made) == [3, 4, 2]
