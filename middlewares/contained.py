@@ -24,9 +24,6 @@ from scrapy.utils import signal as signal_tools
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-#: how the names of Scrapy's files begin
-_SCRAPY = f"{Path(scrapy.__file__).parent}/"
-
 
 class StandIn(Exception):
     """Stands for something that is no `Exception`.
@@ -41,6 +38,11 @@ def stand_in(error: BaseException) -> Exception:
     stand_in_for_error = kind(str(error))
     assert isinstance(stand_in_for_error, Exception)
     return stand_in_for_error
+
+
+#: how the names of files begin whose coroutines let nothing of the project's out: Scrapy's, and
+#: this one
+_CONTAINED_FILES = (f"{Path(scrapy.__file__).parent}/", stand_in.__code__.co_filename)
 
 
 def contain_errors(crawler: Crawler) -> None:
@@ -84,7 +86,7 @@ def _make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> as
     # Scrapy makes as many tasks for a page as CONCURRENT_ITEMS says; what its own code calls there
     # is contained.
     file = work.cr_code.co_filename if isinstance(work, CoroutineType) else ""
-    if not file.startswith(_SCRAPY):
+    if not file.startswith(_CONTAINED_FILES):
         work = _without_exit(work)
     return asyncio.Task(work, loop=loop, **options)
 
@@ -117,6 +119,9 @@ def _put_around(
 
 
 def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    if iscoroutinefunction(function):
+        return _contained_coroutine(function)
+
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         try:
@@ -134,6 +139,20 @@ def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     call.contains = True  # type: ignore[attr-defined]  # so that it is put around once
+    return call
+
+
+def _contained_coroutine(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    # Each page passes some of these: a coroutine for each, and no more than that.
+    @wraps(function)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return await function(*arguments, **named)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise stand_in(error) from error
+
     return call
 
 
@@ -156,6 +175,13 @@ async def _awaited(result: Any) -> Any:
 def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
     """Contain a function that gives the output of a callback, and the reading of that output."""
     call_contained = _contained(function)
+    if iscoroutinefunction(call_contained):
+
+        @wraps(function)
+        async def call_coroutine(*arguments: Any, **named: Any) -> Any:
+            return _contained_output(await call_contained(*arguments, **named))
+
+        return call_coroutine
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -193,26 +219,30 @@ async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncI
 
 async def contained_stream(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yield the same output, and raise stand-ins of what is raised in making it."""
-    while True:
-        try:
-            entry = await anext(output)
-        except StopAsyncIteration:
-            return
-        except Exception:
+    is_read = False  # what is raised while an entry is with the reader comes from there
+    try:
+        async for entry in output:
+            is_read = True
+            yield entry
+            is_read = False
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_read:
             raise
-        except BaseException as error:
-            raise stand_in(error) from error
-        yield entry
+        raise stand_in(error) from error
 
 
 def _contained_iterator(output: Iterator[Any]) -> Iterator[Any]:
-    while True:
-        try:
-            entry = next(output)
-        except StopIteration:
-            return
-        except Exception:
+    is_read = False
+    try:
+        for entry in output:
+            is_read = True
+            yield entry
+            is_read = False
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_read:
             raise
-        except BaseException as error:
-            raise stand_in(error) from error
-        yield entry
+        raise stand_in(error) from error
