@@ -65,9 +65,15 @@ def contain_errors(crawler: Crawler) -> None:
         # Scrapy 2.13 takes care of it itself.
         if iscoroutinefunction(scraper._scrape):  # noqa: SLF001
             _put_around(scraper, "_scrape", _contained)
-        for owner in (scraper.itemproc, engine.downloader.middleware):
-            for name in ("process_item", "process_item_async", "download", "download_async"):
-                _put_around(owner, name, _contained)
+        downloader = engine.downloader
+        for name in ("process_item", "process_item_async"):
+            _put_around(scraper.itemproc, name, _contained)
+        for name in ("download", "download_async"):
+            _put_around(downloader.middleware, name, _contained)
+        # Scrapy downloads in a task of its own, for which the middleware waits.
+        handlers = getattr(downloader, "handlers", None)
+        for name in ("download_request", "download_request_async"):
+            _put_around(handlers, name, _contained)
 
     crawler.signals.connect(contain, signals.spider_opened, weak=False)
 

@@ -4,7 +4,7 @@ Plain Scrapy hangs at it, or its process dies, so these crawls are compared with
 """
 
 import pytest
-from rig.fidelity import Case, Comparison
+from rig.fidelity import Case, Comparison, Outcome
 
 #: raised in every place, in words of Python
 KINDS = ("asyncio.CancelledError()", "GeneratorExit()", "KeyboardInterrupt()", "SystemExit(3)")
@@ -105,6 +105,25 @@ SETTINGS = {
     "SPIDER_MIDDLEWARES": {"small.components.Scraping": 500, "small.components.Outermost": 1},
     "EXTENSIONS": {"small.components.Listening": 1},
 }
+#: a project whose only code besides its callbacks is a download handler
+HANDLER = """
+    from inspect import iscoroutinefunction
+
+    from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
+
+    from small.stumbling import stumble
+
+    class Handler(HTTP11DownloadHandler):
+        if iscoroutinefunction(HTTP11DownloadHandler.download_request):
+            async def download_request(self, request):
+                stumble(request.url, 5)
+                return await super().download_request(request)
+        else:  # Scrapy before 2.14
+            def download_request(self, request, spider):
+                stumble(request.url, 5)
+                return super().download_request(request, spider)
+"""
+HANDLERS = {"DOWNLOAD_HANDLERS": {"http": "small.handlers.Handler"}}
 
 
 def raising(kind: str, name: str) -> Case:
@@ -113,21 +132,34 @@ def raising(kind: str, name: str) -> Case:
     return Case(name=name, files=files, settings=SETTINGS)
 
 
+def raising_without_components(kind: str, name: str) -> Case:
+    """A project without pipelines and middlewares: callbacks raise this, and a download handler."""
+    files = {
+        "stumbling": MODULES["stumbling"].format(kind=kind),
+        "spider": MODULES["spider"],
+        "handlers": HANDLER,
+    }
+    return Case(name=name, files=files, settings=HANDLERS)
+
+
 def check(comparison: Comparison, kind: str, mode: str, *, in_one_process: bool) -> None:
     """See that it costs the same pages and items as an error, and that the pages are named."""
     name = kind.partition("(")[0].rpartition(".")[2]
     crawl = comparison.in_one_process if in_one_process else comparison.distributed
     ours = crawl(raising(kind, f"raises-{name}-{mode}"), mode)
     plain = comparison.plain(raising("RuntimeError()", "raises-errors"))
+    check_pages(ours, plain, name, (0, 1, 2, 4, 5, 6, 7, 8, 9))
+    assert ours.code == 3, f"most pages have failed\n{ours.said}"
+
+
+def check_pages(ours: Outcome, plain: Outcome, name: str, pieces: tuple[int, ...]) -> None:
+    """See that both crawls have the same pages and items; ours names these pieces, and a room."""
     differences = {
         name: text for name, text in ours.differences(plain).items() if name in ("items", "pages")
     }
     assert differences == {}, f"{differences}\n{ours.said}"
     named = {page for page, reason in ours.misses.items() if reason.startswith(name)}
-    assert named == {f"/pieces/{number}" for number in (0, 1, 2, 4, 5, 6, 7, 8, 9)} | {
-        "/rooms/1"
-    }, ours.misses
-    assert ours.code == 3, f"most pages have failed\n{ours.said}"
+    assert named == {f"/pieces/{number}" for number in pieces} | {"/rooms/1"}, ours.misses
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(KINDS[0], "push"), (KINDS[3], "pull")])
@@ -135,6 +167,16 @@ def test_it_costs_what_an_error_costs_in_one_process(
     one_process: Comparison, kind: str, mode: str
 ) -> None:
     check(one_process, kind, mode, in_one_process=True)
+
+
+def test_it_costs_the_same_where_only_callbacks_and_a_download_handler_raise_it(
+    one_process: Comparison,
+) -> None:
+    ours = one_process.in_one_process(
+        raising_without_components(KINDS[0], "raises-in-handler"), "pull"
+    )
+    plain = one_process.plain(raising_without_components("RuntimeError()", "errors-in-handler"))
+    check_pages(ours, plain, "CancelledError", (0, 1, 2, 5))
 
 
 @pytest.mark.black_box
