@@ -57,6 +57,8 @@ REPLACES = "replaces"
 #: keys of a request's meta without private data
 OPEN_META = frozenset({"link_text", "depth"})
 
+#: types of values that JSON tells apart only where Python does, too
+_DISTINCT_TYPES = frozenset({str, int, bool, type(None)})
 #: a request as JSON: at least `url`; see `scrapyd_dist.middlewares.codec` for the fields
 RequestValue = dict[str, Any]
 
@@ -85,7 +87,8 @@ def private_part_of(value: RequestValue) -> str | None:
         return "cookies"
     if value.get("body"):
         return "a body"
-    if "@" in urlsplit(value["url"]).netloc:
+    url = value["url"]
+    if "@" in url and "@" in urlsplit(url).netloc:
         return "credentials in its URL"
     for name in value.get("headers", ()):
         if name.lower() not in OPEN_HEADERS:
@@ -165,12 +168,16 @@ def _find_common_fields(values: Sequence[RequestValue]) -> RequestValue:
 
 
 def _all_have(values: Sequence[RequestValue], name: str, field: Any) -> bool:
-    return all(name in value and _is_same(value[name], field) for value in values)
+    text = json.dumps(field)
+    return all(name in value and _is_same(value[name], field, text) for value in values)
 
 
-def _is_same(field: Any, other: Any) -> bool:
+def _is_same(field: Any, other: Any, text: str) -> bool:
+    """Tell whether a field is the same as the other one, whose JSON is `text`."""
+    if type(field) is type(other) and type(field) in _DISTINCT_TYPES:
+        return bool(field == other)
     # 1, 1.0 and True are equal in Python, and a callback may tell them apart.
-    return bool(field == other) and json.dumps(field) == json.dumps(other)
+    return bool(field == other) and json.dumps(field) == text
 
 
 def _remove_fields(value: RequestValue, common: RequestValue) -> str | RequestValue:
@@ -190,14 +197,15 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
         PayloadError: a request must be encrypted, and there is no key.
     """
     text = to_json(values)
-    if key and any(map(_is_private, values)):
+    if not key:
+        hidden = next(filter(None, map(private_part_of, values)), None)
+        if hidden:
+            raise PayloadError(f"a request has {hidden}, and the nodes have no key to read it with")
+    elif any(map(_is_private, values)):
         from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
 
         compressed = zlib.compress(text.encode(), 9)
         return _split_into_settings("e:" + Fernet(key).encrypt(compressed).decode())
-    hidden = next(filter(None, map(private_part_of, values)), None)
-    if hidden:
-        raise PayloadError(f"a request has {hidden}, and the nodes have no key to read it with")
     if len(text) <= PLAIN_MAX:
         return {START_URLS: text}
     compressed = zlib.compress(text.encode(), 9)
