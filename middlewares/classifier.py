@@ -19,8 +19,8 @@ from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, p
 
 from .assignment import follows_strategy
 from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
-from .engine_compat import is_offsite
-from .session_cookies import session_cookies
+from .engine_compat import OffsiteFilter
+from .session_cookies import SessionCookies
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import callback_name
 
@@ -81,6 +81,9 @@ class FrontierFeed:
             return crawler.request_fingerprinter.fingerprint(request)
 
         self._placing = SlotPlacement(fingerprint, self.slotting, salt=self.salt)
+        self._offsite = OffsiteFilter(crawler)
+        self._cookies = SessionCookies(crawler)
+        self._feeds_strategy = follows_strategy(crawler.settings)
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         """Return what became of a request that was found before, and None for a new one.
@@ -111,14 +114,14 @@ class FrontierFeed:
             return self._count(Disposition.LOCAL), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
-        to = self._addressee(request)
+        name = callback_name(request, self.spider)
+        to = self._addressee(request, name)
         # A request for another spider is judged there.
-        if to is None and is_offsite(self.crawler, request):
+        if to is None and self._offsite.drops(request):
             return self._count(Disposition.OFFSITE), None
         is_seen = self._is_seen(request)
         if is_seen:
             return self._count(Disposition.DUPLICATE), None
-        name = callback_name(request, self.spider)
         self.callbacks.add(name)
         is_new = is_seen is False
         try:
@@ -139,14 +142,14 @@ class FrontierFeed:
         self.counts[disposition.value] += 1
         return disposition
 
-    def _addressee(self, request: Request) -> Addressee | None:
-        """Return the other spider that this request is for.
+    def _addressee(self, request: Request, callback: str) -> Addressee | None:
+        """Return the other spider that this request, with a callback of this name, is for.
 
         Raises:
             Undeliverable: there is none such.
         """
         if self.slotting is not None:
-            return self.slotting.addressee(request, callback_name(request, self.spider))
+            return self.slotting.addressee(request, callback)
         addressee = Addressee.named_by(request)
         if addressee is None:
             return None
@@ -167,7 +170,7 @@ class FrontierFeed:
             CannotTravel: it cannot go there.
         """
         value = self._pack(request, to)
-        if self.slotting is not None:
+        if self.slotting is not None and self.slotting.attributes:
             value |= pack_attributes(self.spider, self.slotting.attributes)
         hidden = None if self.key else private_part_of(value)
         if hidden:
@@ -188,9 +191,9 @@ class FrontierFeed:
             value = to_value(request, self.spider)
             # A strategy's link is asked for at any time, again and again: no session lasts for
             # that.
-            if follows_strategy(self.crawler.settings):
+            if self._feeds_strategy:
                 return value
-            cookies = session_cookies(self.crawler, request)
+            cookies = self._cookies.for_request(request)
             if not cookies:
                 return value
             return add_cookies(value, request, cookies)

@@ -38,6 +38,8 @@ LOCAL_META = frozenset(
 )
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
+#: the same with what a rule's request has anyway, unless its link has a text
+TEXTLESS_RULE_META = RULE_META | {"link_text"}
 #: meta that means nothing to another spider
 SPIDER_META = frozenset({"depth"})
 #: the callback of a request that names none
@@ -90,9 +92,7 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
     # process_request of the rule may have given it another errback, or none.
     if errback != getattr(spider, "_errback", None):
         value["errback"] = None if errback is None else _require_name(errback, spider)
-    left_out = RULE_META
-    if request.meta.get("link_text") == "":  # what a rule's request has anyway
-        left_out = RULE_META | {"link_text"}
+    left_out = TEXTLESS_RULE_META if request.meta.get("link_text") == "" else RULE_META
     return {**value, **_pack_fields(request, left_out)}
 
 
@@ -113,7 +113,7 @@ def to_value_for_other(request: Request, spider: Spider, callback: str | None) -
     for name in (callback, value.get("errback")):
         if name is not None and not name.isidentifier():
             raise CannotTravel(f"{name!r} cannot be the name of a method of another spider")
-    left_out = RULE_META | {"link_text"} if is_rules else LOCAL_META
+    left_out = TEXTLESS_RULE_META if is_rules else LOCAL_META
     return {**value, **_pack_fields(request, left_out | SPIDER_META)}
 
 

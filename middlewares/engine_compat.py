@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
@@ -104,16 +104,25 @@ def is_seen(crawler: Crawler, request: Request) -> bool:
     return bool(scheduler.df.request_seen(request))
 
 
-def is_offsite(crawler: Crawler, request: Request) -> bool:
-    """Tell whether Scrapy filters a request as one to another site.
+class OffsiteFilter:
+    """Tells which requests Scrapy filters as ones to another site.
 
-    It does so without a word: no signal, no failure.
+    It does so without a word: no signal, no failure. Ask once the crawler has its engine.
     """
-    if request.dont_filter or request.meta.get("allow_offsite"):
-        return False
-    offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
-    assert crawler.spider
-    return offsite is not None and not offsite.should_follow(request, crawler.spider)
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @cached_property
+    def _middleware(self) -> OffsiteMiddleware | None:
+        return self._crawler.get_downloader_middleware(OffsiteMiddleware)
+
+    def drops(self, request: Request) -> bool:
+        """Tell whether Scrapy filters this request."""
+        if request.dont_filter or request.meta.get("allow_offsite") or self._middleware is None:
+            return False
+        assert self._crawler.spider
+        return not self._middleware.should_follow(request, self._crawler.spider)
 
 
 def share_robots_rules(crawler: Crawler) -> None:

@@ -4,6 +4,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from http.cookiejar import Cookie
 from typing import Any
 
@@ -13,21 +14,28 @@ from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.http.cookies import CookieJar, WrappedRequest
 
 
-def session_cookies(crawler: Crawler, request: Request) -> list[dict[str, Any]]:
-    """Return the cookies that this process has received and would send with the request.
+class SessionCookies:
+    """Finds the cookies that this process has received and would send with a request.
 
-    They have the form of `Request.cookies`.
+    Ask once the crawler has its engine.
     """
-    if request.meta.get("dont_merge_cookies"):
-        return []
-    middleware = crawler.get_downloader_middleware(CookiesMiddleware)
-    if middleware is None:
-        return []
-    jar = middleware.jars.get(request.meta.get("cookiejar"))
-    # Scrapy's own way into the jar.
-    if jar is None or not jar._cookies:  # noqa: SLF001
-        return []
-    return [_fields_of(cookie) for cookie in _cookies_to_send(jar, request)]
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @cached_property
+    def _middleware(self) -> CookiesMiddleware | None:
+        return self._crawler.get_downloader_middleware(CookiesMiddleware)
+
+    def for_request(self, request: Request) -> list[dict[str, Any]]:
+        """Return them in the form of `Request.cookies`."""
+        if self._middleware is None or request.meta.get("dont_merge_cookies"):
+            return []
+        jar = self._middleware.jars.get(request.meta.get("cookiejar"))
+        # Scrapy's own way into the jar.
+        if jar is None or not jar._cookies:  # noqa: SLF001
+            return []
+        return [_fields_of(cookie) for cookie in _cookies_to_send(jar, request)]
 
 
 def _cookies_to_send(jar: CookieJar, request: Request) -> Iterator[Cookie]:

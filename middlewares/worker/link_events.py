@@ -154,8 +154,8 @@ class PageLinks(FoundRequests):
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         return Disposition.DUPLICATE if fingerprint in self._page else None
 
-    def _addressee(self, request: Request) -> Addressee | None:
-        to = super()._addressee(request)
+    def _addressee(self, request: Request, callback: str) -> Addressee | None:
+        to = super()._addressee(request, callback)
         if to is not None:
             raise Undeliverable(
                 f"it is for the spider {to.spider}, and all work of a crawl with a strategy is that"

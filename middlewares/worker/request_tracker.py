@@ -33,7 +33,7 @@ from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests
 from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
-from ..engine_compat import each, is_offsite, read_generators
+from ..engine_compat import OffsiteFilter, each, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
@@ -182,6 +182,7 @@ class RequestTracker:
         self.changed = changed
         self._again = again
         self._goals = GoalKeeper.for_crawler(crawler)
+        self._offsite = OffsiteFilter(crawler)
         self._target = target
         #: the callback of what a CrawlSpider's rules follow, if that is left to the producer
         self._left_callback = (
@@ -447,7 +448,7 @@ class RequestTracker:
             unit.ledger.reopen(mark)
         if "redirect_urls" in request.meta:
             unit.ledger.redirected(mark.position, request.url)
-        if is_offsite(self._crawler, request):
+        if self._offsite.drops(request):
             self._end_offsite(unit, mark, request)
 
     def _end_offsite(self, unit: WorkUnit, mark: UnitMark, request: Request) -> None:
