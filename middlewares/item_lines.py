@@ -63,7 +63,12 @@ class ItemLines:
         Raises:
             TypeError, ValueError: it contains itself, or the keys of a dict in it are no text.
         """
-        self._exporter.export_item(item)
+        exporter = self._exporter
+        if type(item) is dict and all(type(name) is str for name in item):
+            # The exporter would make a copy, field by field, with the same result.
+            exporter.file.write(f"{exporter.encoder.encode(item)}\n".encode())
+        else:
+            exporter.export_item(item)
 
 
 class TypedLines(ItemLines):
