@@ -17,10 +17,10 @@ from typer.models import OptionInfo, ParameterInfo
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.ports.address_text import file_of
-from scrapyd_dist.store.project_store import find_store_address
 
 from .context import Context
 

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.open_project import NODES
+from scrapyd_dist.fleet.project_store import SETTING
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
 from scrapyd_dist.settings import PREFIX, SETTINGS, check_settings, settings_of_options
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.store.project_store import SETTING
 
 from ..context import Context
 from ..options import NewLabels, SpiderName, checked_labels, nodes, option, span

@@ -24,9 +24,9 @@ from scrapyd_dist.examples.pages import Site
 from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.fleet.live_crawls import runs
+from scrapyd_dist.fleet.project_store import maybe_store
 from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.store.project_store import maybe_store
 from scrapyd_dist.time_spans import describe_span
 
 from ..options import option

@@ -21,6 +21,7 @@ from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.fleet.live_crawls import is_here, lives, runs
+from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid
 from scrapyd_dist.project_names import project_name, quick_project
@@ -29,7 +30,6 @@ from scrapyd_dist.scrapyd.jobs import check_spider_name
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.store.project_store import find_store_address
 
 from .crawl_options import CrawlOrder
 

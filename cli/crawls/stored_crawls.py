@@ -26,6 +26,7 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives, runs
+from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue
@@ -33,7 +34,6 @@ from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import count_in as number_in
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import key_of, requests_in
 
 from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option, seconds

@@ -14,11 +14,11 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import runs
+from scrapyd_dist.fleet.project_store import find_store_address, maybe_store, project_store
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.store.project_store import find_store_address, maybe_store, project_store
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
 from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_rules, read

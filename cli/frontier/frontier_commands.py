@@ -24,6 +24,7 @@ from scrapyd_dist.batches import (
     check_crawl_name,
 )
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.backlog import (
     MAX_PRIORITY,
     OTHER_SPIDER,
@@ -45,7 +46,6 @@ from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import MOST_SLOTS, find_warnings
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import key_of, requests_in
 
 from ..context import Context
 from ..crawls.stored_crawls import check_idle, remove, try_again

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.project_store import requests_in
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress import MISSED, count_in, has_labels, labels_of, summary_of
 from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import requests_in
 
 from ..context import Context
 from ..crawls import wording

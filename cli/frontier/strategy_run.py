@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted, some_of
@@ -21,7 +22,6 @@ from scrapyd_dist.progress import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options, suggest_name
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import SETTING, find_store_address
 from scrapyd_dist.strategy.links import States, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
 

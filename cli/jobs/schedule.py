@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, NoNodeReachable
+from scrapyd_dist.fleet.project_store import key_of
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.jobs.job_fleet import JobFleet, make_fleet
 from scrapyd_dist.jobs.job_judge import verdict_of
@@ -31,7 +32,6 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.settings import describe_unknown, limits_in, settings_of_options
-from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context

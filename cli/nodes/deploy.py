@@ -25,13 +25,13 @@ from scrapyd_dist.deploy.rollout import (
 
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
-from scrapyd_dist.store.project_store import find_store_address
 
 from ..context import Context
 from ..options import PATIENCE, Project, Quiet, argument, nodes, option

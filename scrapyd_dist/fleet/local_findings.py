@@ -7,9 +7,9 @@ from pathlib import Path
 
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.fleet.findings import Finding, Severity
+from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.store.ports.address_text import file_of
-from scrapyd_dist.store.project_store import find_store_address
 
 #: what findings of this machine stand under, where a node's name stands
 HERE = "this machine"

@@ -14,11 +14,11 @@ from scrapyd_dist.config import ProjectConfig, find_root, load, state_folder
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.fleet.job_versions import versions_by_job
+from scrapyd_dist.fleet.project_store import maybe_store, project_store
 from scrapyd_dist.keys import known_key
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.project_settings import written_number
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import maybe_store, project_store
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
 
 S = TypeVar("S", Store, Store | None)

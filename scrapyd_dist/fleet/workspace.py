@@ -11,11 +11,11 @@ from typing import Any
 from scrapyd_dist.config import STATE_FOLDER, addresses_of, node_named, state_folder, with_netrc
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.open_project import NODES, OpenProject
+from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes, is_address, nodes_by_url
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.store.node_memory import up_to_date
-from scrapyd_dist.store.project_store import find_store_address
 from scrapyd_dist.transports import sweep
 
 #: characters of a pattern

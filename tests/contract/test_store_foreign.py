@@ -23,12 +23,12 @@ from scrapyd_dist.cli.crawls import producer_process
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.project_store import key_of
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.store.ports.address_text import shown
-from scrapyd_dist.store.project_store import key_of
 from scrapyd_dist.store.redis.redis_address import tagged, without_prefix
 from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule

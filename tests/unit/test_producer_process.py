@@ -27,8 +27,8 @@ from scrapyd_dist.middlewares.producer.process import describe_broken
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError, StillRuns
 from scrapyd_dist.fleet.live_crawls import alive_state, lives
+from scrapyd_dist.fleet.project_store import project_store
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.project_store import project_store
 
 Captured = pytest.CaptureFixture[str]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.store.project_store import find_store_address, maybe_store
+from scrapyd_dist.fleet.project_store import find_store_address, maybe_store
 
 
 def settings(root: Path, text: str) -> None:
