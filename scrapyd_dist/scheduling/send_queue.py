@@ -17,7 +17,12 @@ class SendQueue:
     avoid: dict[int, str] = field(default_factory=dict)
 
     def add(self, batch: Batch) -> None:
-        """Let a batch wait, as the last one."""
+        """Let a batch wait, as the last one, unless it does already or is sent.
+
+        Who seals a batch adds it when it is stored; who fills the queue may read it before that.
+        """
+        if batch.number in self.open:
+            return
         self.open.add(batch.number)
         self.waiting.append(batch)
 

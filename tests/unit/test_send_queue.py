@@ -38,3 +38,11 @@ def test_pieces_take_the_place_of_a_batch_that_is_open() -> None:
     assert (waiting(made), made.open) == ([3, 4, 2], {2, 3, 4})
     made.replace(batch(9), [batch(10)])
     assert waiting(made) == [3, 4, 2]
+
+
+def test_a_batch_that_waits_or_is_sent_is_not_added_again() -> None:
+    """Its sealer adds it, and the store may have shown it before."""
+    made = queue(1, 2, 1)
+    made.remove(batch(2))
+    made.add(batch(2))
+    assert waiting(made) == [1]
