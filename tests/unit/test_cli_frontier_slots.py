@@ -21,13 +21,14 @@ from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState, Miss
 from scrapyd_dist.config import state_dir
+from scrapyd_dist.fleet import project_store
 from scrapyd_dist.frontier.backlog import SPREAD, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import open_frontier
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.store import Store, open_store, project_store
+from scrapyd_dist.store import Store, open_store
 
 Run = Callable[..., Result]
 WORKER = Lessee(job="shop.w1.a1", node="one", url="http://one:6800")
