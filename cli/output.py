@@ -1,8 +1,8 @@
 r"""Prints for all commands: data to standard output, all else to standard error.
 
-The rule it keeps: nothing else in this wing prints. Names, messages and log lines come from nodes
-and sites: what could steer a terminal, or show a text in another order than it has, is printed as
-its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
+The rule it keeps: nothing else in this wing prints what comes from nodes and sites. Names, messages
+and log lines do: what could steer a terminal, or show a text in another order than it has, is
+printed as its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
 """
 
 import json

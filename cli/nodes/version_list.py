@@ -1,4 +1,4 @@
-"""`sdist code versions`, `spiders`, `prune` and `rollback`: the nodes' code, and the way back."""
+"""`sdist code versions`, `spiders`, `projects`, `prune`, `rollback`: code on nodes, and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any

@@ -1,6 +1,7 @@
 """Read what the store knows of a crawl, and write it down.
 
-The rule it keeps: nothing else in this package writes the store.
+The rule it keeps: nothing else in this package writes what the store has of a crawl that runs. A
+frontier is claimed and filled, and a strategy's links are moved, by their own processes.
 """
 
 import asyncio

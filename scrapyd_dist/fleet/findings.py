@@ -68,6 +68,7 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
         _check_entry,
         _check_clock,
         _check_start_delay,
+        _check_age,
         _check_files,
         _check_kept_logs,
         _check_code,
@@ -143,8 +144,8 @@ def _check_start_delay(exam: NodeDiagnosis) -> Iterator[Finding]:
         yield _finding(exam, Severity.WARNING, "poll_interval", text, POLL_REMEDY)
 
 
-def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
-    """Check whether items and logs can be fetched."""
+def _check_age(exam: NodeDiagnosis) -> Iterator[Finding]:
+    """Check whether Scrapyd and Scrapy are new enough."""
     remedy = "On the node: pip install --upgrade 'scrapyd>=1.5'"
     if exam.too_old:
         text = "it is older than Scrapyd 1.4: deployments and crawls leave it out"
@@ -162,6 +163,10 @@ def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
         )
         remedy = "On the node: pip install --upgrade 'scrapy>=2.13', then restart Scrapyd"
         yield _finding(exam, Severity.DANGER, "version", text, remedy)
+
+
+def _check_files(exam: NodeDiagnosis) -> Iterator[Finding]:
+    """Check whether items and logs can be fetched."""
     if exam.logs is False:
         text = (
             "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended"

@@ -72,7 +72,7 @@ class Dispatcher:
         return max(0, most - self.state.jobs_out)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
-        """Give every node its share at once: nothing will be sent later."""
+        """Give every node its share at once, whatever the placement: nothing is sent later."""
         jobs = {member: len(member.out) for member in self.state.sent_to if member.usable}
         if not jobs:
             return []
