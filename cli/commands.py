@@ -29,10 +29,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 2, 10): "config",
     (0, 1, 2, 4, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
-    (0, 1, 2, 6): (
-        "crawls list, strategy list, throttle set, throttle unset, throttle block,"
-        " throttle unblock, throttle pause, throttle resume"
-    ),
+    (0, 1, 2, 6): "crawls list, strategy list, throttle set, throttle pause, throttle resume",
     (0, 1, 2, 4, 6, 124, 130): "crawls pause, strategy pause",
     (0, 1, 2, 3, 4, 5, 6, 124, 130): (
         "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run,"
@@ -120,7 +117,7 @@ COMMANDS = {
     "throttle": CommandEntry(
         _CRAWLS,
         "Show and set how many requests each domain gets.",
-        verbs=("crawls.throttle_commands: show apply set unset block unblock pause resume",),
+        verbs=("crawls.throttle_commands: show apply set pause resume",),
     ),
     "frontier": CommandEntry(
         _CRAWLS,

@@ -296,15 +296,16 @@ def _check_throttle(sdist: Sdist, shop: Shop) -> None:
     sdist("throttle apply", "limits.yml", "--check", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
-    for command in ("throttle block", "throttle pause"):
-        sdist(command, "example.org")
+    sdist("throttle set", "example.org", "--block")
+    sdist("throttle pause", "example.org")
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
         store.take_permits(
             [PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")]
         )
     sdist("throttle show")
-    for command in ("throttle resume", "throttle unblock", "throttle unset"):
-        sdist(command, "example.org")
+    sdist("throttle resume", "example.org")
+    for change in ("--unblock", "--unset"):
+        sdist("throttle set", "example.org", change)
 
 
 def _check_nodes(sdist: Sdist) -> None:

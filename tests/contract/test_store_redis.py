@@ -288,7 +288,6 @@ WORDS = {
     "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
     "frontier consume": ["easy", "shop"],
     "throttle apply": ["limits.yml"], "throttle set": ["a.com", "--hits", "1", "--window", "1"],
-    "throttle unset": ["a.com"], "throttle block": ["a.com"], "throttle unblock": ["a.com"],
     "throttle pause": ["a.com"], "throttle resume": ["a.com"],
     "frontier count": ["shop"], "frontier dump": ["shop", "p0"], "frontier add": ["shop", "urls.txt"],
     "frontier move": ["shop", "p", "q", "2"], "frontier requeue": ["shop"],

@@ -159,7 +159,7 @@ DOCUMENTS: dict[str, Any] = {
     },
     "throttle apply": {"file": str, "dry_run": bool, **_RULES},
     **dict.fromkeys(
-        (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
+        (f"throttle {verb}" for verb in ("set", "pause", "resume")), _RULES
     ),
     "nodes list": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
     "nodes add": {"nodes": [_LOOK]},

@@ -296,7 +296,8 @@ throttle set a.com ## Nothing to set
 throttle set a.com --hits 5 ## --window
 throttle set *.a.com --hits 5 --window 5 ## star
 throttle set a..com --hits 5 --window 5 ## domain
-throttle block * ## All domains
+throttle set a.com --hits 5 --window 5 --block ## more than one
+throttle set * --block ## All domains
 throttle apply rules.yml --dry-run --now ## --now
 frontier add a/b scrapy.cfg ## a/b
 frontier add -- -x scrapy.cfg ## -x
