@@ -112,7 +112,10 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
     crawls = Crawls(it, site(1, "--host=0.0.0.0"), start_scrapy, run_cli)
     crawls.all_come(HOSTS, 0.0)
 
-    stopped = {BY_HAND: crawls.throttle("set", BY_HAND, "--block"), PAUSED: crawls.throttle("pause", PAUSED)}
+    stopped = {
+        BY_HAND: crawls.throttle("set", BY_HAND, "--block"),
+        PAUSED: crawls.throttle("pause", PAUSED),
+    }
     applied = crawls.throttle("apply", "limits.yml")
     stopped |= {BLOCKED: applied, SCALED: applied, NEARLY: applied}
     until(applied + HEEDED + LOOKED)
