@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import Miss
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, private_part_of
 
 from .assignment import follows_strategy

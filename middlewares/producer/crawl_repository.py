@@ -35,8 +35,7 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
-from scrapyd_dist.frontier.intake import add_unseen_cuts
-from scrapyd_dist.frontier.packing import make_batches
+from scrapyd_dist.frontier.packing import add_unseen_cuts, make_batches
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
