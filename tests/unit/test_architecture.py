@@ -19,6 +19,11 @@ TITLE = re.compile(r"\*\*(?P<title>[^*]+): (?P<count>\d+) files\.\*\*[^|]*\Z")
 FOLDERS = (ROOT, ROOT / "scrapyd_dist")
 
 
+def find_folders(name: str) -> list[Path]:
+    """Return the folders that a path means."""
+    return [path for folder in FOLDERS if (path := folder / name).is_dir()]
+
+
 class Walk(NamedTuple):
     """A walk as the document tells it."""
 
@@ -54,6 +59,14 @@ def find_module(name: str) -> list[Path]:
         return [path for folder in FOLDERS if (path := folder / f"{name}.py").is_file()]
     parts = ("cli", "deploy", "middlewares", "scrapyd_dist")
     return [path for part in parts for path in (ROOT / part).rglob(f"{name}.py")]
+
+
+def test_each_path_in_the_text_is_there() -> None:
+    packages = {path.name for folder in FOLDERS for path in folder.iterdir() if path.is_dir()}
+    paths = re.findall(r"`(\w+/[\w/]*\w)(?:\.py)?`", DOCUMENT)
+    own = [path for path in paths if path.partition("/")[0] in packages]
+    assert len(own) > 40
+    assert [path for path in own if not find_module(path) and not find_folders(path)] == []
 
 
 def test_the_walks_are_found() -> None:
