@@ -18,7 +18,7 @@ from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.settings import LABELS
 
 if TYPE_CHECKING:  # commands load this module, for their help too, and need no scheduler
-    from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 #: length of the window in seconds
 WINDOW = 30.0

@@ -17,7 +17,7 @@ from scrapyd_dist.progress import Snapshot
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.settings import find_warnings
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import count_found
 from ..slot_routing import SlotRouting

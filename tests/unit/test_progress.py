@@ -27,12 +27,12 @@ from scrapyd_dist.progress import (
     summary,
     summary_of,
 )
-from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scheduling.run_status import RunStatus
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits, SchedulerState
 
 
 def snapshot(
