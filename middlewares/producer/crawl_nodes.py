@@ -12,7 +12,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.progress import learned_slots
+from scrapyd_dist.progress.summary_document import learned_slots
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
