@@ -290,7 +290,7 @@ class CrawlRun(BaseRun):
         )
         await verdict.report()
         await self._scheduler.left()
-        await self._close_row(CrawlState.FINISHED, await verdict.exit_code())
+        await self._close_row(CrawlState.FINISHED, await verdict.decide_exit_code())
 
     # close
 

@@ -26,7 +26,7 @@ from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.nodes import NodeRecord, is_local
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
-from scrapyd_dist.progress import learned_slots
+from scrapyd_dist.progress.summary_document import learned_slots
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.jobs import check_args

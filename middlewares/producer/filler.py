@@ -28,7 +28,7 @@ from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import PORTION, BatchDraft, SlotBatcher
 from scrapyd_dist.settings import find_warnings
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting

@@ -119,7 +119,7 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
     on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
     was_notified = isinstance(error, CrawlFailed) and error.hook_notified
     if on_finish and not was_notified:
-        from scrapyd_dist.progress import summary_of
+        from scrapyd_dist.progress.summary_document import summary_of
 
         from .completion_hooks import notify_on_finish
 

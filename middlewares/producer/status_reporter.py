@@ -14,7 +14,8 @@ from scrapyd_dist.batches import CrawlState, Miss
 from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.items.delivery import Delivery
 from scrapyd_dist.items.publisher import PartPublisher
-from scrapyd_dist.progress import Snapshot, sample_of, summary
+from scrapyd_dist.progress.crawl_summary import Snapshot, summarize
+from scrapyd_dist.progress.samples import sample_of
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from .crawl_repository import CrawlRepository
@@ -36,7 +37,7 @@ class BaseReporter(ABC):
     publisher: PartPublisher | None = None  #: delivers accepted parts, where that was asked for
 
     @abstractmethod
-    def summary(self, state: CrawlState) -> dict[str, Any]:
+    def summarize(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary document."""
 
     async def recall(self) -> None:
@@ -106,7 +107,7 @@ class BaseReporter(ABC):
             own_pages=own_pages,
             own_items=snapshot.own_items,
         )
-        return summary(snapshot)
+        return summarize(snapshot)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +125,7 @@ class FrontierReporter(BaseReporter):
         self.show(document)
         return document
 
-    def summary(self, state: CrawlState) -> dict[str, Any]:
+    def summarize(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary of the frontier's consumption by this process."""
         self.snapshot.duration = time.monotonic() - self.begun
         return self._summarize(state)
@@ -177,7 +178,7 @@ class StatusReporter(BaseReporter):
             document["items"],
         )
 
-    def summary(self, state: CrawlState) -> dict[str, Any]:
+    def summarize(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary of the crawl."""
         index = self.index
         snapshot = self.snapshot

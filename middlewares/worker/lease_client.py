@@ -18,7 +18,7 @@ from scrapyd_dist.frontier.intake import REGISTERED
 from scrapyd_dist.frontier.packing import FrontierIntake, add_unseen
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.strategy.links import LinkEvent
 
 from ..assignment import Assignment

@@ -42,10 +42,10 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 

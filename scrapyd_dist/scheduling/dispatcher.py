@@ -21,10 +21,10 @@ from scrapyd_dist.errors import (
     StepRefused,
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 

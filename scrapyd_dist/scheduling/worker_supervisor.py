@@ -22,21 +22,24 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.scrapyd import api
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Autoscaler:
-    """Starts workers, and receives from the node monitor how they end."""
+class WorkerSupervisor:
+    """Starts workers where `Staffing` wants them, and handles how they end.
+
+    The node monitor says how.
+    """
 
     state: SchedulerState
     breaker: CircuitBreaker
