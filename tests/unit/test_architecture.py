@@ -28,7 +28,7 @@ class Walk(NamedTuple):
     """A walk as the document tells it."""
 
     title: str
-    count: int  #: of files, as its title says
+    size: int  #: in files, as its title says
     files: list[str]
 
 
@@ -90,4 +90,4 @@ def test_each_file_of_a_table_is_there(table: str) -> None:
 def test_a_walk_passes_as_many_files_as_it_says_and_none_twice(walk: Walk) -> None:
     modules = [find_module(name)[0] for name in walk.files]
     assert [path.name for path in modules if modules.count(path) > 1] == []
-    assert len(modules) == walk.count
+    assert len(modules) == walk.size
