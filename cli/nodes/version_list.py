@@ -15,7 +15,7 @@ from scrapyd_dist.fleet.code_versions import (
     survey_spiders,
     survey_versions,
 )
-from scrapyd_dist.node_answers import exit_code, must_answer
+from scrapyd_dist.node_answers import answers_exit_code, must_answer
 from scrapyd_dist.plurals import counted, some_of
 
 from ..context import Context
@@ -59,7 +59,7 @@ def versions(
     complain_each([*differing, *survey.only_crawls, *errors])
     if check and differing:
         return 10
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
@@ -155,7 +155,7 @@ def spiders(
         _show_spiders(rows, answered)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResult]) -> None:
@@ -186,7 +186,7 @@ def projects(
             put(row["project"] + note)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def rollback(
@@ -308,7 +308,7 @@ def prune(
     complain_each(errors)
     if dry_run and has_old:
         return 10
-    return exit_code(len(plans), errors)
+    return answers_exit_code(len(plans), errors)
 
 
 def _confirm_deletion(plans: Sequence[NodeVersions]) -> None:

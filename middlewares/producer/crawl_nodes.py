@@ -248,7 +248,7 @@ def _mark_unfit(members: Iterable[NodeState], ways: Callable[[Node], Way]) -> li
     for member in members:
         reason = ways(member.node).reason
         if reason:
-            member.readiness.refuse(reason)
+            member.readiness.mark_unfit(reason)
             warnings.append(f"{member.node.name} gets no workers: {reason}")
     return warnings
 

@@ -34,8 +34,7 @@ from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
 from .discovery import BatchSealer
-from .lifecycle import TICK, Fault, ending, signals
-from .lifecycle import exit_code as process_exit
+from .lifecycle import TICK, Fault, ending, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
 from .status_reporter import StatusReporter

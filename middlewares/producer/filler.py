@@ -36,8 +36,7 @@ from ..targets import Target, find_target
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .discovery import Capture
-from .lifecycle import Lifecycle, LifecycleMiddleware, begin
-from .lifecycle import exit_code as process_exit
+from .lifecycle import Lifecycle, LifecycleMiddleware, begin, process_exit
 from .producer_options import read_options
 from .scrapy_parts import check_parts
 from .start_pages import shards_of

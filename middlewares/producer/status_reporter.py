@@ -37,7 +37,7 @@ class BaseReporter(ABC):
     publisher: PartPublisher | None = None  #: delivers accepted parts, where that was asked for
 
     @abstractmethod
-    def summarize(self, state: CrawlState) -> dict[str, Any]:
+    def summary(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary document."""
 
     async def recall(self) -> None:
@@ -125,7 +125,7 @@ class FrontierReporter(BaseReporter):
         self.show(document)
         return document
 
-    def summarize(self, state: CrawlState) -> dict[str, Any]:
+    def summary(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary of the frontier's consumption by this process."""
         self.snapshot.duration = time.monotonic() - self.begun
         return self._summarize(state)
@@ -178,7 +178,7 @@ class StatusReporter(BaseReporter):
             document["items"],
         )
 
-    def summarize(self, state: CrawlState) -> dict[str, Any]:
+    def summary(self, state: CrawlState) -> dict[str, Any]:
         """Return the summary of the crawl."""
         index = self.index
         snapshot = self.snapshot

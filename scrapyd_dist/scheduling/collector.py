@@ -427,7 +427,7 @@ class Collector:
         readiness = member.readiness
         readiness.part_lost()
         if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
-            readiness.refuse(f"no part can be fetched from it: {reason}")
+            readiness.mark_unfit(f"no part can be fetched from it: {reason}")
             logger.error("%s gets no more work: %s", member.node, readiness.unfit)
         is_harmless = bool(readiness.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)

@@ -219,5 +219,5 @@ def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> 
         else:  # the password may be mended until the next poll
             member.liveness.missed(str(error), time.time())
         return
-    readiness.refuse(str(error))
+    readiness.mark_unfit(str(error))
     logger.error("%s gets no more work: %s", member.node, error)

@@ -26,6 +26,7 @@ from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.job_request import call_for_worker
+from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
@@ -53,14 +54,12 @@ class WorkerSupervisor:
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def start(self, pool: str) -> None:
-        """Start a worker on the node with the most room, if a node has room."""
+        """Start a worker on the node with the most room per process slot, if a node has room."""
         project, spider = spider_of_slot(pool)
         members = self._with_room(pool, project)
         if not members:
             return
-        member = max(
-            members, key=lambda member: member.worker_room() / max(1, member.capacity.slots)
-        )
+        member = min(members, key=_fill)
         self.last += 1
         entry = WorkerEntry(
             number=self.last,
@@ -369,9 +368,15 @@ class WorkerSupervisor:
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:
-        member.readiness.refuse(reason)
+        member.readiness.mark_unfit(reason)
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.state.check_unfit()
+
+
+def _fill(member: NodeState) -> float:
+    """Return how full a node is for workers: 1 where it has room for none."""
+    slots = member.capacity.slots
+    return jobs_per_slot(slots - member.worker_room(), slots)
 
 
 def _why(report: WorkerReport) -> str:
