@@ -17,7 +17,7 @@ MEANINGS = {
     4: "what was named does not exist",
     5: "no node could be reached",
     6: "user name, password or certificate refused",
-    10: "a dry run would change something, or a check found a difference",
+    10: "a dry run would change something, or a difference or a mistake was found",
     124: "the time was up",
     130: "interrupted by Ctrl-C",
 }

@@ -19,7 +19,18 @@ from scrapyd_dist.node_answers import exit_code, must_answer
 from scrapyd_dist.plurals import counted, some_of
 
 from ..context import Context
-from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
+from ..options import (
+    DIFFERENT,
+    PATIENCE,
+    DryRun,
+    Nodes,
+    Project,
+    Quiet,
+    Timeout,
+    Yes,
+    argument,
+    option,
+)
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
 from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
@@ -37,9 +48,6 @@ def versions(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    check: Annotated[
-        bool, option("Exit code 10 when the nodes would not run the same newest code.")
-    ] = False,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
 ) -> int:
@@ -47,9 +55,10 @@ def versions(
 
     `default` is what a job runs that names no version: Scrapyd takes the one
     that sorts last. Where that is not the newest deployment, or only what a crawl
-    brought, it is said. Crawls and `sdist jobs schedule` name theirs.
+    brought, it is said. Crawls and `sdist jobs schedule` name theirs. Exit code 10
+    when the nodes would not run the same newest code.
 
-    Example: sdist code versions --check
+    Example: sdist code versions
     """
     survey = survey_versions(context, node, project, timeout=timeout)
     differing = survey.differences
@@ -57,8 +66,8 @@ def versions(
         _show_versions(survey.answered, survey.project)
     errors = list(without_drained(context, survey.errors).values())
     complain_each([*differing, *survey.only_crawls, *errors])
-    if check and differing:
-        return 10
+    if differing:
+        return DIFFERENT
     return exit_code(len(errors), errors)
 
 
@@ -307,7 +316,7 @@ def prune(
     errors = [entry.error for entry in plans]
     complain_each(errors)
     if dry_run and has_old:
-        return 10
+        return DIFFERENT
     return exit_code(len(plans), errors)
 
 

@@ -335,7 +335,7 @@ TARGETS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 COMMANDS = [
     ("jobs",), ("logs",), ("jobs", "grep", "x"), ("jobs", "schedule", "easy"), ("jobs", "cancel", "--all", "-y"),
-    ("nodes",), ("code", "rollback"), ("code", "prune", "--keep", "1", "-y"), ("code", "versions", "--check"),
+    ("nodes",), ("code", "rollback"), ("code", "prune", "--keep", "1", "-y"), ("code", "versions"),
     ("jobs", "stats", "x"), ("code", "spiders"),
     ("deploy", "--all", "--retries", "0"),
 ]  # fmt: skip

@@ -46,9 +46,11 @@ def test_the_environment_names_nodes_and_the_option_goes_before_it(
     sdist: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDIST_NODES", "127.0.0.1:2 web1")
-    named = sdist("nodes", "--names").expect(5).out.split()
+    named = sdist("nodes", "-o", "names").expect(5).out.split()
     assert named == ["web1", "127.0.0.1:2"]
-    assert sdist("nodes", "--names", "-t", "127.0.0.1:3").expect(5).out.split() == ["127.0.0.1:3"]
+    assert sdist("nodes", "-o", "names", "-t", "127.0.0.1:3").expect(5).out.split() == [
+        "127.0.0.1:3"
+    ]
     monkeypatch.setenv("SDIST_NODES", "nosuch")
     for words in (["nodes"], ["deploy", "--all"], ["code", "rollback"], ["jobs"]):
         sdist(*words).expect(4, "nosuch")
@@ -56,11 +58,11 @@ def test_the_environment_names_nodes_and_the_option_goes_before_it(
 
 @pytest.mark.usefixtures("_stored")
 def test_a_list_for_a_script_has_a_line_for_each(sdist: Run) -> None:
-    assert sdist("crawls", "--names") == (0, "easy-2\neasy-1\n", "")
-    lines = sdist("crawls", "--lines").expect(0).out.splitlines()
+    assert sdist("crawls", "-o", "names") == (0, "easy-2\neasy-1\n", "")
+    lines = sdist("crawls", "-o", "lines").expect(0).out.splitlines()
     assert [json.loads(line)["crawl"] for line in lines] == ["easy-2", "easy-1"]
     for name in ("frontier", "strategy"):
-        assert sdist(name, "--names") == sdist(name, "--lines") == (0, "", "")
+        assert sdist(name, "-o", "names") == sdist(name, "-o", "lines") == (0, "", "")
 
 
 @pytest.mark.usefixtures("_stored")
