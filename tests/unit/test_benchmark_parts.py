@@ -75,8 +75,8 @@ def test_without_the_bound_there_are_no_ratios() -> None:
     ("name", "says"),
     [
         ("plain", "plain Scrapy, one process"),
-        ("sdist2-redis-fast", "`sdist crawl --profile fast` on 2 nodes, Redis"),
-        ("push2-none", "`sdist crawl --push --profile none` on 2 nodes"),
+        ("sdist2-redis-fast", "`sdist crawl -s DISTRIBUTED_PROFILE=fast` on 2 nodes, Redis"),
+        ("push2-none", "`sdist crawl --push -s DISTRIBUTED_PROFILE=none` on 2 nodes"),
         ("scrapy-redis2-fast", "scrapy-redis, 2 processes and the index, settings of `fast`"),
         ("bound-usual", "the bound, by hand, settings of `usual`"),
     ],
