@@ -139,7 +139,10 @@ def test_two_projects_of_one_folder_go_to_one_node(
     done = run_cli(small, "deploy", "--all", "--json", code=0)
     assert states(done) == {node.name: "uploaded", "other": "present"}
     assert {name: node.api("listspiders.json", project=name)["spiders"] for name in found} == found
-    assert run_cli(small, "code", "spiders", "--json").json()["spiders"][0]["spider"] == "one"
+    assert (
+        run_cli(small, "code", "versions", "--spiders", "--json").json()["spiders"][0]["spider"]
+        == "one"
+    )
     assert run_cli(small, "code", "versions").code == 0
     job = run_cli(small, "jobs", "schedule", "two", "-p", "second", "--json", code=0).json()[
         "jobs"
@@ -169,15 +172,16 @@ def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[Scr
     assert [row["versions"] for row in document["nodes"]] == [[first], [first, second], [first]]
     assert drift.err.count("\n") == 1
     assert f"node2 would run {second}, most nodes {first}" in drift.err
-    assert run_cli(small, "code", "versions").code == 0
-    table = run_cli(small, "code", "spiders", "--json").json()
+    named = run_cli(small, "code", "versions", "-o", "names", code=10)
+    assert named.out.split() == [first, second]
+    table = run_cli(small, "code", "versions", "--spiders", "--json").json()
     assert table["spiders"] == [
         {"spider": "one", "nodes": ["node1", "node3"], "missing": ["node2"]},
         {"spider": "two", "nodes": ["node2"], "missing": ["node1", "node3"]},
     ]
-    assert run_cli(small, "code", "spiders", "--version", first, "--node", "node2").out.split()[
-        -3:
-    ] == [
+    assert run_cli(
+        small, "code", "versions", "--spiders", "--version", first, "--node", "node2"
+    ).out.split()[-3:] == [
         "one",
         "1",
         "-",
@@ -429,7 +433,7 @@ def test_what_is_known_of_each_node(
     "command",
     [
         "code versions",
-        "code spiders",
+        "code versions --spiders",
         "code prune --keep 1",
         "jobs",
         "nodes",

@@ -164,9 +164,9 @@ def _check_code(sdist: Sdist, shop: Shop) -> None:
     sdist("deploy", "--all", "--dry-run", code=10)
     sdist("deploy", "--all", "--atomic")
     sdist("code versions")
-    missing = {row["spider"]: row["missing"] for row in sdist("code spiders")["spiders"]}
+    missing = {row["spider"]: row["missing"] for row in sdist("code versions --spiders")["spiders"]}
     assert missing == {"easy": [], "plain": [], "slow": []}
-    assert [row["missing"] for row in sdist("code projects")["projects"]] == [[]]
+    assert [row["missing"] for row in sdist("code versions --projects")["projects"]] == [[]]
     back = sdist("code rollback")["version"]
     assert back.split("-")[1] == old.split("-")[1]
     assert {row["default"] for row in sdist("code versions")["nodes"]} == {back}
@@ -311,6 +311,7 @@ def _check_nodes(sdist: Sdist) -> None:
     sdist("config", "--all")
     assert states(sdist("nodes list")) == dict.fromkeys(NAMES, "up")
     sdist("nodes add", "127.0.0.1:1", "--name", "spare", code=5)
+    assert [row["name"] for row in sdist("nodes list --offline")["nodes"]] == [*NAMES, "spare"]
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
     assert states(sdist("nodes list"))[NAMES[2]] == "draining"
