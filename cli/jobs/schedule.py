@@ -27,7 +27,7 @@ from scrapyd_dist.jobs.queue_decision import read_limit
 from scrapyd_dist.jobs.queue_runner import QueueNodes, QueueRunner
 from scrapyd_dist.jobs.waiting_jobs import JobQueue, WaitingTerms, find_left_behind
 from scrapyd_dist.messenger import NO_MESSENGER
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
@@ -329,7 +329,7 @@ def _start(
     if all_nodes:
         errors += fleet.errors.values()
         parts += len(fleet.errors)
-    code = exit_code(parts, errors)
+    code = answers_exit_code(parts, errors)
     if not finish.target:
         return code
     return _wait(context, posted, code, finish)

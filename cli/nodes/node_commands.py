@@ -23,7 +23,7 @@ from scrapyd_dist.fleet.drain import (
 from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
 from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
@@ -114,7 +114,7 @@ def _exit_code_of_drain(watches: Sequence[DrainWatch]) -> int:
     for watch in watches:
         errors.append(watch.status.error)
         any_wedged = any_wedged or watch.idle_watch.wedged
-    return exit_code(len(watches), errors) or int(any_wedged)
+    return answers_exit_code(len(watches), errors) or int(any_wedged)
 
 
 def _report_drain(

@@ -18,7 +18,7 @@ from scrapyd_dist.fleet.code_versions import (
     survey_spiders,
     survey_versions,
 )
-from scrapyd_dist.node_answers import exit_code, must_answer
+from scrapyd_dist.node_answers import answers_exit_code, must_answer
 from scrapyd_dist.plurals import counted, some_of
 
 from ..context import Context
@@ -117,7 +117,7 @@ def _list_versions(context: Context, survey: VersionSurvey, output: Listing) -> 
     complain_each([*differing, *survey.only_crawls, *errors])
     if differing:
         return DIFFERENT
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _show_versions(survey: VersionSurvey) -> None:
@@ -189,7 +189,7 @@ def _list_spiders(context: Context, survey: SpiderSurvey, output: Listing, *, ve
         _show_spiders(rows, answered)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResult]) -> None:
@@ -214,7 +214,7 @@ def _list_projects(context: Context, survey: ProjectSurvey, output: Listing) -> 
             put(row["project"] + note)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def rollback(
@@ -336,7 +336,7 @@ def prune(
     complain_each(errors)
     if dry_run and has_old:
         return DIFFERENT
-    return exit_code(len(plans), errors)
+    return answers_exit_code(len(plans), errors)
 
 
 def _confirm_deletion(plans: Sequence[NodeVersions]) -> None:

@@ -42,10 +42,10 @@ from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.progress import is_sample_due
+from scrapyd_dist.progress.samples import is_sample_due
 from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.worker_thread import PATIENCE, StoreThread
+from scrapyd_dist.store.store_thread import PATIENCE, StoreThread
 
 from .crawl_code import keep
 from .crawl_request import CrawlRequest

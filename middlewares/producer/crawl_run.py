@@ -36,8 +36,7 @@ from .completion_hooks import notify_on_finish
 from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
-from .lifecycle import TICK, Fault, ending, signals
-from .lifecycle import exit_code as process_exit
+from .lifecycle import TICK, Fault, ending, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
 from .status_reporter import StatusReporter
@@ -296,7 +295,7 @@ class CrawlRun(BaseRun):
         )
         await verdict.report()
         await self._scheduler.left()
-        await self._close_row(CrawlState.FINISHED, await verdict.exit_code())
+        await self._close_row(CrawlState.FINISHED, await verdict.decide_exit_code())
 
     # close
 

@@ -17,7 +17,7 @@ from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.strategy.links import LinkEvent
 
 from ..assignment import Assignment

@@ -19,7 +19,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 from scrapyd_dist.store.engines import FIRST_CLIENT, find_engine_by_client
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found

@@ -19,7 +19,7 @@ from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper

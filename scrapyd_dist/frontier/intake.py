@@ -334,7 +334,7 @@ class Registration:
             work, _, process = name.rpartition(producer_name("", ""))
             if work != self.work or name == self.name:
                 continue
-            if name in backlog.lost or is_dead(process, self.process):
+            if name in backlog.lost or not may_live(process, self.process):
                 self.store.sign_off(self.frontier, name)
             else:
                 living.append(name)
@@ -402,13 +402,16 @@ def this_process() -> str:
     return f"{gethostname()}.{os.getpid()}"
 
 
-def is_dead(process: str, mine: str) -> bool:
-    """Say whether `<host>.<pid>` names a process of the machine of `mine` that has ended."""
+def may_live(process: str, mine: str) -> bool:
+    """Return whether the process `<host>.<pid>` may run still.
+
+    It does not if it has ended on the machine of `mine`; of other machines nothing is known.
+    """
     place, _, number = process.rpartition(".")
     if place != mine.rpartition(".")[0] or not number.isdecimal():
-        return False
+        return True
     try:
         os.kill(int(number), 0)
     except OSError as error:  # PermissionError: it is another user's
-        return isinstance(error, ProcessLookupError)
-    return False
+        return not isinstance(error, ProcessLookupError)
+    return True

@@ -34,7 +34,7 @@ from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 KEY = Fernet.generate_key()
 MISS = Miss(url="http://web/", kind="dead", reason="none such")

@@ -26,15 +26,15 @@ from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, staffing
-from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scheduling.scheduler import Scheduler
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits, SchedulerState
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from .nodemodel import ModelNode, ModelSender
 from .stores import lease_next
