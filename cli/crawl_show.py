@@ -8,7 +8,7 @@ from typing import Annotated
 from scrapyd_dist.batches import BatchState, Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.live_crawls import alive_state
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 
 from .context import Context
 from .crawls import crawl_lists, watcher, wording

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import Attempt, Batch, BatchState, Miss
+from scrapyd_dist.batches import Attempt, Batch, BatchState, Miss, as_left
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.fleet.project_store import requests_in
-from scrapyd_dist.progress import as_left
 from scrapyd_dist.store import Store
 
 from ..output import Output, put

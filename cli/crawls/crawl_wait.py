@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import PARTIAL
 from scrapyd_dist.jobs.job_wait import wait_until_over
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 
 from ..context import Context
 from ..output import Output, complain

@@ -27,7 +27,7 @@ from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.progress import count_in as number_in
+from scrapyd_dist.progress.summary_document import count_in as number_in
 from scrapyd_dist.store import Store
 
 from ..context import Context
