@@ -386,7 +386,7 @@ class ThrottleClient:
         if not requests:
             return False
         begun, received, taken = await self._call(self._take_permits, requests)
-        self._heed(taken)
+        self._note_changes(taken)
         self._listener.answered(taken, received, received - begun)
         return True
 
@@ -428,7 +428,7 @@ class ThrottleClient:
         self._lost_since = self._lost_since or self._clock()
         return self._clock() - self._lost_since > LOST
 
-    def _heed(self, answer: DomainLook) -> None:
+    def _note_changes(self, answer: DomainLook) -> None:
         """Take note of the rules' version, and of the domains whose rules have changed."""
         self._lost_since = None
         self._known = answer.version
@@ -453,7 +453,7 @@ class ThrottleClient:
             self._is_look_due = True
             self._news = [*news, *self._news][-AT_ONCE:]
             raise
-        self._heed(answer)
+        self._note_changes(answer)
         if ruled is None:
             return
         self._ruled_at = answer.version

@@ -98,8 +98,8 @@ def handed_down(
 ) -> list[tuple[bytes, ...]]:
     """Return the fingerprints of each part of a batch: its own, else those of the batch, in order.
 
-    Where some requests of the batch have none, it is not known whose they are, unless the batch stays
-    in one piece.
+    Where some requests of the batch have none, it is not known whose they are, unless the batch
+    stays in one piece.
 
     Args:
         whole: the fingerprints of the batch.
