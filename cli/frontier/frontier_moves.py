@@ -16,8 +16,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_name
-from scrapyd_dist.frontier.intake import FrontierIntake, pack
-from scrapyd_dist.frontier.packing import move_batch
+from scrapyd_dist.frontier.packing import FrontierIntake, move_batch, pack
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.settings import MOST_SLOTS

@@ -67,7 +67,9 @@ class DeployOptions(Output):
         bool, _what("Let the project's own setup.py build the egg, in a copy.")
     ] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
-    dry_run: Annotated[bool, _how("Change nothing, and say what would be.")] = False
+    dry_run: Annotated[
+        bool, _how("Change nothing, and say what would be; exit code 10 if there is something.")
+    ] = False
     timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
     retries: Annotated[
         int, _how("How often a node that does not answer is asked again.", min=0, max=20)

@@ -104,8 +104,8 @@ class JobFleet:
         shown = names_of(self._seen)
         if is_missing:
             return NothingMatched(
-                f"The project {project!r} is not on {shown}. `sdist code projects` lists what is"
-                " there; `sdist deploy --all` brings code there."
+                f"The project {project!r} is not on {shown}. `sdist code versions --projects` lists"
+                " what is there; `sdist deploy --all` brings code there."
             )
         return ConfigError(
             f"There is no version of the project {project!r} that all of these nodes have: {shown}."

@@ -30,7 +30,7 @@ from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
 from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
-from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
+from scrapyd_dist.items.part_fetch import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     PartInfo,

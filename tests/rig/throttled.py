@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolling import most_in_window
+from rig.rolling_window import most_in_window
 
 from .commands import Command
 from .crawls import ADDON
