@@ -186,6 +186,7 @@ class Scheduler:
         """
         await self.membership.read_lists()
         state = self.state
+        await state.rules.follow()
         attempts = await state.run(state.db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         await self._recovery.put_off_rest(accepted)
@@ -279,6 +280,7 @@ class Scheduler:
         """Read the store once, and do what follows from it."""
         state = self.state
         await self._announce()
+        await state.rules.follow()
         ended = state.counters.done + state.counters.failed
         await state.read_backlog()
         if state.leases:

@@ -3,8 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -37,6 +37,16 @@ SETTINGS: Mapping[str, Any] = {
 NAMED = """
 import sys
 USER_AGENT = next((text[5:] for text in sys.argv if text.startswith("_job=")), "producer")
+"""
+#: jobs that begin while the first file is there wait before they have read anything, and make the second one
+HELD = """
+import time
+from pathlib import Path
+
+if USER_AGENT != "producer" and Path({hold!r}).exists():
+    Path({held!r}).touch()
+    while Path({hold!r}).exists():
+        time.sleep(0.05)
 """
 #: jobs whose requests hang when a file says so: those of one page, or all of the one job that takes the file away
 HANGING = """
@@ -126,6 +136,8 @@ class Trial:
         self.asks_for_more = asks_for_more
         #: files that make requests hang
         self.hanging_page, self.hanging_worker = folder / "page", folder / "worker"
+        #: the files of jobs that are held as they begin
+        self._hold, self._held = folder / "hold", folder / "held"
         #: the one page that has to be missed, and a word of the reason that is given
         self.missed: int | None = None
         self.reason = "stalled"
@@ -200,6 +212,7 @@ class Trial:
         self.project.settings(**self._settings)
         with (self.project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
+            file.write(HELD.format(hold=str(self._hold), held=str(self._held)))
             file.write(HANGING.format(page=str(self.hanging_page), worker=str(self.hanging_worker)))
             if self.limit:
                 file.write(SHOWN)
@@ -285,6 +298,17 @@ class Trial:
         """A node that is at work, by the dice; any when none is."""
         busy = [node for node in self.nodes if node.job_pids()]
         return self.dice.choice(busy or self.nodes)
+
+    @contextmanager
+    def new_jobs_held(self) -> Iterator[None]:
+        """While this is open, jobs begin that have read nothing yet; one at least, as a worker is killed."""
+        self._hold.touch()
+        victims = [pid for node in self.nodes for pid in node.job_pids()]
+        if victims:
+            os.kill(self.dice.choice(victims), signal.SIGKILL)
+        wait_for(self._held.exists, 60, "a job that begins")
+        yield
+        self._hold.unlink()
 
     def kill_producer(self) -> None:
         """SIGKILL the process that coordinates."""
