@@ -144,6 +144,8 @@ class Trial:
         self.limit = limit
         #: whether all that the store had is gone, which the crawl has to say
         self.is_store_lost = False
+        #: whether no item may be lost, not even one of which the crawl says so
+        self.is_all_to_come = False
         self.goal = goal
         #: how many requests the site had when the crawl had ended by its goal
         self.hits_at_goal = 0
@@ -304,8 +306,13 @@ class Trial:
         """While this is open, jobs begin that have read nothing yet; one at least, as a worker is killed."""
         self._hold.touch()
         victims = [pid for node in self.nodes for pid in node.job_pids()]
-        if victims:
-            os.kill(self.dice.choice(victims), signal.SIGKILL)
+        self.dice.shuffle(victims)
+        for pid in victims:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                break
+            except ProcessLookupError:  # it has just ended
+                continue
         wait_for(self._held.exists, 60, "a job that begins")
         yield
         self._hold.unlink()

@@ -87,7 +87,7 @@ def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
     summary = trial.row.summary
-    told = told_lost(summary)
+    told = 0 if trial.is_all_to_come else told_lost(summary)
     repeated = told_repeated(summary) if trial.asks_for_more else 0
     dead = summary.get("batches", {}).get("dead", 0)
     return replace(
