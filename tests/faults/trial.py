@@ -144,6 +144,8 @@ class Trial:
         self.limit = limit
         #: whether all that the store had is gone, which the crawl has to say
         self.is_store_lost = False
+        #: the name of a node of which no part can be had
+        self.bad_node = ""
         #: whether no item may be lost, not even one of which the crawl says so
         self.is_all_to_come = False
         self.goal = goal
