@@ -173,8 +173,8 @@ class Gate:
     async def _search(self) -> None:
         """Find the store, unless there will be none.
 
-        One that is made later, or is away, is looked for again. Without it, a job that knows of
-        rules makes no request to their domains; it ends if there will be none.
+        One that is made later, or is away, is looked for again. A job that knows of rules makes no
+        request to their domains meanwhile.
         """
         pause = LOOK
         while True:
@@ -182,29 +182,31 @@ class Gate:
             if found.store is not None:
                 self.open(found.store)
                 return
+            if found.lasting:
+                self._go_on_without(found)
+                return
             self._known.set()
             if found.why:
-                self._log_unheeded(found, is_first=pause == LOOK)
-                if found.lasting:
-                    self.failed()
-                    return
+                self._log_unheeded(found, logging.INFO if pause == LOOK else logging.DEBUG)
                 pause = min(2 * pause, LONGEST_AGAIN if self.awake else LONGEST_SEARCH)
             await asyncio.sleep(pause)
 
-    def _log_unheeded(self, found: PermitStore, *, is_first: bool) -> None:
-        level = logging.INFO if is_first else logging.DEBUG
-        if self.awake and found.lasting:
+    def _go_on_without(self, found: PermitStore) -> None:
+        """Heed no rule, as no store will be in reach; but end if the store has lost them."""
+        if self.awake and found.is_other:
             logger.error("This job ends, since nothing says how fast it may go: %s", found.why)
+            self.failed()
             return
-        if self.awake:
-            logger.log(
-                level,
-                "No request to a domain that has a rule leaves until the store is in reach: %s",
-                found.why,
-            )
-            return
+        self._log_unheeded(found, logging.INFO)
+        self.ruled(frozenset())
+
+    def _log_unheeded(self, found: PermitStore, level: int) -> None:
+        waits = self.awake and not found.lasting
+        what = "No request to a domain that has a rule leaves"
+        if not waits:
+            what = "No rule of `sdist throttle` is heeded here"
         until = "" if found.lasting else " as long as the store is out of reach"
-        logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
+        logger.log(level, "%s%s: %s", what, until, found.why)
 
     async def _closed(self) -> None:
         if self._looks is not None:

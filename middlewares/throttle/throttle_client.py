@@ -36,7 +36,7 @@ from scrapyd_dist.throttle.permits import (
 )
 
 from ..assignment import Assignment
-from ..store_access import OutOfReach, reach
+from ..store_access import OtherStore, OutOfReach, reach
 from .domain_queues import DomainQueues
 from .throttle_options import ThrottleOptions, waits_by_address
 
@@ -146,6 +146,7 @@ class PermitStore:
     store: Store | None = None
     why: str = ""  #: empty where none was made yet
     lasting: bool = False  #: there will be none
+    is_other: bool = False  #: the one that answers is another one, or has lost its data
 
 
 def find_for(crawler: Crawler) -> PermitStore:
@@ -156,7 +157,11 @@ def find_for(crawler: Crawler) -> PermitStore:
     try:
         return PermitStore(store=_open(crawler.settings, make=False))
     except (OutOfReach, ConfigError) as error:
-        return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
+        return PermitStore(
+            why=str(error),
+            lasting=getattr(error, "lasting", True),
+            is_other=isinstance(error, OtherStore),
+        )
     except Exception as error:  # noqa: BLE001 - a process that asked for nothing goes on without it
         return PermitStore(why=f"{type(error).__name__}: {error}")
 

@@ -343,13 +343,13 @@ def test_of_several_processes_that_make_the_same_step_exactly_one_succeeds(
     assert accepted == {number: (who, who) for number, who in by.items()}
 
 
-LISTED = [
+LISTED = (
     Miss(url="http://web/0", kind="failed", reason="500", batch=1),
     Miss(url="http://web/1", kind="gone", reason="404", batch=1),
-]
+)
 
 
-def _reopen(store: Store, misses: list[Miss]) -> None:
+def _reopen(store: Store, misses: tuple[Miss, ...]) -> None:
     store.reopen("c", 1, 1, reason="its part is lost", misses=misses, now=9.0)
 
 
@@ -381,4 +381,4 @@ def test_a_batch_with_other_misses_stays_done(out: Store) -> None:
     with pytest.raises(StepRefused):
         _reopen(out, LISTED)
     assert out.batch("c", 1).state is BatchState.DONE
-    assert out.misses("c") == LISTED[:1]
+    assert out.misses("c") == list(LISTED[:1])

@@ -190,32 +190,62 @@ async def test_a_running_process_sees_a_loss_whose_version_has_grown_while_the_s
     await it.gate._closed()
 
 
-@pytest.mark.parametrize("lasting", [True, False], ids=["is another one", "is away"])
-async def test_a_job_that_knows_of_rules_and_finds_no_store_makes_no_request_to_their_domains(
-    store: Store, monkeypatch: pytest.MonkeyPatch, *, lasting: bool
-) -> None:
-    """As after Redis came back without any data: there is no such crawl, so it is another store."""
-    store.change_rules(RULES)
-    found = [PermitStore(why="it has no crawl c", lasting=lasting), PermitStore(store=store)]
+async def _job_without_a_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *found: PermitStore
+) -> tuple[Scene, list[bool]]:
+    """A job that knows of a rule, and finds these in turn; and what says that it has ended."""
+    rest = list(found)
     ended = list[bool]()
 
     async def find(_: object) -> PermitStore:
-        return found.pop(0)
+        return rest.pop(0)
 
     monkeypatch.setattr(gate, "find_beside", find)
     monkeypatch.setattr(gate, "LOOK", 0.01)
+    store.change_rules(RULES)
     it = Scene(store, on=False, given=KnownRules.from_rules(store.rules()))
     it.gate._client = None
     monkeypatch.setattr(it.gate, "failed", lambda: ended.append(True))
     it.push(*PAGES, "http://free.example/")
     await it.gate._opened()
-    assert ended == [True] * lasting
+    await until(lambda: len(rest) < len(found), "it has looked for the store")
+    return it, ended
+
+
+async def test_a_job_whose_store_has_lost_the_crawl_as_well_makes_no_request_and_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Redis came back without any data: to the job that is another store."""
+    lost = PermitStore(why="it has no crawl c", lasting=True, is_other=True)
+    it, ended = await _job_without_a_store(store, monkeypatch, lost)
+    await until(lambda: ended == [True], "it ends")
     first = it.queue.pop()
     assert first is not None
     assert first.url == "http://free.example/"
     assert it.queue.pop() is None
-    if not lasting:
-        await until(lambda: it.gate._client is not None, "the store is found")
-        await it.look()
-        await until(lambda: it.queue.pop() is not None, "a request leaves")
-        await it.gate._closed()
+
+
+async def test_a_job_whose_store_is_away_as_it_begins_makes_no_request_to_a_ruled_domain(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = PermitStore(why="its server is down")
+    it, ended = await _job_without_a_store(store, monkeypatch, away, PermitStore(store=store))
+    first = it.queue.pop()
+    assert first is not None
+    assert first.url == "http://free.example/"
+    assert it.queue.pop() is None
+    await until(lambda: it.gate._client is not None, "the store is found")
+    await it.look()
+    await until(lambda: it.queue.pop() is not None, "a request leaves")
+    assert ended == []
+    await it.gate._closed()
+
+
+async def test_a_job_that_cannot_reach_the_store_at_all_runs_without_rules_as_it_would_else(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = PermitStore(why="there is no file where this worker runs", lasting=True)
+    it, ended = await _job_without_a_store(store, monkeypatch, nowhere)
+    await until(lambda: not it.gate._ruled, "it gives up")
+    assert [it.queue.pop() is not None for _ in range(21)] == [True] * 21
+    assert ended == []

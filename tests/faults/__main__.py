@@ -126,7 +126,7 @@ def table(rows: dict[Row, Verdict]) -> str:
     lines = ["| what broke | mode | store | " + " | ".join(FIGURES) + " |"]
     lines.append("|---" * (3 + len(FIGURES)) + "|")
     for row, verdict in rows.items():
-        cells = (*row, *(getattr(verdict, name) for name in FIGURES.values()))
+        cells = (*row, *(int(getattr(verdict, name)) for name in FIGURES.values()))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
