@@ -51,6 +51,7 @@ WORKER_MODULES = {
         "setting_kinds",
         "settings",
         "settings_table",
+        "this_machine",
         "typed_lines",
         "unknown_settings",
         "version",

@@ -21,7 +21,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.goals import CLOSESPIDER, DEPTH, GIVEN, SCRAPYS, Goals, Spent, spend
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
 from .codec import WAITS

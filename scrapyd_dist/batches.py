@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -216,6 +216,18 @@ class Batch:
     parent: int = 0  #: the batch that was split into this one and others, or 0
     slot: str = ""  #: its frontier slot
     priority: int = 0  #: the highest in a slot is leased first
+
+
+def as_left(batch: Batch, crawl: Crawl) -> Batch:
+    """Return a batch as the crawl has it.
+
+    Once that has ended none is out, and what was out waits to be resumed.
+    """
+    if crawl.kind != "crawl" or not crawl.state.ended or batch.state not in OUT:
+        return batch
+    return replace(
+        batch, state=BatchState.SEALED, reason=batch.reason or "it was out when the crawl ended"
+    )
 
 
 class AttemptState(str, Enum):

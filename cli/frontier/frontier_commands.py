@@ -32,14 +32,8 @@ from scrapyd_dist.frontier.backlog import (
     SlotCount,
     check_slot_name,
 )
-from scrapyd_dist.frontier.intake import (
-    FrontierIntake,
-    FrontierProducer,
-    has_strategy,
-    open_frontier,
-    pack,
-)
-from scrapyd_dist.frontier.packing import move_batch
+from scrapyd_dist.frontier.intake import FrontierProducer, has_strategy, open_frontier
+from scrapyd_dist.frontier.packing import FrontierIntake, move_batch, pack
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue

@@ -27,7 +27,7 @@ from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import project_name
@@ -209,7 +209,7 @@ def exit_code_of(*results: RollOut) -> int:
             total += 1
             if entry.error is not None:
                 errors.append(entry.error)
-    code = exit_code(total if any_ready else len(errors), errors)
+    code = answers_exit_code(total if any_ready else len(errors), errors)
     if not code and differ:
         return 3
     return code
@@ -269,7 +269,9 @@ class DeployOptions(Output):
         bool, _what("Let the project's own setup.py build the egg, in a copy.")
     ] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
-    dry_run: Annotated[bool, _how("Change nothing, and say what would be.")] = False
+    dry_run: Annotated[
+        bool, _how("Change nothing, and say what would be; exit code 10 if there is something.")
+    ] = False
     timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
     retries: Annotated[
         int, _how("How often a node that does not answer is asked again.", min=0, max=20)

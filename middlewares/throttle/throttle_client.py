@@ -24,7 +24,7 @@ from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, store_address
 from scrapyd_dist.store.ports.address_text import file_of
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.throttle.known_rules import KnownRules
 from scrapyd_dist.throttle.permits import (
     DomainLook,

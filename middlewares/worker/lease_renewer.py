@@ -13,10 +13,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any
 
-from scrapy import Request
-from scrapy.crawler import Crawler
-from scrapy.exceptions import IgnoreRequest
-
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store import Store
 
@@ -141,28 +137,6 @@ class LeaseRenewer:
         """Find out whether leases were lost in a standstill; call it before a request leaves."""
         if self._clock() - self._turned > self._seconds / RENEWALS:
             self.turn()
-
-    def guard(self, crawler: Crawler, why_not: Callable[[Request], str]) -> None:
-        """Call `why_not` before each request leaves, at the last moment.
-
-        What has waited may not be wanted any more. Its answer is the reason why the request must
-        not be made; empty when it may.
-        """
-        handlers = getattr(crawler.engine.downloader, "handlers", None)
-
-        def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
-            def download_if_wanted(request: Request, *rest: Any) -> Any:
-                self.check()
-                if reason := why_not(request):
-                    raise IgnoreRequest(reason)
-                return download(request, *rest)
-
-            return download_if_wanted
-
-        # Scrapy before 2.14 has only the second.
-        for name in ("download_request_async", "download_request"):
-            if hasattr(handlers, name):
-                setattr(handlers, name, guarded(getattr(handlers, name)))
 
     def turn(self) -> None:
         """Note that the event loop turns, and report the leases that are lost.

@@ -30,10 +30,10 @@ from twisted.python.failure import Failure
 from scrapyd_dist.errors import SessionExpired
 
 from ..assignment import follows_strategy
-from ..classifier import Disposition, FoundRequests
+from ..classifier import Disposition, FoundRequests, OffsiteFilter
 from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
-from ..engine_compat import OffsiteFilter, each, read_generators
+from ..engine_compat import each, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch

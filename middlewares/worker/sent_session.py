@@ -19,9 +19,10 @@ from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
+from ..engine_compat import guard_downloads
 from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
@@ -169,8 +170,13 @@ class SentSession:
             raise WorkRefused(too_late(job))
         leases.hold(self._batch.key, since)
         leases.start()
+
+        def why_not(_: Request) -> str:
+            leases.check()
+            return self._refused
+
         # Once another attempt has taken this one's place, not one more request leaves.
-        leases.guard(self._crawler, lambda _: self._refused)
+        guard_downloads(self._crawler, why_not)
         self._heed(wanted)
 
     async def _reach(self) -> Store:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.keys import public_half, seal
-from scrapyd_dist.progress import labels_of
+from scrapyd_dist.progress.summary_document import labels_of
 from scrapyd_dist.store import Store
 
 from .job_posts import ATTEMPT, PlacedJob, call_of

@@ -30,7 +30,7 @@ from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
 from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
-from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
+from scrapyd_dist.items.part_fetch import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     PartInfo,
@@ -42,10 +42,10 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 
@@ -457,7 +457,7 @@ class Collector:
         readiness = member.readiness
         readiness.part_lost()
         if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
-            readiness.refuse(f"no part can be fetched from it: {reason}")
+            readiness.mark_unfit(f"no part can be fetched from it: {reason}")
             logger.error("%s gets no more work: %s", member.node, readiness.unfit)
         is_harmless = bool(readiness.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)

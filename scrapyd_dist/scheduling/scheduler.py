@@ -2,7 +2,7 @@
 
 A batch is sent to a node as a job, or a worker that was started there leases it from the store. The
 scheduler runs in the process of the crawl, or of `sdist frontier consume`, on an asyncio loop. Its
-parts share one state: the dispatcher sends batches, the autoscaler starts workers, the node monitor
+parts share one state: the dispatcher sends batches, the supervisor starts workers, the node monitor
 watches both, and the collectors end attempts.
 """
 
@@ -15,8 +15,6 @@ from pathlib import Path
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.scheduling.autoscaler import Autoscaler
-from scrapyd_dist.scheduling.base import BREATH, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.crawl_end import CrawlEnd
@@ -36,7 +34,9 @@ from scrapyd_dist.scheduling.scaling_policy import (
     Workload,
     work_in,
 )
+from scrapyd_dist.scheduling.scheduler_state import BREATH, SchedulerState
 from scrapyd_dist.scheduling.staffing import Staffing
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Scheduler:
         self.collector = Collector(
             state=state, folder=self.folder, worked=self._worked, key=self.key
         )
-        self._autoscaler = Autoscaler(
+        self._supervisor = WorkerSupervisor(
             state=state,
             breaker=self.breaker,
             collector=self.collector,
@@ -86,7 +86,7 @@ class Scheduler:
             again=self.scaling.every is not None,
         )
         self.monitor = NodeMonitor(
-            state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare
+            state=state, jobs=self.collector, workers=self._supervisor, prepare=self.prepare
         )
         self._dispatcher = Dispatcher(
             state=state, collector=self.collector, placement=self.placement
@@ -99,7 +99,7 @@ class Scheduler:
             scaling=self.scaling,
             breaker=self.breaker,
             collector=self.collector,
-            autoscaler=self._autoscaler,
+            supervisor=self._supervisor,
             is_crawl=bool(self.producer),
         )
         self._queue_filler = QueueFiller(state=state)
@@ -108,7 +108,7 @@ class Scheduler:
             scaling=self.scaling,
             breaker=self.breaker,
             collector=self.collector,
-            autoscaler=self._autoscaler,
+            supervisor=self._supervisor,
             staffing=self.staffing,
             goal_watch=self.goal_watch,
             is_crawl=bool(self.producer),
@@ -195,7 +195,7 @@ class Scheduler:
         await self.goal_watch.begin()
         self._recovery.recall_accepted(accepted)
         await self._recovery.recover_jobs(attempts)
-        await self._autoscaler.recover(accepted)
+        await self._supervisor.recover(accepted)
         await self._announce()
 
     def start(self) -> None:
@@ -299,11 +299,11 @@ class Scheduler:
         if state.leases:
             state.counters.leased(ended, state.backlog.out)
         for job, reason in (await self.collector.process_backlog(state.backlog)).items():
-            self._autoscaler.hangs(job, reason)
+            self._supervisor.hangs(job, reason)
         if state.sent_to:
             await self._recovery.take_up_lost()
         await self._queue_filler.read_waiting()
-        self._autoscaler.vacate_nodes()
+        self._supervisor.vacate_nodes()
         pools = await self._bury_unknown(work_in(state.backlog.slots, self.scaling))
         await self._end.check_early()
         if not state.status.done.is_set() and not state.ends_early:

@@ -1,4 +1,4 @@
-"""The fault harness in short: six crawls that something breaks, and a judgement that is able to fail."""
+"""The fault harness in short: nine crawls that something breaks, and a judgement that is able to fail."""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -35,6 +35,13 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
         pytest.param("Redis killed, restarted with its file", True, "auto", marks=pytest.mark.full),
         pytest.param("a node's log folder deleted", False, "push", marks=pytest.mark.full),
         pytest.param("the crawl's own folder deleted", False, "pull", marks=pytest.mark.full),
+        pytest.param(
+            "parts damaged at home, and gone on the nodes", False, "push", marks=pytest.mark.full
+        ),
+        pytest.param("a throttle's store emptied", True, "push", marks=pytest.mark.full),
+        pytest.param(
+            "a throttle's rules lost, and set again", False, "pull", marks=pytest.mark.full
+        ),
         pytest.param("a hanging worker, its loop turning", False, "auto", marks=pytest.mark.full),
     ],
 )

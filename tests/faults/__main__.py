@@ -17,8 +17,6 @@ from tempfile import TemporaryDirectory
 
 # The nodes, the site and the projects are those of the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# And so is what counts moments against a limit.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from faults.kinds import KINDS, LONG, Kind
 from faults.soak import soak

@@ -16,8 +16,8 @@ from faults import own_work
 from faults.trial import Limit, Trial
 from rig.commands import Result
 from rig.crawls import assert_balanced, misses_in
+from rig.rolling_window import most_in_window
 from rig.throttled import CLOCKS, TINY
-from rolling import most_in_window
 
 from scrapyd_dist.batches import Attempt
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolling import most_in_window
+from rig.rolling_window import most_in_window
 
 from .commands import Command
 from .crawls import ADDON

@@ -239,7 +239,8 @@ def test_a_pattern_means_one_project(
     monkeypatch.setattr(context, "sender", SimpleNamespace(send=send))
     if isinstance(expected, type):
         with pytest.raises(
-            expected, match="news, shop" if expected is ConfigError else "sdist code projects"
+            expected,
+            match="news, shop" if expected is ConfigError else "sdist code versions --projects",
         ):
             context.one_project(pattern, (A, B, C))
     else:
