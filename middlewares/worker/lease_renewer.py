@@ -56,7 +56,7 @@ class LeaseRenewer:
 
     Call it from the event loop unless noted. The store is a connection of its own, closed at the
     end. `lost` is called in the event loop for each lease that is lost; for a `patient` one, a
-    store that stays away is no loss. `heed` is called there with what the crawl was asked for, one
+    store that stays away is no loss. `obey` is called there with what the crawl was asked for, one
     of `batches.WANTED`.
     """
 
@@ -69,7 +69,7 @@ class LeaseRenewer:
         seconds: float,
         lost: Callable[[Key, LeaseLoss], object],
         patient: bool = False,
-        heed: Callable[[str], object] = lambda _: None,
+        obey: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = clock,
     ) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class LeaseRenewer:
         self._seconds = seconds
         self._report_loss = lost
         self._patient = patient
-        self._heed = heed
+        self._obey = obey
         self._clock = clock
         self._crawl_wanted: str | None = None  #: as the store said last
         self._read_at = 0.0  #: when it said that, by the clock
@@ -148,7 +148,7 @@ class LeaseRenewer:
             self._confirm(stood)
         self._turned = self._clock()
         if self._crawl_wanted is not None:
-            self._heed(self._crawl_wanted)
+            self._obey(self._crawl_wanted)
         if not self._patient:
             self._lose(LeaseLoss.AWAY)
         while self._losses:

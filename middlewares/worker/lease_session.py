@@ -14,7 +14,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CLOSE, PAUSE, Crawl, FinishReason
+from scrapyd_dist.batches import Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
@@ -452,7 +452,7 @@ class LeaseSession:
             holder=job.name,
             seconds=job.lease,
             lost=lost,
-            heed=self._heed,
+            obey=self._obey,
         )
         client = LeaseClient(job, store, renewer, key)
         try:
@@ -471,17 +471,16 @@ class LeaseSession:
             client.close()
             renewer.stop()
             raise
-        self._heed(crawl.wanted)
+        self._obey(crawl.wanted)
         renewer.start()
         return work
 
     def _end_at_goal(self, _: str) -> None:
         self._fail("", FinishReason.GOAL)
 
-    def _heed(self, wanted: str) -> None:
+    def _obey(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
-        if wanted == CLOSE:
+        if PauseGate.for_crawler(self._crawler).obey(wanted):
             self._fail("", FinishReason.GOAL)
 
     @property

@@ -258,7 +258,7 @@ class RequestTracker:
         return request
 
     def _routed(self, request: Request, unit: WorkUnit, source: int | None) -> Request | None:
-        """Return the request as this worker crawls it; None if the frontier gets it, or nobody."""
+        """Return the request as this worker crawls it; None if it goes elsewhere or is dropped."""
         for name in OURS:
             request.meta.pop(name, None)
         left = self._left_callback

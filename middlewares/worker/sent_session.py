@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning
+from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
@@ -163,7 +163,7 @@ class SentSession:
             seconds=job.lease,
             lost=lambda *_: self._lose_place(),
             patient=True,
-            heed=self._heed,
+            obey=self._obey,
         )
         if not current:
             self._lose_place()
@@ -177,7 +177,7 @@ class SentSession:
 
         # Once another attempt has taken this one's place, not one more request leaves.
         guard_downloads(self._crawler, why_not)
-        self._heed(wanted)
+        self._obey(wanted)
 
     async def _reach(self) -> Store:
         """Return the crawl's store.
@@ -207,10 +207,9 @@ class SentSession:
         """Whether requests are counted for a goal, and none are reserved for this job."""
         return "requests" in self._job.goals and "requests" not in self._job.allowance
 
-    def _heed(self, wanted: str) -> None:
+    def _obey(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
-        if wanted == CLOSE:
+        if PauseGate.for_crawler(self._crawler).obey(wanted):
             self._fail("", FinishReason.GOAL)
 
     async def _keep_to_goals(self, goals: GoalKeeper) -> None:
