@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.batches import Attempt, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import (
     INTERRUPTED,
     PARTIAL,
@@ -23,6 +24,7 @@ from scrapyd_dist.errors import (
     StoreError,
     as_store_error,
 )
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import SettingReader
 
 from ..engine_compat import close_spider, watch_idle_reason
@@ -270,7 +272,9 @@ class CrawlRun(BaseRun):
         """Write the output, judge the crawl by what it has, and close its row."""
         await self.reporter.write_status(CrawlState.COLLECTING)
         self._own.close()
-        await self._scheduler.make_parts_whole()
+        lost = await self._scheduler.make_parts_whole()
+        if await self._is_to_crawl_again(lost):
+            return
         try:
             # The pages of a walk that goes on later are walked again.
             delivered = await self._delivery.deliver(publishes_own=not self.index.goes_on_later)
@@ -290,6 +294,25 @@ class CrawlRun(BaseRun):
         await verdict.report()
         await self._scheduler.left()
         await self._close_row(CrawlState.FINISHED, await verdict.decide_exit_code())
+
+    async def _is_to_crawl_again(self, lost: Sequence[Attempt]) -> bool:
+        """Stop if batches have to be crawled again, as their parts are nowhere any more.
+
+        What was delivered elsewhere is there, and would be there twice.
+        """
+        if not lost or self.reporter.publisher is not None:
+            return False
+        reopened = await self._scheduler.reopen(lost)
+        if not reopened:
+            return False
+        parts = counted(len(reopened), "part is", "parts are")
+        await self._scheduler.left()
+        await self._stop(
+            f"{parts} damaged or gone in {self.repository.parts}, and not on the nodes any more:"
+            " the requests of these batches wait to be crawled again.",
+            PARTIAL,
+        )
+        return True
 
     # close
 
