@@ -165,7 +165,9 @@ COMMANDS = {
         verbs=(
             "frontier.frontier_list: list count dump",
             "frontier.consume: consume",
-            "frontier.frontier_commands: add move prioritise requeue delete",
+            "frontier.frontier_filling: add",
+            "frontier.frontier_moves: move",
+            "frontier.frontier_commands: prioritise requeue delete",
         ),
     ),
     "strategy": CommandEntry(

@@ -280,8 +280,13 @@ def states_before(new: BatchState | AttemptState) -> list[Any]:
 def check_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> None:
     """Raise `StepRefused` unless a batch, or an attempt, may change from `old` to `new`."""
     if old not in states_before(new):
-        noun = "a batch" if isinstance(new, BatchState) else "an attempt"
-        raise StepRefused(f"{noun} that is {old.value} cannot become {new.value}")
+        raise no_step(old, new)
+
+
+def no_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> StepRefused:
+    """Return the error of a batch, or an attempt, that may not change from `old` to `new`."""
+    noun = "a batch" if isinstance(new, BatchState) else "an attempt"
+    return StepRefused(f"{noun} that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)

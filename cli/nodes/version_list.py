@@ -36,8 +36,9 @@ from ..options import (
 )
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
-from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
+from .deploy import RETRIES
 from .fleet_screen import shorten_names
+from .roll_out_screen import node_row, print_result, roll_out, roll_out_exit_code
 
 #: seconds that a node gets for each question
 TIMEOUT = 15.0
@@ -261,7 +262,7 @@ def rollback(
     )
     result = roll_out(context.root, name, nodes, rollback_plan.egg, request, progress=not quiet)
     print_result(result, name, request, output, quiet=quiet)
-    return exit_code_of(result) or _check_defaults(result)
+    return roll_out_exit_code(result) or _check_defaults(result)
 
 
 def _put_unchanged(seen: Sequence[NodeVersions], project: str, output: Output) -> None:

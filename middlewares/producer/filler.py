@@ -23,7 +23,8 @@ from scrapy.http import Response
 
 from scrapyd_dist.batches import Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import PORTION, BatchDraft, SlotBatcher
 from scrapyd_dist.settings import find_warnings

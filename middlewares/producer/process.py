@@ -81,7 +81,7 @@ def _crawl(crawl: str, store: str) -> int:
         )
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
-        # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted.
+        # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
         gc.collect()
         _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
     except NoCrawl as error:

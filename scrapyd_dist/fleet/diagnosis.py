@@ -1,4 +1,4 @@
-"""What `sdist doctor` has found out about one node, before anybody judges it."""
+"""What `sdist doctor` has found out about one node, before it is judged."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -70,7 +70,7 @@ class JobQueue:
                 place=len(records),
                 sealed=seal_settings(order.settings, self.key),
                 on=job.node.name if terms.placed else order.node or "",
-                project=terms.project,
+                project=job.node.project or "",
                 wanted_project=terms.project,
                 among=terms.among,
             )

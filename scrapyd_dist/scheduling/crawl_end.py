@@ -97,7 +97,7 @@ class CrawlEnd:
         return bool(limit) and time.monotonic() - self._begun > limit
 
     def _gets_no_workers(self, left: Sequence[str]) -> bool:
-        """Whether nobody works, and none of the pools that have batches `left` gets a worker."""
+        """Whether no worker is there, and no pool that has batches `left` gets one."""
         if self.collector.coming or self.state.has_workers:
             return False
         closed = self.breaker.closed.keys()

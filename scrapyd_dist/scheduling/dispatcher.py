@@ -114,7 +114,7 @@ class Dispatcher:
             await self.collector.failed(out, str(error))
             return
         try:
-            await state.client.post(out, payload)
+            await state.client.post(out, payload, state.rules)
         except NodeError as error:
             if not error.maybe_accepted:
                 await self._refused(out, error)

@@ -116,7 +116,7 @@ class ForeignProjects:
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
             worker.pin_version(met.version)
-            store = {**way.job_settings, "foreign": True}
+            store = {**self.state.rules.joined_to(way.job_settings), "foreign": True}
             if met.sealed:
                 store["key_sealed"] = met.sealed
             return call_for_worker(spec, worker, self.terms, store, version=met.version)

@@ -9,11 +9,11 @@ watches both, and the collectors end attempts.
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
@@ -186,6 +186,7 @@ class Scheduler:
         """
         await self.membership.read_lists()
         state = self.state
+        await state.rules.follow()
         attempts = await state.run(state.db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         await self._recovery.put_off_rest(accepted)
@@ -232,9 +233,22 @@ class Scheduler:
             with contextlib.suppress(DistError):
                 await self._count_anew()
 
-    async def make_parts_whole(self) -> None:
-        """Fetch again what is not at home as its worker wrote it, before the parts are merged."""
-        await self.collector.fetch_again()
+    async def make_parts_whole(self) -> list[Attempt]:
+        """Fetch again what is not at home as its worker wrote it, before the parts are merged.
+
+        Returns the accepted attempts whose parts are nowhere any more.
+        """
+        return await self.collector.fetch_again()
+
+    async def reopen(self, lost: Sequence[Attempt]) -> list[Attempt]:
+        """Let the batches of these attempts be crawled again by the next process of the crawl.
+
+        Returns those for which that can be done without any item coming twice.
+        """
+        reopened = await self.collector.reopen(lost)
+        if reopened:
+            await self._count_anew()
+        return reopened
 
     async def _count_anew(self) -> None:
         """Count what the store has, if steps that were counted here were lost and made again."""
@@ -279,6 +293,7 @@ class Scheduler:
         """Read the store once, and do what follows from it."""
         state = self.state
         await self._announce()
+        await state.rules.follow()
         ended = state.counters.done + state.counters.failed
         await state.read_backlog()
         if state.leases:

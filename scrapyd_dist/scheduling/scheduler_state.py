@@ -22,6 +22,7 @@ from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.observers import Observers
+from scrapyd_dist.scheduling.rules_watch import RulesWatch
 from scrapyd_dist.scheduling.run_status import RunStatus
 from scrapyd_dist.scheduling.send_queue import SendQueue
 from scrapyd_dist.store.reach import Way
@@ -83,6 +84,7 @@ class SchedulerState:
         self.client = NodeClient(
             spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout
         )
+        self.rules = RulesWatch(store=self.store)
         self.goals = GoalAccount(limits=self.spec.goals, ask_store=self._ask_for_goals)
         self.tasks = CrawlTasks(failed=self._fail, ended=self._note_task)
         self._news = asyncio.Event()  #: the store is to be polled at once

@@ -190,7 +190,8 @@ class WorkerSupervisor:
             if worker.project:
                 call = await self.others.call(worker, way)
             else:
-                call = call_for_worker(state.spec, worker, self.others.terms, way.job_settings)
+                store = state.rules.joined_to(way.job_settings)
+                call = call_for_worker(state.spec, worker, self.others.terms, store)
         except NodeError as error:
             await self._refused(worker, error)
             return

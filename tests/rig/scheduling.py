@@ -22,7 +22,7 @@ from cryptography.fernet import Fernet
 from scrapyd_dist import __version__
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, job_id
 from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
-from scrapyd_dist.items import merging
+from scrapyd_dist.items import part_fetch
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, staffing
@@ -305,7 +305,7 @@ async def at_work(made: Bench) -> AsyncIterator[Bench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor, "FRESH", 0.02)
         patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
-        patch.setattr(merging, "RETRY_PAUSE", 0.01)
+        patch.setattr(part_fetch, "RETRY_PAUSE", 0.01)
         patch.setattr(staffing, "LEAVE", 0.2)
         await made.scheduler.recover()
         made.scheduler.start()

@@ -75,6 +75,16 @@ def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path:
     assert order.settings == {}
 
 
+def test_an_option_goes_before_the_same_setting_after_s(tmp_path: Path) -> None:
+    words = ("-s", "DISTRIBUTED_FAIR=spread", "-s", "LOG_LEVEL=INFO")
+    order = order_of(tmp_path, "--fair", "by-domain", *words)
+    assert order.settings == {"DISTRIBUTED_FAIR": "by-domain"}
+    assert order.spider_settings == {"LOG_LEVEL": "INFO"}
+    assert order_of(tmp_path, *words).spider_settings["DISTRIBUTED_FAIR"] == "spread"
+    with pytest.raises(ConfigError, match="DISTRIBUTED_FAIR"):
+        order_of(tmp_path, "--fair", "by-domain", "-s", "DISTRIBUTED_FAIR=sideways")
+
+
 @pytest.mark.parametrize("text", ["name", "=value", ""])
 def test_a_pair_without_name_or_sign_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="NAME=VALUE"):
