@@ -184,7 +184,7 @@ def _movable_batch(store: Store, frontier: str, number: int) -> Batch:
     row = numbered.get(number)
     if row is None:
         raise NothingMatched(
-            f"The frontier {frontier} has no batch {number}. `sdist crawls batches {frontier}` "
+            f"The frontier {frontier} has no batch {number}. `sdist crawls show {frontier} --batches` "
             "lists all."
         )
     check_own_slot(row.slot)
