@@ -197,7 +197,9 @@ class Crawl:
 
     def values(self) -> list[dict[str, Any]]:
         url = self._museum.url
-        values = [{"url": f"{url}/pieces/{number}"} for number in range(PIECES)]
+        values: list[dict[str, Any]] = [
+            {"url": f"{url}/pieces/{number}"} for number in range(PIECES)
+        ]
         values += [
             {"url": f"{url}/pieces/3", "priority": 5},
             {"url": f"{url}/notes/9", "callback": "parse_note"},
