@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.live_crawls import alive_state, runs
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.whole_files import replacing
 
 from .context import Context

@@ -15,7 +15,8 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.fleet.live_crawls import alive_state, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, has_labels, labels_of, next_command, summary_of
+from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of, summary_of
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown

@@ -21,6 +21,7 @@ from scrapyd_dist.batches import (
     BatchState,
     Crawl,
     Miss,
+    as_left,
     check_crawl_name,
     home_of,
 )
@@ -31,8 +32,7 @@ from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.progress import as_left
-from scrapyd_dist.progress import count_in as number_in
+from scrapyd_dist.progress.summary_document import count_in as number_in
 from scrapyd_dist.store import Store
 
 from ..context import Context

@@ -24,7 +24,7 @@ from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, is_paused, succeeded, summary_of
+from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
 

@@ -11,7 +11,7 @@ from scrapyd_dist.jobs.job_rows import place_row, verdict_row
 from scrapyd_dist.jobs.job_wait import JobWait, wait_until_over
 from scrapyd_dist.jobs.judged_job import JudgedJob
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 
 from ..context import Context
 from ..crawls.producer_process import crawl_or_latest

@@ -335,7 +335,7 @@ def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
             "jobs stats --since 1h",
             "nodes",
             "code versions",
-            "code projects",
+            "code versions --projects",
             "status --fleet",
         ):
             said = shop.run(*command.split(), code=0).err

@@ -160,18 +160,18 @@ def _check_code(sdist: Sdist, shop: Shop) -> None:
     old = sdist("deploy", "--all")["version"]
     shop.project.write("properties/new.py", "NEW = True\n")
     assert states(sdist("deploy", NAMES[2])) == {NAMES[2]: "uploaded"}
-    sdist("code versions", "--check", code=10)
-    sdist("deploy", "--all", "--check", code=10)
+    sdist("code versions", code=10)
+    sdist("deploy", "--all", "--dry-run", code=10)
     sdist("deploy", "--all", "--atomic")
-    sdist("code versions", "--check")
-    missing = {row["spider"]: row["missing"] for row in sdist("code spiders")["spiders"]}
+    sdist("code versions")
+    missing = {row["spider"]: row["missing"] for row in sdist("code versions --spiders")["spiders"]}
     assert missing == {"easy": [], "plain": [], "slow": []}
-    assert [row["missing"] for row in sdist("code projects")["projects"]] == [[]]
+    assert [row["missing"] for row in sdist("code versions --projects")["projects"]] == [[]]
     back = sdist("code rollback")["version"]
     assert back.split("-")[1] == old.split("-")[1]
     assert {row["default"] for row in sdist("code versions")["nodes"]} == {back}
-    sdist("code rollback", "--check", code=10)
-    sdist("code prune", "--keep", 1, "--check", code=10)
+    sdist("code rollback", "--dry-run", code=10)
+    sdist("code prune", "--keep", 1, "--dry-run", code=10)
     assert all(row["deleted"] for row in sdist("code prune", "--keep", 1, "--yes")["nodes"])
 
 
@@ -293,7 +293,7 @@ def _check_throttle(sdist: Sdist, shop: Shop) -> None:
     shop.project.write(
         "limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n"
     )
-    sdist("throttle apply", "limits.yml", "--check", code=10)
+    sdist("throttle apply", "limits.yml", "--dry-run", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
     for command in ("throttle block", "throttle pause"):
@@ -311,6 +311,7 @@ def _check_nodes(sdist: Sdist) -> None:
     sdist("config", "--all")
     assert states(sdist("nodes list")) == dict.fromkeys(NAMES, "up")
     sdist("nodes add", "127.0.0.1:1", "--name", "spare", code=5)
+    assert [row["name"] for row in sdist("nodes list --offline")["nodes"]] == [*NAMES, "spare"]
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
     assert states(sdist("nodes list"))[NAMES[2]] == "draining"

@@ -103,7 +103,7 @@ def _first_week_sets_up(office: Office) -> None:
     assert "oldest: version: it has no status.json" in findings
     deployed = office.read("deploy", "--all")
     assert {row["state"] for row in deployed["nodes"]} == {"uploaded"}
-    office.type("code", "versions", "--check")
+    office.type("code", "versions")
 
 
 def _second_week_crawls_and_reads(office: Office) -> None:
@@ -163,7 +163,7 @@ def _fourth_week_changes_code_and_machines(office: Office, too_old: ScrapydNode)
     office.project.write("properties/new.py", "NEW = True\n")
     office.type("deploy", "--all")
     office.type("code", "rollback")
-    office.type("code", "versions", "--check")
+    office.type("code", "versions")
     office.type("nodes", "add", too_old.url, "--name", "ancient")
     assert "ancient: version: it is older than Scrapyd 1.4" in office.type("doctor", code=1).out
     crawl = office.crawl("last", "--push")

@@ -13,7 +13,7 @@ from scrapyd_dist.cli import main
 from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.fleet.project_store import key_of
 from scrapyd_dist.frontier.backlog import Lessee
-from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.frontier.packing import FrontierIntake, pack
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store, open_store
 

@@ -31,7 +31,7 @@ LINES = "-lines"
 #: commands of `sdist` that start no process, and are over when they have answered
 READING = {
     "crawls batches", "crawls list", "crawls misses", "jobs grep", "jobs list", "jobs stats", "items merge",
-    "items pull", "items tail", "logs", "nodes metrics", "report", "code spiders", "status", "code versions",
+    "items pull", "items tail", "logs", "nodes metrics", "report", "status", "code versions",
 }  # fmt: skip
 
 

@@ -162,6 +162,7 @@ DOCUMENTS: dict[str, Any] = {
         (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
     ),
     "nodes list": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
+    "nodes list --offline": {"nodes": [{**_NODE, "project": TEXT}]},
     "nodes add": {"nodes": [_LOOK]},
     "nodes remove": {"nodes": [_NODE]},
     "nodes up": {"nodes": [{**_NODE, "slots": int}]},
@@ -178,14 +179,15 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(("deploy", "code rollback"), ROLL_OUT),
     "code versions": {
         "project": str, "same": bool, "differences": [str], "warnings": [str],
+        "versions": [{"version": str, "nodes": [str], "missing": [str]}],
         "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "newest": TEXT, "jobs": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
-    "code spiders": {
+    "code versions --spiders": {
         "project": str, "spiders": [{"spider": str, "nodes": [str], "missing": [str]}],
         "nodes": [{**_NODE, "version": TEXT, "spiders": [str], "reason": str}],
     },
-    "code projects": {"projects": [{"project": str, "nodes": [str], "missing": [str]}]},
+    "code versions --projects": {"projects": [{"project": str, "nodes": [str], "missing": [str]}]},
     "code prune": {
         "project": str, "dry_run": bool,
         "nodes": [{**_NODE, "project": str, "deleted": [str], "in_use": {str: [str]},

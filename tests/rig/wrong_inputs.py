@@ -235,8 +235,11 @@ def combinations() -> Iterator[WrongInput]:
 
 
 _LINES = """
-jobs schedule easy --on a --any ## --on
 jobs schedule easy --on a --all-nodes ## --on
+jobs --json -o names ## --json
+code versions --spiders --projects ## --projects
+code versions -v ## --spiders
+nodes --offline --state up ## --offline
 jobs schedule ## Name the spiders
 jobs schedule easy -a x ## NAME=VALUE
 jobs schedule easy -s =x ## NAME=VALUE

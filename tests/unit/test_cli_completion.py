@@ -63,7 +63,6 @@ def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
         ("crawl books --shar", ["--shards"]),
         ("crawl --node ", ["web1", "web2"]),
         ("crawl --node=web2", ["web2"]),
-        ("crawl --placement le", ["least-loaded"]),
         ("deploy ", ["web1", "web2"]),
         ("deploy web1 ", ["web1", "web2"]),
         ("jobs --state k", ["killed"]),

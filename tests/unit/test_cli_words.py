@@ -34,7 +34,7 @@ from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import ended_in_words, next_command
+from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
 from scrapyd_dist.time_spans import describe_span
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -135,16 +135,6 @@ def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
     document = {**SUMMARY, "state": state, "exit_code": code, **lost}
     assert (ended_in_words(document), next_command(document)) == (said, command)
     assert output.colour_of(said) == ("yellow" if code else "green") or state != "finished"
-
-
-def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
-    requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
-    assert (
-        next_command(
-            {**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}
-        )
-        == ""
-    )
 
 
 def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:

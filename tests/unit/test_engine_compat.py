@@ -1,12 +1,14 @@
-"""What a worker has Scrapy read of a spider before its first page."""
+"""What a worker has Scrapy read of a spider before its first page, and do before each request leaves."""
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Spider
+from scrapy import Request, Spider
+from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.misc import is_generator_with_return_value
-from scrapyd_dist.middlewares.engine_compat import read_generators
+from scrapyd_dist.middlewares.engine_compat import guard_downloads, read_generators
 
 
 class Books(Spider):
@@ -43,3 +45,18 @@ def test_the_source_of_callbacks_is_not_needed_any_more(monkeypatch: pytest.Monk
 
 def test_a_property_in_the_place_of_a_callback_is_left_alone() -> None:
     assert [method.__name__ for method in read_generators(Odd())] == ["parse_book"]
+
+
+@pytest.mark.parametrize("name", ["download_request", "download_request_async"])
+def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
+    left: list[Request] = []
+    handlers = SimpleNamespace(**{name: left.append})
+    crawler: Any = SimpleNamespace(
+        engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers))
+    )
+    good, bad = Request("http://web/good"), Request("http://web/bad")
+    guard_downloads(crawler, lambda request: "lost" if request is bad else "")
+    getattr(handlers, name)(good)
+    with pytest.raises(IgnoreRequest, match="lost"):
+        getattr(handlers, name)(bad)
+    assert left == [good]

@@ -71,7 +71,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         monkeypatch.setattr(GoalKeeper, "for_crawler", lambda _: keeper)
         monkeypatch.setattr(sent_session, "LeaseRenewer", Renewer)
         session = SentSession(crawler, job, None, lambda _, reason: ends.append(reason))
-        monkeypatch.setattr(session, "_heed", lambda _: None)  # there is no engine to rest
+        monkeypatch.setattr(session, "_obey", lambda _: None)  # there is no engine to rest
         await session._hold_lease()
         await session._keep_to_goals(keeper)
         left = 0

@@ -22,21 +22,25 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.job_request import call_for_worker
+from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.scrapyd import api
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Autoscaler:
-    """Starts workers, and receives from the node monitor how they end."""
+class WorkerSupervisor:
+    """Starts workers where `Staffing` wants them, and handles how they end.
+
+    The node monitor says how.
+    """
 
     state: SchedulerState
     breaker: CircuitBreaker
@@ -50,14 +54,12 @@ class Autoscaler:
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def start(self, pool: str) -> None:
-        """Start a worker on the node with the most room, if a node has room."""
+        """Start a worker on the node with the most room per process slot, if a node has room."""
         project, spider = spider_of_slot(pool)
         members = self._with_room(pool, project)
         if not members:
             return
-        member = max(
-            members, key=lambda member: member.worker_room() / max(1, member.capacity.slots)
-        )
+        member = min(members, key=_fill)
         self.last += 1
         entry = WorkerEntry(
             number=self.last,
@@ -188,7 +190,8 @@ class Autoscaler:
             if worker.project:
                 call = await self.others.call(worker, way)
             else:
-                call = call_for_worker(state.spec, worker, self.others.terms, way.job_settings)
+                store = state.rules.joined_to(way.job_settings)
+                call = call_for_worker(state.spec, worker, self.others.terms, store)
         except NodeError as error:
             await self._refused(worker, error)
             return
@@ -366,9 +369,15 @@ class Autoscaler:
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:
-        member.readiness.refuse(reason)
+        member.readiness.mark_unfit(reason)
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.state.check_unfit()
+
+
+def _fill(member: NodeState) -> float:
+    """Return how full a node is for workers: 1 where it has room for none."""
+    slots = member.capacity.slots
+    return jobs_per_slot(slots - member.worker_room(), slots)
 
 
 def _why(report: WorkerReport) -> str:

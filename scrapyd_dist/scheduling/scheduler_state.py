@@ -14,6 +14,7 @@ from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import some_of
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.crawl_tasks import CrawlTasks
 from scrapyd_dist.scheduling.goal_account import GoalAccount
@@ -21,10 +22,11 @@ from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.observers import Observers
+from scrapyd_dist.scheduling.rules_watch import RulesWatch
 from scrapyd_dist.scheduling.run_status import RunStatus
 from scrapyd_dist.scheduling.send_queue import SendQueue
 from scrapyd_dist.store.reach import Way
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
 
 P = ParamSpec("P")
@@ -35,15 +37,6 @@ logger = logging.getLogger(__name__)
 BREATH = 0.02
 #: most slots or nodes that a message names
 NAMED = 5
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first of these names, and how many others there are."""
-    text = ", ".join(names[:NAMED])
-    others = len(names) - NAMED
-    if others > 0:
-        text += f" and {others:,} others"
-    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +84,7 @@ class SchedulerState:
         self.client = NodeClient(
             spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout
         )
+        self.rules = RulesWatch(store=self.store)
         self.goals = GoalAccount(limits=self.spec.goals, ask_store=self._ask_for_goals)
         self.tasks = CrawlTasks(failed=self._fail, ended=self._note_task)
         self._news = asyncio.Event()  #: the store is to be polled at once
@@ -183,7 +177,7 @@ class SchedulerState:
         names = [repr(count.slot) for count in self.backlog.slots if count.slot and count.waiting]
         if not names:
             return ""
-        return f" of the slot{'s' if len(names) > 1 else ''} {listed(names)}"
+        return f" of the slot{'s' if len(names) > 1 else ''} {some_of(names, NAMED)}"
 
     # nodes and jobs
 

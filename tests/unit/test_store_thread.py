@@ -7,7 +7,7 @@ from rig.nodemodel import model
 from rig.scheduling import run, sending, until
 
 from scrapyd_dist.errors import StoreAway, StoreEmptied
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 
 def test_a_full_disk_is_waited_for_where_a_thread_has_patience() -> None:

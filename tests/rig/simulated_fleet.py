@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Batch, job_id
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.batcher import Batcher, Demand
