@@ -29,17 +29,14 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 2, 10): "config",
     (0, 1, 2, 4, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
-    (0, 1, 2, 6): (
-        "crawls list, strategy list, throttle set, throttle unset, throttle block,"
-        " throttle unblock, throttle pause, throttle resume"
-    ),
-    (0, 1, 2, 4, 6, 124, 130): "crawls pause, strategy pause",
+    (0, 1, 2, 6): "crawls list, strategy list, throttle set, throttle pause, throttle resume",
+    (0, 1, 2, 4, 6, 124, 130): "pause, strategy pause",
     (0, 1, 2, 3, 4, 5, 6, 124, 130): (
-        "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run,"
-        " nodes drain, crawls stop, jobs cancel"
+        "crawl, resume, watch, stop, retry, frontier consume, strategy run, nodes drain,"
+        " jobs cancel"
     ),
     (0, 1, 2, 4, 6): (
-        "crawls batches, crawls misses, report, throttle show, frontier list, frontier count,"
+        "crawls show, report, throttle show, frontier list, frontier count,"
         " frontier dump, frontier prioritise, frontier requeue, nodes resume, nodes remove,"
         " nodes metrics, strategy status, strategy resume, strategy replay"
     ),
@@ -104,22 +101,29 @@ COMMANDS = {
     "resume": CommandEntry(
         _CRAWLS, "Go on with a crawl that was stopped or paused, or that died.", "crawls.crawl"
     ),
+    "pause": CommandEntry(
+        _CRAWLS,
+        "Let a crawl rest until `sdist resume`: no request of it leaves.",
+        "crawls.stored_crawls",
+    ),
+    "stop": CommandEntry(
+        _CRAWLS, "Stop a crawl: its producer first, then its jobs on all nodes.", "jobs.cancel"
+    ),
+    "retry": CommandEntry(
+        _CRAWLS,
+        "Try again what a crawl gave up and, if asked for, what failed.",
+        "crawls.stored_crawls",
+    ),
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
     "crawls": CommandEntry(
         _CRAWLS,
-        "List, pause, stop, retry and clean crawls.",
-        verbs=(
-            "crawls.crawl: list",
-            "crawls.stored_crawls: pause",
-            "jobs.cancel: stop",
-            "jobs.wait: wait",
-            "crawls.stored_crawls: retry batches misses clean",
-        ),
+        "List crawls, show what is in one, and remove old ones.",
+        verbs=("crawls.crawl: list", "crawl_show: show", "crawls.stored_crawls: clean"),
     ),
     "throttle": CommandEntry(
         _CRAWLS,
         "Show and set how many requests each domain gets.",
-        verbs=("crawls.throttle_commands: show apply set unset block unblock pause resume",),
+        verbs=("crawls.throttle_commands: show apply set pause resume",),
     ),
     "nodes": CommandEntry(
         _NODES,
@@ -275,7 +279,7 @@ def expand_alias(args: list[str]) -> list[str]:
 
 
 def with_verb(verb: str) -> list[str]:
-    """Return the commands that have this verb: `crawls stop` for `stop`."""
+    """Return the commands that have this verb: `nodes drain` for `drain`."""
     return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
 
 

@@ -328,7 +328,7 @@ def _resting(row: Crawl) -> ConfigError:
     return ConfigError(
         f"The crawl {row.id} rests, and its process keeps the goals it began with. Go on "
         f"without new ones: sdist resume {row.id}. Or end it first, to give it others: "
-        f"sdist crawls stop {row.id}"
+        f"sdist stop {row.id}"
     )
 
 

@@ -103,7 +103,7 @@ def requeue(
     """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
 
     Dead is a batch that no worker could bring to its end, and a request for a
-    callback that the spider did not have. `sdist crawls misses FRONTIER --kind dead`
+    callback that the spider did not have. `sdist crawls show FRONTIER --misses --kind dead`
     lists them, with the reasons.
 
     Example: sdist frontier requeue shop 7 9
@@ -158,8 +158,8 @@ def _check_retriable(frontier: str, numbers: Sequence[int], retriable: AbstractS
     if others:
         raise NothingMatched(
             f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; "
-            f"nothing was done. `sdist crawls batches {frontier} --state dead` lists those that "
-            "are."
+            f"nothing was done. `sdist crawls show {frontier} --batches --state dead` lists "
+            "those that are."
         )
     if not retriable:
         raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")

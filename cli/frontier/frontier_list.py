@@ -368,8 +368,8 @@ def _say_missed(row: Crawl) -> None:
     if missed:
         requests = "request has" if missed == 1 else "requests have"
         say(
-            f"When it was last worked on, {missed:,} {requests} no result: sdist crawls misses "
-            f"{row.id}"
+            f"When it was last worked on, {missed:,} {requests} no result: sdist crawls show "
+            f"{row.id} --misses"
         )
 
 

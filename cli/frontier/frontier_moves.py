@@ -184,8 +184,8 @@ def _movable_batch(store: Store, frontier: str, number: int) -> Batch:
     row = numbered.get(number)
     if row is None:
         raise NothingMatched(
-            f"The frontier {frontier} has no batch {number}. `sdist crawls batches {frontier}` "
-            "lists all."
+            f"The frontier {frontier} has no batch {number}. `sdist crawls show {frontier} "
+            "--batches` lists all."
         )
     check_own_slot(row.slot)
     if row.state in OUT:

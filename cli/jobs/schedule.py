@@ -36,6 +36,7 @@ from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
+from ..crawls.crawl_wait import combine_codes
 from ..crawls.watcher import interruptible_pause
 from ..options import (
     NewLabels,
@@ -51,7 +52,7 @@ from ..options import (
 )
 from ..output import Output, complain, complain_each, say, waiting
 from .job_file import PRIORITY, read_jobs
-from .wait import combined, wait_for_jobs
+from .wait import wait_for_jobs
 
 #: what an argument begins with that is a setting, as in `--arg setting=LOG_LEVEL=INFO`
 CLIENT_SETTING = "setting="
@@ -157,7 +158,7 @@ def schedule(
         str | None,
         option(
             "Wait until the jobs are over; then run this command, or post to this http(s) address,"
-            " what `sdist crawls wait --job --json` gives.",
+            " what `sdist watch --job --json` gives.",
             metavar="CMD|URL",
         ),
     ] = None,
@@ -473,7 +474,7 @@ def _work_off(
             "How these jobs ended is not known, since the store has forgotten them:"
             f" {some_of(sorted(forgotten))}."
         )
-    code = combined([*codes, *[1] * len(forgotten)])
+    code = combine_codes([*codes, *[1] * len(forgotten)])
     return _notify(finish, code, {"jobs": rows})
 
 

@@ -78,9 +78,7 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
         hook = EventHook(target=on_trouble, option="--on-trouble", event="a trouble of the fleet")
         hook.check()
         alarm = FleetAlarm(context, hook, partial(_recent_jobs, context), context.messenger)
-    deadline = float("inf")
-    if watched.timeout is not None:
-        deadline = time.monotonic() + watched.timeout
+    deadline = watched.deadline_from_now()
     with _view(watched) as show, interruptible_pause() as pause:
         try:
             while True:

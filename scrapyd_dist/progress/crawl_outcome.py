@@ -60,7 +60,7 @@ def next_command(document: Mapping[str, Any]) -> str:
     # What the producer crawled itself is in no batch, and cannot be tried again.
     in_batches = count_in(document, "requests", "done") > succeeded(document)
     if count_in(document, "failed_urls") and in_batches:
-        return f"crawls retry {crawl} --failed-urls"
+        return f"retry {crawl} --failed-urls"
     if count_in(document, "dead_urls"):
-        return f"crawls retry {crawl}"
+        return f"retry {crawl}"
     return ""

@@ -51,7 +51,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("code", "rollback"): (*CODE, "addversion", "delversion"),
     ("deploy", "--all", "--version", "v1"): (*CODE, "addversion", "delversion"),
     ("doctor",): ("daemonstatus", "status", *CODE, "file"),
-    ("crawls", "wait", "--job", JOB): LISTED,
+    ("watch", "--quiet", "--job", JOB): LISTED,
     ("nodes", "api", "bad", "daemonstatus"): ("daemonstatus",),
     ("nodes", "api", "bad", "delproject", "project=x"): ("delproject",),
     ("nodes", "api", "bad", "listprojects"): ("listprojects",),

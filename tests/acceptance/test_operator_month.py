@@ -123,7 +123,7 @@ def _second_week_crawls_and_reads(office: Office) -> None:
     )
     jobs = [row["job"] for row in scheduled["jobs"]]
     named = [word for job in jobs for word in ("--job", job)]
-    waited = office.read("crawls", "wait", *named)["jobs"]
+    waited = office.read("watch", "--quiet", *named)["jobs"]
     assert {row["state"] for row in waited} == {"finished"}
     assert {
         row["node"] for row in office.read("jobs", "grep", "Spider closed", *jobs)["matches"]
@@ -141,7 +141,7 @@ def _third_week_has_a_bad_day(office: Office) -> None:
     office.nodes["older"].kill_jobs()
     office.type("nodes", "drain", "oldest", "--no-wait")
     done = crawl.wait(300, code=3)
-    assert "sdist crawls retry bad-day --failed-urls" in done.out + done.err
+    assert "sdist retry bad-day --failed-urls" in done.out + done.err
     assert office.states(code=3) == {"new": "up", "older": "down", "oldest": "draining"}
     assert office.nodes["oldest"].job_pids() == {}
     # A dead node leaves open whether a spider runs there; muted by a drain, it counts for nothing.
@@ -154,7 +154,7 @@ def _third_week_has_a_bad_day(office: Office) -> None:
     office.type("nodes", "resume", "older", "oldest")
     assert office.states() == dict.fromkeys(VERSIONS, "up")
     office.site.behave({})
-    office.type("crawls", "retry", "bad-day", "--failed-urls")
+    office.type("retry", "bad-day", "--failed-urls")
     assert office.site.differences(office.project.items("bad-day.jl")) == {}
     assert office.read("status", "bad-day")["failed_urls"] == 0
 

@@ -305,17 +305,17 @@ class Trial:
 
     @contextmanager
     def new_jobs_held(self) -> Iterator[None]:
-        """While this is open, jobs begin that have read nothing yet; one at least, as a worker is killed."""
+        """While this is open, jobs begin that have read nothing yet; one at least, as workers are killed for it."""
         self._hold.touch()
         victims = [pid for node in self.nodes for pid in node.job_pids()]
         self.dice.shuffle(victims)
         for pid in victims:
-            try:
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
+            with suppress(AssertionError):  # nobody takes the place of one that had nothing to do
+                wait_for(self._held.exists, 20, "a job that begins")
                 break
-            except ProcessLookupError:  # it has just ended
-                continue
-        wait_for(self._held.exists, 60, "a job that begins")
+        wait_for(self._held.exists, 40, "a job that begins")
         yield
         self._hold.unlink()
 

@@ -508,7 +508,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     ("command", "code", "words"),
     [
         ("resume shop", 2, "sdist frontier consume SPIDER shop"),
-        ("crawls retry shop", 2, "sdist frontier consume SPIDER shop"),
+        ("retry shop", 2, "sdist frontier consume SPIDER shop"),
         ("status", 4, "There are no crawls yet"),
         ("crawls", 0, "There are no crawls yet"),
         ("status shop", 0, "No workers are kept running here"),

@@ -14,8 +14,8 @@ from scrapyd_dist.store import open_store
 Run = Callable[..., Result]
 CFG = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://127.0.0.1:1/\nproject = shop\n"
 UNKNOWN = """
-watch nosuch | status nosuch | resume nosuch | report nosuch | crawls pause nosuch
-crawls retry nosuch | crawls batches nosuch | crawls misses nosuch | crawls wait nosuch | crawls clean nosuch -y
+watch nosuch | status nosuch | resume nosuch | report nosuch | pause nosuch
+retry nosuch | crawls show nosuch | crawls show nosuch --batches | crawls show nosuch --misses | crawls clean nosuch -y
 frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
 strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
 nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
