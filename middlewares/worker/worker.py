@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
@@ -24,9 +25,11 @@ from ..contained import contained_start
 from ..engine_compat import call_every, close_spider, finish_when_done, share_robots_rules
 from ..watchdog import install_watchdog as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
+from .hand_over import find_known_beyond, hand_over
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
 from .sent_session import SentSession, too_late
+from .shortcuts import put_in_shortcuts
 from .work_unit import WorkRefused
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ class Worker:
         self._session: SentSession | LeaseSession | None = None
         self._checks: Any = None  #: timer of `_check_folder`
         self._turns: Any = None  #: timer of `_turn`
+        #: what the engine's requests of batches pass; None where each goes through the start
+        self._beyond: Sequence[BaseSpiderMiddleware] | None = None
         self._turned = time.time()  #: when the event loop has turned last
 
     @classmethod
@@ -71,7 +76,8 @@ class Worker:
         if self._problem or self._reason or self._session is None:
             return
         try:
-            async for request in self._session.requests(contained_start(self._crawler, start)):
+            requests = self._session.requests(contained_start(self._crawler, start))
+            async for request in self._left_to_start(requests):
                 yield request
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)
@@ -81,6 +87,12 @@ class Worker:
         except Exception as error:  # Scrapy would only log it, and end as if all were done
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
+
+    def _left_to_start(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Return those that the spider's start has to yield; the engine gets the others at once."""
+        if self._beyond is None or self._runs_spider:
+            return requests
+        return hand_over(self._crawler.engine, self._beyond, requests)
 
     def process_spider_input(self, response: Response, spider: Spider | None = None) -> None:
         """Note which page is in work."""
@@ -107,7 +119,9 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
-        is_part = self._job is not None and not self._job.row
+        put_in_shortcuts(self._crawler)
+        self._beyond = find_known_beyond(self._crawler, self)
+        is_part = self._job is not None and not self._runs_spider
         finish_when_done(self._crawler, self._is_done, is_part=is_part)
 
     def _opened(self) -> None:
@@ -137,6 +151,11 @@ class Worker:
 
     def _turn(self) -> None:
         self._turned = time.time()
+
+    @property
+    def _runs_spider(self) -> bool:
+        """Whether the job is a whole run of the spider, with its own start."""
+        return self._job is not None and bool(self._job.row)
 
     def _has_work(self) -> bool:
         """Say whether it works, or should; a worker that leases may be waiting for a batch."""
