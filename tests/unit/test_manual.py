@@ -177,7 +177,7 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
     ("typed", "near"),
     [
         ("drain", "'nodes drain'?"),
-        ("add", "'frontier add', 'strategy add', 'nodes add'?"),
+        ("add", "'nodes add', 'frontier add', 'strategy add'?"),
         ("crwl", "'crawl'"),
     ],
 )
