@@ -28,6 +28,8 @@ from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
 
+#: most origins of which it is remembered whether they are other sites
+MOST_ORIGINS = 10_000
 #: Scrapy's reason of a crawl whose spider's start has failed
 _START_ERROR = "start_error"
 
@@ -112,6 +114,9 @@ class OffsiteFilter:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._domains: list[str] = []  #: those of the spider by which all below was judged
+        #: origin, as it is written -> whether Scrapy filters requests to it
+        self._dropped: dict[str, bool] = {}
 
     @cached_property
     def _middleware(self) -> OffsiteMiddleware | None:
@@ -121,8 +126,27 @@ class OffsiteFilter:
         """Tell whether Scrapy filters this request."""
         if request.dont_filter or request.meta.get("allow_offsite") or self._middleware is None:
             return False
-        assert self._crawler.spider
-        return not self._middleware.should_follow(request, self._crawler.spider)
+        spider = self._crawler.spider
+        assert spider
+        # A class of the project's own may judge by more than the site.
+        if type(self._middleware) is not OffsiteMiddleware:
+            return not self._middleware.should_follow(request, spider)
+        domains = list(getattr(spider, "allowed_domains", None) or ())
+        if domains != self._domains or len(self._dropped) > MOST_ORIGINS:
+            self._domains = domains
+            self._dropped.clear()
+        origin = origin_text(request.url)
+        if origin not in self._dropped:
+            self._dropped[origin] = not self._middleware.should_follow(request, spider)
+        return self._dropped[origin]
+
+
+def origin_text(url: str) -> str:
+    """Return an address up to its path: two that share it have the same scheme, host and port.
+
+    It is as it is written; of an address without a path it is all.
+    """
+    return url[: url.find("/", len("https://")) + 1] or url
 
 
 def share_robots_rules(crawler: Crawler) -> None:
