@@ -34,7 +34,8 @@ from scrapyd_dist.middlewares.codec import from_value, to_value
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.frontier.backlog import LeaseRequest, Lessee, NewBatch
-from scrapyd_dist.frontier.intake import BATCH_SIZE, FrontierIntake, add_unseen
+from scrapyd_dist.frontier.intake import BATCH_SIZE
+from scrapyd_dist.frontier.packing import FrontierIntake, add_unseen
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.store import open_store
 

@@ -60,6 +60,6 @@ class Way:
         words = [
             "scrapy crawl" if self.kind == "settings" else "sdist crawl",
             *(["--push"] if self.kind == "push" else []),
-            *([f"--profile {self.profile}"] if self.profile else []),
+            *([f"-s DISTRIBUTED_PROFILE={self.profile}"] if self.profile else []),
         ]
         return f"`{' '.join(words)}` on {self.count} nodes{', Redis' if self.redis else ''}"

@@ -197,7 +197,7 @@ class Bench:
         return [
             *SDIST, "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
             "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(),
-            *(["--push"] if way.kind == "push" else []), *(["--profile", way.profile] if way.profile else []),
+            *(["--push"] if way.kind == "push" else []), *(["-s", f"DISTRIBUTED_PROFILE={way.profile}"] if way.profile else []),
             *self.options.extra,
         ]  # fmt: skip
 

@@ -17,7 +17,7 @@ MEANINGS = {
     4: "what was named does not exist",
     5: "no node could be reached",
     6: "user name, password or certificate refused",
-    10: "a dry run would change something, or a check found a difference",
+    10: "a dry run would change something, or a difference or a mistake was found",
     124: "the time was up",
     130: "interrupted by Ctrl-C",
 }
@@ -29,17 +29,14 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 2, 10): "config",
     (0, 1, 2, 4, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
-    (0, 1, 2, 6): (
-        "crawls list, strategy list, throttle set, throttle unset, throttle block,"
-        " throttle unblock, throttle pause, throttle resume"
-    ),
-    (0, 1, 2, 4, 6, 124, 130): "crawls pause, strategy pause",
+    (0, 1, 2, 6): "crawls list, strategy list, throttle set, throttle pause, throttle resume",
+    (0, 1, 2, 4, 6, 124, 130): "pause, strategy pause",
     (0, 1, 2, 3, 4, 5, 6, 124, 130): (
-        "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run,"
-        " nodes drain, crawls stop, jobs cancel"
+        "crawl, resume, watch, stop, retry, frontier consume, strategy run, nodes drain,"
+        " jobs cancel"
     ),
     (0, 1, 2, 4, 6): (
-        "crawls batches, crawls misses, report, throttle show, frontier list, frontier count,"
+        "crawls show, report, throttle show, frontier list, frontier count,"
         " frontier dump, frontier prioritise, frontier requeue, nodes resume, nodes remove,"
         " nodes metrics, strategy status, strategy resume, strategy replay"
     ),
@@ -52,11 +49,9 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 3, 4, 5, 6, 130): (
         "doctor, nodes list, jobs schedule, jobs list, logs, jobs grep, jobs stats, items pull"
     ),
-    (0, 1, 2, 130): "nodes up, nodes down, nodes targets",
+    (0, 1, 2, 130): "nodes up, nodes down",
     (0, 2, 3, 5, 6, 130): "nodes add",
-    (0, 1, 2, 3, 4, 5, 6, 10, 130): (
-        "deploy, code rollback, code prune, code versions, code spiders, code projects"
-    ),
+    (0, 1, 2, 3, 4, 5, 6, 10, 130): ("deploy, code rollback, code prune, code versions"),
     (0, 1, 2, 4, 5, 6): "nodes api",
 }
 #: path of a command, without `sdist` -> its codes
@@ -83,6 +78,7 @@ _START = "Start here"
 _CRAWLS = "Crawls"
 _NODES = "Nodes"
 _JOBS = "Jobs and items"
+_ADVANCED = "Advanced"
 _HELP = "Help"
 COMMANDS = {
     "demo": CommandEntry(
@@ -105,46 +101,35 @@ COMMANDS = {
     "resume": CommandEntry(
         _CRAWLS, "Go on with a crawl that was stopped or paused, or that died.", "crawls.crawl"
     ),
+    "pause": CommandEntry(
+        _CRAWLS,
+        "Let a crawl rest until `sdist resume`: no request of it leaves.",
+        "crawls.stored_crawls",
+    ),
+    "stop": CommandEntry(
+        _CRAWLS, "Stop a crawl: its producer first, then its jobs on all nodes.", "jobs.cancel"
+    ),
+    "retry": CommandEntry(
+        _CRAWLS,
+        "Try again what a crawl gave up and, if asked for, what failed.",
+        "crawls.stored_crawls",
+    ),
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
     "crawls": CommandEntry(
         _CRAWLS,
-        "List, pause, stop, retry and clean crawls.",
-        verbs=(
-            "crawls.crawl: list",
-            "crawls.stored_crawls: pause",
-            "jobs.cancel: stop",
-            "jobs.wait: wait",
-            "crawls.stored_crawls: retry batches misses clean",
-        ),
+        "List crawls, show what is in one, and remove old ones.",
+        verbs=("crawls.crawl: list", "crawl_show: show", "crawls.stored_crawls: clean"),
     ),
     "throttle": CommandEntry(
         _CRAWLS,
         "Show and set how many requests each domain gets.",
-        verbs=("crawls.throttle_commands: show apply set unset block unblock pause resume",),
-    ),
-    "frontier": CommandEntry(
-        _CRAWLS,
-        "List, fill, consume and empty crawl frontiers.",
-        verbs=(
-            "frontier.frontier_list: list count dump",
-            "frontier.consume: consume",
-            "frontier.frontier_commands: add move prioritise requeue delete",
-        ),
-    ),
-    "strategy": CommandEntry(
-        _CRAWLS,
-        "List and run the crawling strategies of this project.",
-        verbs=(
-            "frontier.strategy_commands: list",
-            "frontier.strategy_run: run join add",
-            "frontier.strategy_commands: status pause resume reset events replay",
-        ),
+        verbs=("crawls.throttle_commands: show apply set pause resume",),
     ),
     "nodes": CommandEntry(
         _NODES,
         "List, add, drain, start and ask nodes.",
         verbs=(
-            "nodes.node_commands: list targets add remove drain resume up down",
+            "nodes.node_commands: list add remove drain resume up down",
             "nodes.api_call: api",
             "nodes.metrics: metrics",
         ),
@@ -156,7 +141,7 @@ COMMANDS = {
     "code": CommandEntry(
         _NODES,
         "See, roll back and prune the versions on the nodes.",
-        verbs=("nodes.version_list: versions spiders projects rollback prune",),
+        verbs=("nodes.version_list: versions rollback prune",),
     ),
     "jobs": CommandEntry(
         _JOBS,
@@ -178,6 +163,26 @@ COMMANDS = {
             "jobs.item_commands: merge tail",
         ),
     ),
+    "frontier": CommandEntry(
+        _ADVANCED,
+        "List, fill, consume and empty crawl frontiers.",
+        verbs=(
+            "frontier.frontier_list: list count dump",
+            "frontier.consume: consume",
+            "frontier.frontier_filling: add",
+            "frontier.frontier_moves: move",
+            "frontier.frontier_commands: prioritise requeue delete",
+        ),
+    ),
+    "strategy": CommandEntry(
+        _ADVANCED,
+        "List and run the crawling strategies of this project.",
+        verbs=(
+            "frontier.strategy_commands: list",
+            "frontier.strategy_run: run join add",
+            "frontier.strategy_commands: status pause resume reset events replay",
+        ),
+    ),
     "completion": CommandEntry(
         _HELP, "Print the script with which a shell completes a command.", "main"
     ),
@@ -187,11 +192,11 @@ COMMANDS = {
 #: show these
 ALIASES = {
     # of scrapyd-client and scrapyd-deploy
-    "targets": "nodes targets",
-    "projects": "code projects",
-    "spiders": "code spiders",
-    "deploy -l": "nodes targets",
-    "deploy -L": "code projects --node",
+    "targets": "nodes --offline",
+    "projects": "code versions --projects",
+    "spiders": "code versions --spiders",
+    "deploy -l": "nodes --offline",
+    "deploy -L": "code versions --projects --node",
     # of shub, which schedules as scrapyd-client does
     "schedule": "jobs schedule",
     "cancel": "jobs cancel",
@@ -274,7 +279,7 @@ def expand_alias(args: list[str]) -> list[str]:
 
 
 def with_verb(verb: str) -> list[str]:
-    """Return the commands that have this verb: `crawls stop` for `stop`."""
+    """Return the commands that have this verb: `nodes drain` for `drain`."""
     return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
 
 

@@ -322,9 +322,6 @@ def config(
         bool, option("Say of each value where it comes from: file and section, variable.")
     ] = False,
     every: Annotated[bool, option("Also the settings that have their default.", "--all")] = False,
-    check: Annotated[
-        bool, option("Exit code 10 when a setting or a key is misspelt, or a value is wrong.")
-    ] = False,
     output: Output,
 ) -> int:
     """Show the options in force: project, targets, settings.
@@ -332,8 +329,8 @@ def config(
     They come from scrapy.cfg (the project's, the user's, the machine's), from the
     environment, from ~/.netrc, and from the project's settings. Passwords show as ***.
     What is misspelt is named, with what was probably meant, and so is a value that
-    no crawl would take. A spider's custom_settings and the options of `sdist crawl`
-    go before all of these.
+    no crawl would take; exit code 10 then. A spider's custom_settings and the
+    options of `sdist crawl` go before all of these.
 
     Example: sdist config --show-origin
     """
@@ -359,7 +356,7 @@ def config(
     complain_each([*misspellings, *wrong, problem or None])
     if problem:
         return ConfigError.exit_code
-    if check and (misspellings or wrong):
+    if misspellings or wrong:
         return DIFFERENT
     return 0
 

@@ -186,7 +186,9 @@ def init(
     node_conf: Annotated[
         bool, option("Print a scrapyd.conf for a node, and do nothing else.")
     ] = False,
-    dry_run: Annotated[bool, option("Print the lines that would be added.")] = False,
+    dry_run: Annotated[
+        bool, option("Print the lines that would be added; exit code 10 if there are any.")
+    ] = False,
     output: Output,
     timeout: Timeout = TIMEOUT,
 ) -> int:

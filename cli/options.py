@@ -162,7 +162,9 @@ Nodes = Annotated[
     ),
 ]
 Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
-DryRun = Annotated[bool, option("Change nothing, and say what would be.")]
+DryRun = Annotated[
+    bool, option("Change nothing, and say what would be; exit code 10 if there is something.")
+]
 Quiet = Annotated[bool, option("Say nothing but errors.", "--quiet", "-q")]
 SpiderName = Annotated[
     str, argument("SPIDER", "Its name, as `scrapy list` shows it.", spiders, show_default=False)
@@ -202,7 +204,6 @@ Timeout = Annotated[
 ConnectTimeout = Annotated[
     float, option("Seconds in which a connection has to come about.", min=0.1, max=PATIENCE)
 ]
-_Check = Annotated[bool, option("As --dry-run, with exit code 10 if something would be changed.")]
 
 
 def opened_file(stack: ExitStack, name: str) -> BinaryIO:
@@ -246,23 +247,15 @@ def as_typer_command(command: Command) -> Command:
     """Return a command whose parameters may be groups of options, as typer takes it.
 
     Groups are dataclasses such as `Output`: typer sees their fields. A parameter of type `Context`
-    is no option: it gets one, which is closed when the command ends. A command that can be tried
-    without changing anything (`dry_run`) ends with 0 then; with `--check`, it ends as it says.
+    is no option: it gets one, which is closed when the command ends.
     """
     parameters = _Parameters()
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         parameters.add(name, parameter)
-    can_check = parameters.add_check()
 
     def run(**values: Any) -> int | None:
-        check = can_check and values.pop("check")
-        if check:
-            values["dry_run"] = True
         with ExitStack() as stack:
-            code = command(**parameters.gather(values, stack))
-        if can_check and code == DIFFERENT and not check:
-            return 0
-        return code
+            return command(**parameters.gather(values, stack))
 
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
@@ -313,16 +306,6 @@ class _Parameters:
             made = source.make(options)
             self.flat += made.values()
             self._tables[option.name] = {entry.name: key for key, entry in made.items()}
-
-    def add_check(self) -> bool:
-        """Add `--check` beside `--dry-run`; tells whether the command has that."""
-        can_check = any(parameter.name == "dry_run" for parameter in self.flat)
-        if can_check:
-            check = inspect.Parameter(
-                "check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Check
-            )
-            self.flat.append(check)
-        return can_check
 
     def sorted(self) -> list[inspect.Parameter]:
         """Return the options as typer is to see them; the help shows `--json` last."""

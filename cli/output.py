@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -202,11 +202,16 @@ class Output:
         ),
     ] = False
 
+    @property
+    def wants_document(self) -> bool:
+        """Whether the one JSON document was asked for."""
+        return self.as_json
+
     def document(self, document: Mapping[str, Any]) -> bool:
         """Print the document if it was asked for; False if the command is to print its lines."""
-        if self.as_json:
+        if self.wants_document:
             put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
-        return self.as_json
+        return self.wants_document
 
     def table(
         self, document: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[object]]
@@ -228,27 +233,43 @@ class Output:
 class Listing(Output):
     """The rows of a list, for people or for scripts.
 
-    As a parameter of a command it is the options `--json`, `--lines` and `--names`.
+    As a parameter of a command it is the options `-o` and `--json`, which is `-o json`.
     """
 
-    names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False
-    lines: Annotated[
-        bool, typer.Option("--lines", help="A JSON document for each, one a line.")
-    ] = False
+    form: Annotated[
+        Literal["names", "lines", "json"] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="names|lines|json",
+            help="Only the names, one a line; a JSON document for each, one a line; or as --json.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse two forms at once."""
+        if self.as_json and self.form not in (None, "json"):
+            raise ConfigError(f"--json is -o json, and -o {self.form} another form. Take one.")
+
+    @property
+    def wants_document(self) -> bool:
+        """Whether the one JSON document was asked for."""
+        return self.as_json or self.form == "json"
 
     def rows(self, document: Mapping[str, Any], rows: str, name: str) -> bool:
         """Print the rows of this key for a script, or the document; False if it is for people.
 
-        name: the key in a row that `--names` shows.
+        name: the key in a row that `-o names` shows.
         """
-        if not self.names and not self.lines:
-            return self.document(document)
-        for row in document[rows]:
-            if self.names:
+        if self.form == "names":
+            for row in document[rows]:
                 put(one_line(str(row[name])))
-            else:
+            return True
+        if self.form == "lines":
+            for row in document[rows]:
                 put_values(json.dumps(row, ensure_ascii=False))
-        return True
+            return True
+        return self.document(document)
 
 
 def on_terminal() -> bool:

@@ -3,27 +3,27 @@
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.fleet.live_crawls import alive_state, runs
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.fleet.live_crawls import runs
+from scrapyd_dist.store import Store
 from scrapyd_dist.whole_files import replacing
 
 from .context import Context
-from .crawls import watcher, wording
+from .crawl_show import show_standing
+from .crawls import watcher
 from .crawls.crawl import SomeCrawl
 from .crawls.crawl_options import STDOUT
-from .crawls.missing import missing_rows
 from .crawls.producer_process import crawl_or_latest
 from .crawls.watcher import WATCHING, WatchOptions
-from .frontier import frontier_list
 from .nodes import fleet_view
-from .options import option
+from .options import Nodes, argument, option
+from .options import crawls as crawl_names
 from .output import Output, put
 
 if TYPE_CHECKING:
@@ -48,8 +48,15 @@ OnTrouble = Annotated[
 def watch(
     context: Context,
     watched: WatchOptions,
-    crawl: SomeCrawl = None,
+    crawl: Annotated[
+        list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawl_names)
+    ] = None,
     fleet: Fleet = False,
+    job: Annotated[
+        list[str] | None,
+        option("With --quiet: wait for this job instead. Repeatable.", metavar="JOB"),
+    ] = None,
+    node: Nodes = None,
     on_trouble: OnTrouble = None,
 ) -> int:
     """Watch a crawl to its end, or watch the fleet.
@@ -58,23 +65,83 @@ def watch(
     node does per second, and which batch is far slower than the others. With
     --fleet: every node, and each job of any kind that runs on it; jobs of crawls
     with their pages, items and errors per minute.
+    With --quiet it only waits: for a crawl, for several, or for jobs. The exit code
+    is the crawl's own; of several it is 0 when all are good, 3 when only some are,
+    else that of the first. A job is judged by what it really did: 0 when it
+    finished, 1 otherwise.
 
     Example: sdist watch easy-20260102T030405Z
+    Example: sdist watch easy-20260102T030405Z --quiet --timeout 2h
     """
+    _check_watched(crawl, job, node, fleet=fleet)
     if on_trouble is not None and not on_trouble.strip():
         raise ConfigError(
             "--on-trouble is empty: give it a command or an address, or leave it out."
         )
     if fleet:
-        _no_crawl(crawl)
         return fleet_view.watch(context, watched, on_trouble)
     if on_trouble and on_trouble != os.environ.get("SDIST_ON_TROUBLE"):
         raise ConfigError(
             "--on-trouble tells of the fleet: add --fleet. The end of a crawl is told by its"
             " --on-finish."
         )
-    name = crawl_or_latest(context.store, crawl).id
-    return watcher.watch(context.root, context.store, name, watched)
+    if job:
+        return _wait_for_jobs(context, watched, job, node)
+    store = context.store
+    ids = _find_crawls(store, crawl or [None])
+    if len(ids) > 1:
+        return _wait_for_crawls(context, watched, ids)
+    return watcher.watch(context.root, store, ids[0], watched)
+
+
+def _check_watched(
+    crawls: Sequence[str] | None,
+    jobs: Sequence[str] | None,
+    nodes: Sequence[str] | None,
+    *,
+    fleet: bool,
+) -> None:
+    """Refuse to watch things of two kinds at once."""
+    if fleet and crawls:
+        _refuse_fleet(crawls[0])
+    if jobs and (fleet or crawls):
+        raise ConfigError(
+            "Crawls, jobs (--job) or the fleet (--fleet) are watched, not two of them at once."
+        )
+    if nodes and not jobs:
+        raise ConfigError("--node says where a job is looked for: add --job, or leave it out.")
+
+
+def _find_crawls(store: Store, names: Sequence[str | None]) -> list[str]:
+    """Return the names of crawls, each once; None stands for the newest."""
+    return list(dict.fromkeys(crawl_or_latest(store, name).id for name in names))
+
+
+def _wait_for_crawls(context: Context, watched: WatchOptions, ids: Sequence[str]) -> int:
+    from .crawls.crawl_wait import wait_for_crawls
+
+    _check_quiet(watched)
+    return wait_for_crawls(context, ids, watched.deadline_from_now(), watched)
+
+
+def _wait_for_jobs(
+    context: Context, watched: WatchOptions, jobs: Sequence[str], nodes: list[str] | None
+) -> int:
+    from .jobs.wait import wait_for_jobs
+
+    _check_quiet(watched)
+    code, document = wait_for_jobs(context, jobs, context.nodes(nodes), watched.deadline_from_now())
+    watched.document(document)
+    return code
+
+
+def _check_quiet(watched: WatchOptions) -> None:
+    """Refuse to watch, without `--quiet`, what has no display."""
+    if not watched.quiet or watched.verbose:
+        raise ConfigError(
+            "Several crawls, and jobs, are waited for without a display: say --quiet, and not"
+            " --verbose."
+        )
 
 
 def status(
@@ -84,31 +151,19 @@ def status(
 
     Example: sdist status easy-20260102T030405Z --json
     """
+    if fleet and crawl is not None:
+        _refuse_fleet(crawl)
     if fleet:
-        _no_crawl(crawl)
         return fleet_view.status(context, output)
     row = crawl_or_latest(context.store, crawl)
-    if row.kind == "frontier":
-        frontier_list.status(context.store, row, output)
-    elif not output.document({**summary_of(row), "state": alive_state(row)}):
-        for line in _lines(context, row):
-            put(line)
-        if alive_state(row) == "died":
-            put(watcher.describe_death(context.root, row))
+    show_standing(context, row, output)
     return 0
 
 
-def _lines(context: Context, row: Crawl) -> Iterable[str]:
-    if not row.state.ended:
-        return wording.standing(row)
-    return wording.closing(row, missing_rows(context.store, context.root, row))
-
-
-def _no_crawl(crawl: str | None) -> None:
-    if crawl is not None:
-        raise ConfigError(
-            f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two."
-        )
+def _refuse_fleet(crawl: str) -> NoReturn:
+    raise ConfigError(
+        f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two."
+    )
 
 
 def report(

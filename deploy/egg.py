@@ -51,6 +51,7 @@ WORKER_MODULES = {
         "setting_kinds",
         "settings",
         "settings_table",
+        "this_machine",
         "typed_lines",
         "unknown_settings",
         "version",
@@ -76,7 +77,7 @@ WORKER_MODULES = {
         "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),
-    "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
+    "scrapyd_dist.throttle": ("__init__", "domain_status", "known_rules", "permits"),
 }
 #: packages that are included as a whole, with these suffixes
 WORKER_PACKAGES = (

@@ -23,7 +23,7 @@ from rich.console import Console
 from rig.browser import browser
 from scrapyd_dist.cli.crawls.watcher import frame
 
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.report.facts import gather
 from scrapyd_dist.report.page import page
 from scrapyd_dist.store import open_store
@@ -83,7 +83,7 @@ def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
         facts = gather(opened, row.id, now=row.ended or time.time(), lives=False)
     # Where the demo was on this machine is nothing to show.
     summary = {**row.summary, "output": [Path(path).name for path in row.summary["output"]]}
-    return live or told(row), replace(facts, crawl=replace(facts.crawl, summary=summary))
+    return live or summary_of(row), replace(facts, crawl=replace(facts.crawl, summary=summary))
 
 
 def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str
             rows = opened.crawls()
         done = (rows[0].summary.get("requests") or {}).get("done", 0) if rows else 0
         if done >= MOMENT * items:
-            return told(rows[0])
+            return summary_of(rows[0])
     return {}
 
 

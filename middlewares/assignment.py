@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from scrapy.settings import BaseSettings
 
@@ -141,6 +142,8 @@ class Assignment(WorkerRequest):
     #: of the whole crawl, as `Goals.limits`
     goals: Mapping[str, float] = field(default_factory=dict)
     typed: bool = False  #: items keep their classes, and values that JSON lacks
+    #: what was known of the throttle's rules when this job was sent, as `KnownRules.document`
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
     # a job that is sent a batch
     batch: int = 0

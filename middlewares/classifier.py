@@ -9,23 +9,30 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
 
 from scrapyd_dist.batches import Miss
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, private_part_of
 
 from .assignment import follows_strategy
 from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
-from .engine_compat import OffsiteFilter
+from .engine_compat import origin_text
 from .session_cookies import SessionCookies
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import callback_name
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
+#: most origins of which it is remembered whether they are other sites
+MOST_ORIGINS = 10_000
 
 
 class Disposition(str, Enum):
@@ -47,6 +54,46 @@ def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
         stat = "added" if name == Disposition.SEALED.value else name
         crawler.stats.inc_value("distributed/requests_found", number)
         crawler.stats.inc_value(f"distributed/requests_{stat}", number)
+
+
+def has_own_filter(settings: BaseSettings) -> bool:
+    """Tell whether the project's filter of duplicates judges by more than a fingerprint."""
+    return load_object(settings["DUPEFILTER_CLASS"]) is not RFPDupeFilter
+
+
+class OffsiteFilter:
+    """Tells which requests Scrapy filters as ones to another site.
+
+    It does so without a word: no signal, no failure. Ask once the crawler has its engine.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._domains: list[str] = []  #: those of the spider by which all below was judged
+        #: origin, as it is written -> whether Scrapy filters requests to it
+        self._dropped: dict[str, bool] = {}
+
+    @cached_property
+    def _middleware(self) -> OffsiteMiddleware | None:
+        return self._crawler.get_downloader_middleware(OffsiteMiddleware)
+
+    def drops(self, request: Request) -> bool:
+        """Tell whether Scrapy filters this request."""
+        if request.dont_filter or request.meta.get("allow_offsite") or self._middleware is None:
+            return False
+        spider = self._crawler.spider
+        assert spider
+        # A class of the project's own may judge by more than the site.
+        if type(self._middleware) is not OffsiteMiddleware:
+            return not self._middleware.should_follow(request, spider)
+        domains = list(getattr(spider, "allowed_domains", None) or ())
+        if domains != self._domains or len(self._dropped) > MOST_ORIGINS:
+            self._domains = domains
+            self._dropped.clear()
+        origin = origin_text(request.url)
+        if origin not in self._dropped:
+            self._dropped[origin] = not self._middleware.should_follow(request, spider)
+        return self._dropped[origin]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -104,7 +104,7 @@ async def _without_exit(work: Any) -> Any:
     except (KeyboardInterrupt, SystemExit) as error:
         raise stand_in(error) from error
     except GeneratorExit as error:
-        if not _is_running(own):  # nobody waits for the work any more, and it is thrown away
+        if not _is_running(own):  # its caller has gone, and the work is thrown away
             raise
         raise stand_in(error) from error
 

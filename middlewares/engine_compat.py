@@ -3,22 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from functools import cached_property, wraps
+from functools import wraps
 from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from pydispatch import dispatcher
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
-from scrapy.dupefilters import RFPDupeFilter
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
-from scrapy.utils.misc import is_generator_with_return_value, load_object
+from scrapy.utils.misc import is_generator_with_return_value
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -28,8 +26,6 @@ from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
 
-#: most origins of which it is remembered whether they are other sites
-MOST_ORIGINS = 10_000
 #: Scrapy's reason of a crawl whose spider's start has failed
 _START_ERROR = "start_error"
 
@@ -92,11 +88,6 @@ def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable
     return method
 
 
-def has_own_filter(settings: BaseSettings) -> bool:
-    """Tell whether the project's filter of duplicates judges by more than a fingerprint."""
-    return load_object(settings["DUPEFILTER_CLASS"]) is not RFPDupeFilter
-
-
 def is_seen(crawler: Crawler, request: Request) -> bool:
     """Tell whether the engine's own filter of duplicates has seen a request; from now on it has."""
     # Before Scrapy 2.19 nothing else leads to the scheduler.
@@ -104,41 +95,6 @@ def is_seen(crawler: Crawler, request: Request) -> bool:
     assert slot
     scheduler: Any = slot.scheduler
     return bool(scheduler.df.request_seen(request))
-
-
-class OffsiteFilter:
-    """Tells which requests Scrapy filters as ones to another site.
-
-    It does so without a word: no signal, no failure. Ask once the crawler has its engine.
-    """
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._domains: list[str] = []  #: those of the spider by which all below was judged
-        #: origin, as it is written -> whether Scrapy filters requests to it
-        self._dropped: dict[str, bool] = {}
-
-    @cached_property
-    def _middleware(self) -> OffsiteMiddleware | None:
-        return self._crawler.get_downloader_middleware(OffsiteMiddleware)
-
-    def drops(self, request: Request) -> bool:
-        """Tell whether Scrapy filters this request."""
-        if request.dont_filter or request.meta.get("allow_offsite") or self._middleware is None:
-            return False
-        spider = self._crawler.spider
-        assert spider
-        # A class of the project's own may judge by more than the site.
-        if type(self._middleware) is not OffsiteMiddleware:
-            return not self._middleware.should_follow(request, spider)
-        domains = list(getattr(spider, "allowed_domains", None) or ())
-        if domains != self._domains or len(self._dropped) > MOST_ORIGINS:
-            self._domains = domains
-            self._dropped.clear()
-        origin = origin_text(request.url)
-        if origin not in self._dropped:
-            self._dropped[origin] = not self._middleware.should_follow(request, spider)
-        return self._dropped[origin]
 
 
 def origin_text(url: str) -> str:
@@ -264,6 +220,28 @@ def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: 
 
     setattr(engine, name, close_spider)  # on this instance only
     crawler.signals.connect(note_idle, signals.spider_idle, weak=False)
+
+
+def guard_downloads(crawler: Crawler, why_not: Callable[[Request], str]) -> None:
+    """Call `why_not` before each request leaves, at the last moment.
+
+    What has waited may not be wanted any more. Its answer is the reason why the request must not be
+    made; empty when it may.
+    """
+    handlers = getattr(crawler.engine.downloader, "handlers", None)
+
+    def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
+        def download_if_wanted(request: Request, *rest: Any) -> Any:
+            if reason := why_not(request):
+                raise IgnoreRequest(reason)
+            return download(request, *rest)
+
+        return download_if_wanted
+
+    # Scrapy before 2.14 has only the second.
+    for name in ("download_request_async", "download_request"):
+        if hasattr(handlers, name):
+            setattr(handlers, name, guarded(getattr(handlers, name)))
 
 
 def is_closing(crawler: Crawler) -> bool:

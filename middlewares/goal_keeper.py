@@ -21,7 +21,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.goals import CLOSESPIDER, DEPTH, GIVEN, SCRAPYS, Goals, Spent, spend
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
 from .codec import WAITS
@@ -246,7 +246,7 @@ class GoalKeeper:
                 await asyncio.sleep(AGAIN)
                 continue
             away_since = None
-            if self._heed(spent, waiting):
+            if self._grant(spent, waiting):
                 await asyncio.sleep(AGAIN)
 
     def _give_up(self, error: Exception, waiting: list[asyncio.Future[bool]]) -> None:
@@ -263,7 +263,7 @@ class GoalKeeper:
         if not was_ending:
             self._ended("")
 
-    def _heed(self, spent: Spent, waiting: list[asyncio.Future[bool]]) -> bool:
+    def _grant(self, spent: Spent, waiting: list[asyncio.Future[bool]]) -> bool:
         """Let as many requests leave as were granted.
 
         True if others have to wait: what is left is reserved, and may come back.

@@ -1,6 +1,6 @@
 """Holds the requests of one process, while its crawl rests, at the last moment before they leave.
 
-Part of the worker half: imports Scrapy and the standard library only.
+Part of the worker half.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+
+from scrapyd_dist.batches import CLOSE, PAUSE
 
 from .engine_compat import is_closing
 from .goal_keeper import GoalReached
@@ -56,6 +58,14 @@ class PauseGate:
         """Tell whether the requests of this crawler are held; any thread may call it."""
         gate = cls._all.get(crawler)
         return gate is not None and gate.rests
+
+    def obey(self, wanted: str) -> bool:
+        """Hold the requests, or let them go, as a word of `batches.WANTED` says.
+
+        Returns whether the crawl is to be closed, which is its session's work.
+        """
+        self.rest(wanted == PAUSE)
+        return wanted == CLOSE
 
     def rest(self, rests: bool) -> None:
         """Hold all requests from now on, or let them go."""

@@ -26,6 +26,10 @@ class OutOfReach(Exception):
         self.lasting = lasting
 
 
+class OtherStore(OutOfReach):
+    """The store that answers does not have the crawl: it is another one, or has lost its data."""
+
+
 def reach(job: Assignment) -> Store:
     """Open the store of a job's crawl.
 
@@ -105,13 +109,13 @@ def _check_same(store: Store, job: Assignment, place: str) -> None:
     try:
         row = store.crawl(job.crawl)
     except NothingMatched:
-        raise OutOfReach(
+        raise OtherStore(
             f"{place}, as this worker sees it, is another store: it has no crawl {job.crawl}"
         ) from None
     except DistError as error:
         raise OutOfReach(str(error), lasting=False) from None
     if home_of(row.id, row.created) != job.home:
-        raise OutOfReach(
+        raise OtherStore(
             f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another"
             " one"
         )

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -218,6 +218,18 @@ class Batch:
     priority: int = 0  #: the highest in a slot is leased first
 
 
+def as_left(batch: Batch, crawl: Crawl) -> Batch:
+    """Return a batch as the crawl has it.
+
+    Once that has ended none is out, and what was out waits to be resumed.
+    """
+    if crawl.kind != "crawl" or not crawl.state.ended or batch.state not in OUT:
+        return batch
+    return replace(
+        batch, state=BatchState.SEALED, reason=batch.reason or "it was out when the crawl ended"
+    )
+
+
 class AttemptState(str, Enum):
     """The state of an attempt, as stored."""
 
@@ -268,8 +280,13 @@ def states_before(new: BatchState | AttemptState) -> list[Any]:
 def check_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> None:
     """Raise `StepRefused` unless a batch, or an attempt, may change from `old` to `new`."""
     if old not in states_before(new):
-        noun = "a batch" if isinstance(new, BatchState) else "an attempt"
-        raise StepRefused(f"{noun} that is {old.value} cannot become {new.value}")
+        raise no_step(old, new)
+
+
+def no_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> StepRefused:
+    """Return the error of a batch, or an attempt, that may not change from `old` to `new`."""
+    noun = "a batch" if isinstance(new, BatchState) else "an attempt"
+    return StepRefused(f"{noun} that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)

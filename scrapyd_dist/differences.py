@@ -35,6 +35,7 @@ class Trait(str, Enum):
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
+    FEED_IN_ORDER = "a feed with `batch_item_count` or `postprocessing`"
     OWN_SCHEDULER = "a `SCHEDULER` that is not made from Scrapy's"
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
@@ -288,6 +289,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy writes a feed while it crawls; the items of all processes are written to it"
                 " at the end of the crawl."
+            ),
+        ),
+        Difference(
+            name="order of items",
+            meaning=_TOLD,
+            trait=Trait.FEED_IN_ORDER,
+            sentence=(
+                "Scrapy writes items as its one process scrapes them; here they come in the order"
+                " in which batches end. So each of several files (batch_item_count) has other"
+                " items, and a compressed file (postprocessing) other bytes; taken together, the"
+                " items are the same. Sort them by a field where their order counts."
             ),
         ),
         Difference(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Messenger(Protocol):
-    """Passes messages on to whoever watches a step."""
+    """Passes messages on to the user who watches a step."""
 
     def say(self, text: str) -> None:
         """Pass on a remark."""
@@ -28,7 +28,7 @@ class Messenger(Protocol):
 
 
 class NoMessenger:
-    """Drops all messages, for a caller that has nobody to tell."""
+    """Drops all messages, for a caller without a user."""
 
     def say(self, text: str) -> None:
         """Drop a remark."""

@@ -21,7 +21,7 @@ from scrapyd_dist.nodes import Node, names_of
 E = TypeVar("E", bound=DistError)
 
 
-def exit_code(total: int, found: Iterable[DistError | None]) -> int:
+def answers_exit_code(total: int, found: Iterable[DistError | None]) -> int:
     """Return the exit code of a command that asked all nodes.
 
     That is 0, or 3 when some failed, else the code of what kept all of them away. total: how many
@@ -62,7 +62,7 @@ def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
 
 def _kind_of(errors: Sequence[NodeError]) -> type[NodeError] | type[NoNodeReachable]:
     """Return the class of the error that decides the exit code."""
-    code = exit_code(len(errors), errors)
+    code = answers_exit_code(len(errors), errors)
     for error in errors:
         if error.exit_code == code:
             return type(error)

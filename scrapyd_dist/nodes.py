@@ -206,16 +206,6 @@ def is_address(text: str) -> bool:
     return not _ADDRESS_MARKS.isdisjoint(text) and _PATTERN_MARKS.isdisjoint(text)
 
 
-def is_local(host: str) -> bool:
-    """Return whether the host is this machine, by its name or address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def distinct_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return the nodes with distinct urls, in order; the first of several names is kept."""
     return tuple(dict.fromkeys(nodes))

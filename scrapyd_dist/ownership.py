@@ -1,7 +1,7 @@
 """Finds out who can change a file: only its owner and root may, where this program acts on it.
 
 The rule it keeps: a store, a key and the state folder are believed if they belong to this user or
-to root, and nobody else can write to them or to their folder; OpenSSH does the same. Part of the
+to root, and no other user can write to them or to their folder; OpenSSH does the same. Part of the
 worker half: imports the standard library.
 """
 
@@ -69,7 +69,7 @@ def _describe_fault(path: Path) -> str:
     try:
         status = path.lstat()
     except OSError:
-        return ""  # whoever opens it says why that fails
+        return ""  # the attempt to open it says why that fails
     kind = _name_kind(status)
     if status.st_uid not in {os.geteuid(), 0}:
         user = _name_user(os.geteuid())
@@ -119,7 +119,7 @@ def _has_access_list(path: Path) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Return whether nobody else is in this group.
+    """Return whether no other user is in this group.
 
     Then it has the user's name, as many systems make it, or it has no name.
     """

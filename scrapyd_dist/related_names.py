@@ -36,8 +36,8 @@ SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
             f"{_NOT_NEEDED}: a worker asks for as much as keeps its CONCURRENT_REQUESTS busy"
         ),
         "DOMAINS_BLACKLIST": (
-            "Write `sdist throttle block DOMAIN` for each, before a crawl or while it runs; or"
-            " return no links of these domains from filter_extracted_links"
+            "Write `sdist throttle set DOMAIN --block` for each, before a crawl or while it runs;"
+            " or return no links of these domains from filter_extracted_links"
         ),
         "SPIDER_FEED_PARTITIONS": (
             f"{_NOT_NEEDED}: workers share all slots, and their number may change at any time"

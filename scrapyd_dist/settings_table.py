@@ -141,8 +141,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _WHOLE,
             0,
             "number of the first one",
-            option="--first-page",
-            metavar="K",
         ),
         _setting(
             "SHARDS",
@@ -182,7 +180,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _SECONDS,
             30.0,
             "seconds after which a batch is sealed though it is not full",
-            option="--batch-max-age",
         ),
         _setting(
             "MAX_ATTEMPTS",
@@ -238,7 +235,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "where a batch that is sent goes (`--push`): `by-capacity`, where it will be done"
             " first, by the nodes' load, slots and speed; `round-robin`; `least-loaded`, the"
             " fewest jobs per process slot ([more](../explanation/placement.md))",
-            option="--placement",
             choices=("by-capacity", "round-robin", "least-loaded"),
         ),
         _setting(
@@ -261,7 +257,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _SECONDS,
             1.0,
             "seconds between two polls of a job (up to five times that while its end is far)",
-            option="--poll-interval",
             most=3600,
         ),
         _setting("REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds for one call to a node", most=3600),
@@ -270,14 +265,12 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _SECONDS,
             30.0,
             "seconds of silence after which a node's work goes elsewhere",
-            option="--node-timeout",
         ),
         _setting(
             "FLEET_TIMEOUT",
             _SECONDS,
             300.0,
             "seconds without any answering node after which a crawl stops, to be resumed",
-            option="--fleet-timeout",
         ),
         _setting("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
         _setting(
@@ -556,8 +549,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             " `usual`, `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage"
             " collection; `fast`, it is 4, `LOG_LEVEL` is INFO, and records below the log's level"
             " are not made; `none`, Scrapy as it is ([more](../explanation/speed.md))",
-            option="--profile",
-            metavar="NAME",
             choices=("usual", "fast", "none"),
             travels=_JOBS,
             in_force=True,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-#: tries to find a name that nobody has taken
+#: tries to find a name that no file has
 _TRIES = 20
 #: modes of a new file, less the umask
 _MODE = 0o666

@@ -15,7 +15,8 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.fleet.live_crawls import alive_state, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, has_labels, labels_of, next_command, summary_of
+from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of, summary_of
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
@@ -327,7 +328,7 @@ def _resting(row: Crawl) -> ConfigError:
     return ConfigError(
         f"The crawl {row.id} rests, and its process keeps the goals it began with. Go on "
         f"without new ones: sdist resume {row.id}. Or end it first, to give it others: "
-        f"sdist crawls stop {row.id}"
+        f"sdist stop {row.id}"
     )
 
 

@@ -218,11 +218,27 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            # These are judged by the crawl's process, which tells of a refusal.
-            spider_settings=pairs("-s", self.setting),
+            spider_settings=_without_options(pairs("-s", self.setting), settings),
             args=pairs("-a", self.arg),
             version=self.version,
         )
+
+
+def _without_options(given: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of `-s` that no option says: an option goes before them.
+
+    Those are judged by the crawl's process, which tells of a refusal; ConfigError for a wrong value
+    of the others.
+    """
+    left = {}
+    beaten = {}
+    for name, value in given.items():
+        if name in options:
+            beaten[name] = value
+        else:
+            left[name] = value
+    check_settings(beaten)
+    return left
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:

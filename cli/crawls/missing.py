@@ -8,7 +8,7 @@ from typing import Any
 from scrapyd_dist.batches import Batch, BatchState, Crawl, Miss
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.project_store import requests_in
-from scrapyd_dist.progress import MISSED, count_in
+from scrapyd_dist.progress.summary_document import MISSED, count_in
 from scrapyd_dist.store import Store
 
 

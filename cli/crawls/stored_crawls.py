@@ -1,4 +1,4 @@
-"""`sdist crawls batches`, `misses`, `retry`, `pause` and `clean`: what to do with stored crawls.
+"""`sdist retry`, `pause` and `crawls clean`: what to do with stored crawls.
 
 A request to a running crawl is written into the store, where its producer reads it. A crawl that
 has ended gets a new producer process. A miss is forgotten in the same step that lets its request
@@ -9,15 +9,11 @@ interrupted clean can be repeated.
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import (
-    Attempt,
     AttemptState,
-    Batch,
     BatchState,
     Crawl,
     Miss,
@@ -31,16 +27,14 @@ from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.progress import as_left
-from scrapyd_dist.progress import count_in as number_in
+from scrapyd_dist.progress.summary_document import count_in as number_in
 from scrapyd_dist.store import Store
 
 from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option, seconds
-from ..output import Output, complain, confirm, poll_until, put, say
+from ..output import Output, complain, confirm, poll_until, say
 from . import producer_process
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
-from .missing import missing
 from .watcher import LOOK, WatchOptions
 
 #: seconds in which a producer takes notice of what is asked of it
@@ -49,40 +43,6 @@ NOTICE = 15.0
 DAY = 86400.0
 #: seconds for which the throttle remembers a domain without requests
 DOMAINS_STAY = 90 * DAY
-#: why a URL gave no result
-Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index": "index"})
-Numbers = Annotated[list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)]
-
-
-def misses(
-    context: Context,
-    crawl: SomeCrawl = None,
-    kind: Annotated[
-        list[Kind] | None, option("Only gone, failed, dead or index. Repeatable.", metavar="KIND")
-    ] = None,
-    urls: Annotated[bool, option("Print the URLs only, one a line.")] = False,
-    output: Output = Output(),
-) -> None:
-    """List the URLs of a crawl or a frontier that gave no result so far, and why.
-
-    The kinds are gone (the site does not give it), failed (it may be there),
-    dead (given up: with its batch, or since the spider has no such callback) and
-    index (a failed index page). `sdist crawls retry CRAWL --failed-urls`, and of a
-    frontier `sdist frontier requeue FRONTIER --failed-urls`, let them wait again.
-
-    Example: sdist crawls misses easy-20260102T030405Z --kind dead
-    """
-    store = context.store
-    crawl = producer_process.crawl_or_latest(store, crawl).id
-    wanted = {chosen.value for chosen in kind or Kind}
-    found = [miss for miss in missing(store, context.root, crawl) if miss.kind in wanted]
-    if urls and not output.as_json:
-        for miss in found:
-            put(miss.url)
-        return
-    rows = [(miss.kind, miss.batch or None, miss.url, miss.reason) for miss in found]
-    document = {"crawl": crawl, "misses": list(map(asdict, found))}
-    output.table(document, ("kind", "batch", "url", "why"), rows)
 
 
 def try_again(
@@ -166,92 +126,6 @@ def _retry(
     return list(values)
 
 
-def batches(
-    context: Context,
-    crawl: CrawlId,
-    state: Annotated[
-        list[BatchState] | None, option("Only batches in this state. Repeatable.", metavar="STATE")
-    ] = None,
-    batch: Numbers = None,
-    urls: Annotated[bool, option("Print the URLs of these batches instead, one a line.")] = False,
-    output: Output = Output(),
-) -> None:
-    """List the batches of a crawl: how each stands, its attempts, and why they failed.
-
-    The states are sealed (waits for a node), sent, running, done, failed (waits
-    for its next attempt), dead (no attempts left; `sdist crawls retry` gives it new
-    ones) and split (its requests are in smaller batches, because one of them
-    killed its workers).
-
-    Example: sdist crawls batches easy-20260102T030405Z --state dead --urls
-    """
-    store = context.store
-    rows = _chosen_batches(store, crawl, state, batch)
-    if not rows and (state or batch):
-        raise NothingMatched(
-            f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all."
-        )
-    if urls:
-        for row in rows:
-            for value in requests_in(store, context.root, crawl, row):
-                put(str(value["url"]))
-        return
-    _show_batches(store, crawl, rows, output)
-
-
-def _chosen_batches(
-    store: Store,
-    crawl: str,
-    states: Collection[BatchState] | None,
-    numbers: Collection[int] | None,
-) -> list[Batch]:
-    """Return the batches with these states and numbers; where none are given, with any."""
-    row = store.crawl(crawl)
-    chosen = []
-    for stored in store.batches(crawl):
-        batch = as_left(stored, row)
-        if (not states or batch.state in states) and (not numbers or batch.number in numbers):
-            chosen.append(batch)
-    return chosen
-
-
-def _show_batches(store: Store, crawl: str, rows: Sequence[Batch], output: Output) -> None:
-    attempts_by_batch: dict[int, list[Attempt]] = {}
-    for attempt in store.attempts(crawl):
-        attempts_by_batch.setdefault(attempt.batch, []).append(attempt)
-    documents = []
-    cells = []
-    for row in rows:
-        attempts = attempts_by_batch.get(row.number, [])
-        documents.append(_batch_document(row, attempts))
-        nodes = ", ".join(dict.fromkeys(attempt.node for attempt in attempts))
-        cells.append((row.number, row.state.value, row.size, row.attempts, nodes, row.reason))
-    headings = ("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed")
-    output.table({"crawl": crawl, "batches": documents}, headings, cells)
-
-
-def _batch_document(row: Batch, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    documents = []
-    for attempt in attempts:
-        document = {
-            "number": attempt.number,
-            "job": attempt.job,
-            "worker": attempt.worker or None,
-            "node": attempt.node,
-            "state": attempt.state.value,
-            "reason": attempt.reason,
-        }
-        documents.append(document)
-    return {
-        "batch": row.number,
-        "state": row.state.value,
-        "requests": row.size,
-        "reason": row.reason,
-        "split_from": row.parent or None,
-        "attempts": documents,
-    }
-
-
 def retry(
     context: Context,
     watched: WatchOptions,
@@ -259,21 +133,23 @@ def retry(
     failed_urls: Annotated[
         bool, option("Crawl again what failed in batches that are done, too.")
     ] = False,
-    batch: Numbers = None,
+    batch: Annotated[
+        list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)
+    ] = None,
     new_code: NewCode = False,
     detach: Detach = False,
 ) -> int:
-    """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
+    """Try again what a crawl gave up and, if asked for, what failed.
 
-    A dead batch gets as many attempts as a new one. URLs of batches that are
-    done go into new batches; what a URL yields now takes the place of what it
-    yielded before it failed, as soon as its new batch is done. All else that came
-    home stays, and the merged file is written anew. Pages that are gone (404) are
-    left alone.
-    `sdist crawls misses` lists all of these. As with `sdist resume`, the
+    It gave up dead batches and URLs; --failed-urls adds the URLs that failed. A dead
+    batch gets as many attempts as a new one. URLs of batches that are done go into
+    new batches; what a URL yields now takes the place of what it yielded before it
+    failed, as soon as its new batch is done. All else that came home stays, and the
+    merged file is written anew. Pages that are gone (404) are left alone.
+    `sdist crawls show --misses` lists all of these. As with `sdist resume`, the
     code is that which the crawl began with.
 
-    Example: sdist crawls retry easy-20260102T030405Z --failed-urls
+    Example: sdist retry easy-20260102T030405Z --failed-urls
     """
     store = context.store
     crawl = producer_process.crawl_or_latest(store, crawl).id
@@ -281,7 +157,7 @@ def retry(
     producer_process.check_is_crawl(row)
     if runs(row):
         raise ConfigError(
-            f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}"
+            f"The crawl {crawl} still runs; wait for its end: sdist watch {crawl} --quiet"
         )
     store.update_crawl(crawl, options=producer_process.options_for_rewrite(row))
     requeued = _requeue_dead(store, crawl, batch)
@@ -316,13 +192,14 @@ def _requeue_dead(store: Store, crawl: str, numbers: Collection[int] | None) -> 
 
 
 def pause(context: Context, crawl: CrawlId) -> None:
-    """Let a crawl rest: no request of it leaves until `sdist resume`, within 5 seconds.
+    """Let a crawl rest until `sdist resume`: no request of it leaves.
 
-    Jobs that run on the nodes keep their batches and wait, and so do a frontier's
-    workers. Responses that are on their way still arrive. Jobs that do not reach the
-    store cannot wait: they go on to their end, and are told.
+    That takes 5 seconds at most. Jobs that run on the nodes keep their batches and
+    wait, and so do a frontier's workers. Responses that are on their way still
+    arrive. Jobs that do not reach the store cannot wait: they go on to their end,
+    and are told.
 
-    Example: sdist crawls pause easy-20260102T030405Z
+    Example: sdist pause easy-20260102T030405Z
     """
     pause_crawl(
         context,

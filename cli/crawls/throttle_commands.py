@@ -28,8 +28,14 @@ from ..output import Output, say, table
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
-_HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]
+Domains = Annotated[
+    list[str],
+    argument(
+        "DOMAIN",
+        f"Registered domains, addresses, or hosts such as localhost; '{ALL}' is all domains.",
+        domains,
+    ),
+]
 SomeDomains = Annotated[
     list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)
 ]
@@ -386,46 +392,113 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
     return counts
 
 
-def set_(
-    domain: Annotated[str, argument("DOMAIN", _HELP, domains)],
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """The parts of a limit, as options of a command; None: not given."""
+
     hits: Annotated[
         int | None,
         option("Requests that may leave in any window.", metavar="N", min=1, max=MOST_HITS),
-    ] = None,
+    ] = None
     window: Annotated[
         float | None,
         option("How long the window is.", metavar="TIME", min=SHORTEST_WINDOW, max=LONGEST_WINDOW),
-    ] = None,
+    ] = None
     scale: Annotated[
         float | None,
         option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X", min=0, max=1),
-    ] = None,
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the parts that were given, by the names of the fields of a rule."""
+        parts = {"hits": self.hits, "window": self.window, "scale": self.scale}
+        return {name: value for name, value in parts.items() if value is not None}
+
+    def limited(self, name: str, rule: Rule) -> Rule:
+        """Return the rule of a domain with what was given; ConfigError if no limit comes of it."""
+        changed = replace(rule, **self.given())
+        if changed.hits is None or changed.window is None:
+            raise ConfigError(
+                f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
+                " To let it rest: sdist throttle pause."
+            )
+        return changed
+
+
+def set_(
+    domain: Domains,
+    limit: LimitOptions,
+    block: Annotated[
+        bool, option("Put them on the blacklist: nothing leaves for them any more.")
+    ] = False,
+    unblock: Annotated[bool, option("Take them off the blacklist.")] = False,
+    unset: Annotated[
+        bool, option("Remove their limits: that of all domains holds, else the workers' settings.")
+    ] = False,
     output: Output = Output(),
 ) -> None:
-    """Set how many requests a domain gets, over all workers and hosts of it.
+    """Set how many requests domains get, over all workers and hosts of each, or block them.
 
-    It goes before the workers' settings, and for a domain before what is said of
-    all. What is left out stays as it was. Crawls that run go on with the new
-    limit at once.
+    A limit goes before the workers' settings, and for a domain before what is said
+    of all. What is left out stays as it was, and crawls that run heed it at once.
+    What waits in workers for a domain that is blocked stays there, and goes when it
+    is unblocked. Blacklist, limit and pause of a domain do not touch each other;
+    `sdist throttle apply` makes limits and blacklist those of its file.
 
     Example: sdist throttle set example.com --hits 60 --window 60
+    Example: sdist throttle set example.com --block
     """
-    if hits is None and window is None and scale is None:
+    _check_one_change(limit, block=block, unblock=unblock, unset=unset)
+    names = names_of(domain)
+    if block:
+        _block(names, output)
+    elif unblock:
+        _change(names, output, "Unblocked", "Was not blocked", blocked=False)
+    elif unset:
+        done = "No limit of its own any more"
+        _change(names, output, done, "Had no limit of its own", hits=None, window=None, scale=1.0)
+    else:
+        _set_limit(names, limit, output)
+
+
+def _check_one_change(limit: LimitOptions, **flags: bool) -> None:
+    """Refuse a command that says nothing of domains, or more than one thing at once."""
+    changes = [f"--{name}" for name, is_given in flags.items() if is_given]
+    parts = [f"--{name}" for name in limit.given()]
+    if parts:
+        changes.append(" ".join(parts))
+    if not changes:
         raise ConfigError(
-            "Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X."
+            "Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X; or"
+            " --block, --unblock or --unset."
         )
-    name = domain_of(domain)
-    changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
-    if not output.document(changed.document()):
+    if len(changes) > 1:
+        raise ConfigError(
+            f"{', '.join(changes)}: that is more than one change. A limit (--hits, --window,"
+            " --scale), --block, --unblock and --unset each go alone."
+        )
+
+
+def _set_limit(names: Sequence[str], limit: LimitOptions, output: Output) -> None:
+    """Give domains what was said of a limit, and say what it is now; ConfigError if it is none."""
+    changed = change(
+        lambda now: {name: limit.limited(name, now.get(name, Rule())) for name in names}
+    )
+    if output.document(changed.document()):
+        return
+    lines = []
+    for name in names:
         rule = changed.changes.get(name) or changed.before[name]
         whose = "All domains" if name == ALL else name
-        say(f"{whose}: {limit_of(rule)}.{_rest_of(name, rule)} {changed.notice}")
+        lines.append(f"{whose}: {limit_of(rule)}.{_rest_of(name, rule)}")
+    shown = "\n".join(lines)
+    say(f"{shown} {changed.notice}")
 
 
 def _rest_of(name: str, rule: Rule) -> str:
     """Return why nothing leaves for a domain in spite of its limit; empty where something does."""
     if rule.blocked:
-        return " It is blocked, though; `sdist throttle unblock` ends that."
+        return f" It is blocked, though; `sdist throttle set {name} --unblock` ends that."
     if rule.paused:
         return " It is paused, though; `sdist throttle resume` ends that."
     if is_held(name, {name: rule}):
@@ -433,59 +506,12 @@ def _rest_of(name: str, rule: Rule) -> str:
     return ""
 
 
-def _limited(
-    name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None
-) -> Rule:
-    """Return the rule with what was given of its limit."""
-    if hits is None:
-        hits = rule.hits
-    if window is None:
-        window = rule.window
-    if scale is None:
-        scale = rule.scale
-    if hits is None or window is None:
-        raise ConfigError(
-            f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
-            " To let it rest: sdist throttle pause."
-        )
-    return replace(rule, hits=hits, window=window, scale=scale)
-
-
-def unset(domain: Domains, output: Output = Output()) -> None:
-    """Remove the limits of domains: what is said of all holds for them, else the workers' settings.
-
-    What is blocked or paused stays so.
-
-    Example: sdist throttle unset example.com
-    """
-    none = {"hits": None, "window": None, "scale": 1.0}
-    _change(
-        names_of(domain), output, "No limit of its own any more", "Had no limit of its own", **none
-    )
-
-
-def block(domain: Domains, output: Output = Output()) -> None:
-    """Put domains on the blacklist: nothing leaves for them any more.
-
-    What waits for them in workers stays there, and goes when they are unblocked.
-    `sdist throttle apply` makes the blacklist that of its file.
-
-    Example: sdist throttle block example.com
-    """
-    names = names_of(domain)
+def _block(names: Sequence[str], output: Output) -> None:
     if ALL in names:
         raise ConfigError(
             "All domains cannot be blocked; to let all of them rest: sdist throttle pause."
         )
     _change(names, output, "Blocked", "Was blocked already", blocked=True)
-
-
-def unblock(domain: Domains, output: Output = Output()) -> None:
-    """Take domains off the blacklist.
-
-    Example: sdist throttle unblock example.com
-    """
-    _change(names_of(domain), output, "Unblocked", "Was not blocked", blocked=False)
 
 
 def pause(domain: SomeDomains = None, output: Output = Output()) -> None:

@@ -24,7 +24,7 @@ from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, is_paused, succeeded, summary_of
+from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
 
@@ -313,6 +313,12 @@ class WatchOptions(Output):
         """Return whether no progress is shown."""
         return self.quiet or self.no_progress
 
+    def deadline_from_now(self) -> float:
+        """Return when a watch ends that begins now, by `time.monotonic`; infinite for never."""
+        if self.timeout is None:
+            return float("inf")
+        return time.monotonic() + self.timeout
+
     def view(self, root: Path, crawl: str) -> View:
         """Return what shows how a crawl stands: its log, a picture, lines, or nothing."""
         if self.verbose:
@@ -456,9 +462,14 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
     code = row.exit_code if row.exit_code is not None else 1
     shown = watched.document(summary_of(row))
     if not row.summary or watched.quiet or shown:  # without a summary it never started
-        if row.message and code:
-            complain(row.message)
+        if code and (row.message or watched.quiet):
+            complain(describe_bad_end(row, code))
         return code
     for line in wording.closing(row, missing_rows(store, root, row)):
         put(line)
     return code
+
+
+def describe_bad_end(row: Crawl, code: int) -> str:
+    """Return why a crawl ended with this exit code, which is not 0, in a sentence."""
+    return row.message or f"The {row.kind} {row.id} {row.state.value} with exit code {code}."

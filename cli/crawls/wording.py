@@ -9,13 +9,12 @@ from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import (
+from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
+from scrapyd_dist.progress.outlook import KnownTotals
+from scrapyd_dist.progress.summary_document import (
     MISSED,
-    KnownTotals,
     count_in,
-    ended_in_words,
     is_paused,
-    next_command,
     succeeded,
     summary_of,
 )

@@ -17,7 +17,7 @@ from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, summary_of
+from scrapyd_dist.progress.summary_document import count_in, summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options
 

@@ -14,7 +14,13 @@ from scrapyd_dist.fleet.project_store import requests_in
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.progress import MISSED, count_in, has_labels, labels_of, summary_of
+from scrapyd_dist.progress.summary_document import (
+    MISSED,
+    count_in,
+    has_labels,
+    labels_of,
+    summary_of,
+)
 from scrapyd_dist.settings import MOST_SLOTS, suggest_name
 from scrapyd_dist.store import Store
 
@@ -362,8 +368,8 @@ def _say_missed(row: Crawl) -> None:
     if missed:
         requests = "request has" if missed == 1 else "requests have"
         say(
-            f"When it was last worked on, {missed:,} {requests} no result: sdist crawls misses "
-            f"{row.id}"
+            f"When it was last worked on, {missed:,} {requests} no result: sdist crawls show "
+            f"{row.id} --misses"
         )
 
 

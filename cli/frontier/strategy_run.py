@@ -18,7 +18,7 @@ from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import settings_of_options, suggest_name
 from scrapyd_dist.store import Store

@@ -1,4 +1,4 @@
-"""`sdist jobs cancel` and `sdist crawls stop`: end jobs, and the producer of a crawl before them.
+"""`sdist jobs cancel` and `sdist stop`: end jobs, and the producer of a crawl before them.
 
 The rule it keeps: without a selector nothing is cancelled.
 """
@@ -73,7 +73,7 @@ def cancel(
     and closes with the reason "shutdown". One that was told so before gets no
     second INT, which would end it at once: that takes --force. Nothing is cancelled
     unless jobs, a crawl, or --all are named; a name that is a crawl's means the
-    whole crawl, as `sdist crawls stop` does. Exit code 124 when some are still
+    whole crawl, as `sdist stop` does. Exit code 124 when some are still
     there, also when they run on a node whose Scrapyd was started anew.
 
     Example: sdist jobs cancel --crawl easy-20260102T030405Z
@@ -96,14 +96,14 @@ def stop(
     timeout: Timeout = TIMEOUT,
     output: Output,
 ) -> int:
-    """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
+    """Stop a crawl: its producer first, then its jobs on all nodes.
 
-    What is done stays done. A running job gets INT: it ends its requests and
-    closes with the reason "shutdown"; its batch is crawled again by `sdist
-    resume`. The same as `sdist jobs cancel --crawl CRAWL`. Exit code 4 when nothing of
-    it runs, 124 when some jobs are still there.
+    `sdist resume` goes on with it. What is done stays done. A running job gets INT:
+    it ends its requests and closes with the reason "shutdown"; its batch is crawled
+    again by `sdist resume`. The same as `sdist jobs cancel --crawl CRAWL`. Exit code
+    4 when nothing of it runs, 124 when some jobs are still there.
 
-    Example: sdist crawls stop easy-20260102T030405Z
+    Example: sdist stop easy-20260102T030405Z
     """
     return _cancel(context, JobQuery(timeout=timeout), [crawl], how, output)
 

@@ -10,7 +10,7 @@ from scrapyd_dist.items.download import DownloadedFile, DownloadState
 from scrapyd_dist.items.stored_crawl import FEED_URL, StoredCrawl
 from scrapyd_dist.jobs.item_puller import ItemPuller, PullRequest
 from scrapyd_dist.jobs.job_list import TIMEOUT, JobFilter
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_settings import code_of_setting, with_settings
 from scrapyd_dist.transports import sweep
@@ -175,4 +175,4 @@ def _exit_code(
         return PARTIAL
     if states == {DownloadState.NONE}:
         return NothingMatched.exit_code
-    return exit_code(len(errors), errors) or PARTIAL
+    return answers_exit_code(len(errors), errors) or PARTIAL

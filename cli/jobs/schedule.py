@@ -27,7 +27,7 @@ from scrapyd_dist.jobs.queue_decision import read_limit
 from scrapyd_dist.jobs.queue_runner import QueueNodes, QueueRunner
 from scrapyd_dist.jobs.waiting_jobs import JobQueue, WaitingTerms, find_left_behind
 from scrapyd_dist.messenger import NO_MESSENGER
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
@@ -36,6 +36,7 @@ from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
+from ..crawls.crawl_wait import combine_codes
 from ..crawls.watcher import interruptible_pause
 from ..options import (
     NewLabels,
@@ -51,7 +52,7 @@ from ..options import (
 )
 from ..output import Output, complain, complain_each, say, waiting
 from .job_file import PRIORITY, read_jobs
-from .wait import combined, wait_for_jobs
+from .wait import wait_for_jobs
 
 #: what an argument begins with that is a setting, as in `--arg setting=LOG_LEVEL=INFO`
 CLIENT_SETTING = "setting="
@@ -132,8 +133,9 @@ def schedule(
         list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")
     ] = None,
     on: Annotated[str | None, option("On this node.", metavar="NODE", autocompletion=nodes)] = None,
-    any_: Annotated[bool, option("Each on the node with the least to do. The default.")] = False,
-    all_nodes: Annotated[bool, option("Each on every node.")] = False,
+    all_nodes: Annotated[
+        bool, option("Each on every node, instead of the one with the least to do.")
+    ] = False,
     node: Nodes = None,
     from_: Annotated[
         Path | None,
@@ -156,7 +158,7 @@ def schedule(
         str | None,
         option(
             "Wait until the jobs are over; then run this command, or post to this http(s) address,"
-            " what `sdist crawls wait --job --json` gives.",
+            " what `sdist watch --job --json` gives.",
             metavar="CMD|URL",
         ),
     ] = None,
@@ -181,8 +183,6 @@ def schedule(
     Example: sdist jobs schedule 'shop*' -a category=books --unless-running
     """
     finish = _hook(on_finish)
-    if sum((on is not None, any_, all_nodes)) > 1:
-        raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     waits = queue.asked  # judged before a node is asked
     if queue.resume:
         _check_nothing_new(spider, from_, node, waits)
@@ -289,7 +289,9 @@ def _asked_orders(
         names.update(order.settings)
     complain_each(describe_unknown(names))
     if all_nodes and any(order.node for order in orders):
-        raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
+        raise ConfigError(
+            "--all-nodes, and a node named by --on or in the file: one of the two has to go."
+        )
     return orders
 
 
@@ -328,7 +330,7 @@ def _start(
     if all_nodes:
         errors += fleet.errors.values()
         parts += len(fleet.errors)
-    code = exit_code(parts, errors)
+    code = answers_exit_code(parts, errors)
     if not finish.target:
         return code
     return _wait(context, posted, code, finish)
@@ -472,7 +474,7 @@ def _work_off(
             "How these jobs ended is not known, since the store has forgotten them:"
             f" {some_of(sorted(forgotten))}."
         )
-    code = combined([*codes, *[1] * len(forgotten)])
+    code = combine_codes([*codes, *[1] * len(forgotten)])
     return _notify(finish, code, {"jobs": rows})
 
 

@@ -1,10 +1,9 @@
 """`sdist deploy`: one egg, built once, is sent to many nodes at the same time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,19 +14,14 @@ from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs, read_egg
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import store_client
 from scrapyd_dist.deploy.rollout import (
-    NodeResult,
     RollOut,
-    RollOutInterrupted,
     RollOutRequest,
-    Step,
-    ensure,
 )
 
 from scrapyd_dist.config import state_dir, write_file
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.node_answers import exit_code
 from scrapyd_dist.nodes import Node, distinct_nodes, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import project_name
@@ -35,211 +29,15 @@ from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
 from ..context import Context
 from ..options import PATIENCE, Project, Quiet, argument, nodes, option
-from ..output import Output, complain, on_terminal, say
+from ..output import Output, say
+from .roll_out_screen import node_row, print_result, roll_out, roll_out_exit_code, say_findings
 
-#: the last step of a node, but where that is undone
-_DONE = {Step.PRESENT, Step.UPLOADED, Step.FAILED}
-#: names in the line beside the bar
-_SHOWN = 4
 #: how often a node that does not answer is asked again
 RETRIES = 2
 DEFAULT = "default"  #: the name of the target that scrapy.cfg has as [deploy]
 #: options under the headings of the help
 _how = partial(option, panel="How it is sent")
 _what = partial(option, panel="What is sent")
-#: a node's last step -> its meaning after Ctrl-C
-_AT_CTRL_C = {
-    Step.UPLOADED: "has it",
-    Step.PRESENT: "has it",
-    Step.FAILED: "failed",
-    Step.UNDONE: "had it, and it was deleted again",
-    Step.ASKING: "was not sent it",
-}
-
-
-@contextmanager
-def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
-    """Give a function to call with each step of each node.
-
-    On a terminal it draws a bar, elsewhere it says lines; without `shown` it does nothing.
-    """
-    if not shown:
-        yield lambda _node, _step: None
-    elif on_terminal():
-        with _drawn_bar(nodes) as note:
-            yield note
-    else:
-        yield _said_steps(nodes)
-
-
-def _said_steps(nodes: int) -> Callable[[Node, Step], None]:
-    """Return a function that says a line when a node has made its last step."""
-    done = count(1)
-
-    def note(node: Node, step: Step) -> None:
-        """Say the step, if it is the last one."""
-        if step is Step.UNDONE:
-            say(f"{node.name} undone")
-        elif step in _DONE:
-            say(f"{next(done)} of {nodes}: {node.name} {step.value}")
-
-    return note
-
-
-@contextmanager
-def _drawn_bar(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
-    """Give a function that draws how many nodes are done, and what the first others do."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    progress = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-        refresh_per_second=4,
-    )
-    task = progress.add_task("", total=nodes)
-    busy: dict[str, str] = {}  # name of a node -> its step
-
-    def note(node: Node, step: Step) -> None:
-        """Draw the step."""
-        if step in _DONE or step is Step.UNDONE:
-            busy.pop(node.name, None)
-        else:
-            busy[node.name] = step.value
-        shown = list(busy.items())[:_SHOWN]
-        words = ", ".join([f"{name} {doing}" for name, doing in shown])
-        if len(busy) > _SHOWN:
-            words += " …"
-        progress.update(task, advance=step in _DONE, description=words)
-
-    with progress:
-        yield note
-
-
-def print_result(
-    result: RollOut, project: str, request: RollOutRequest, output: Output, *, quiet: bool
-) -> None:
-    """Print the document, or a table and what has to be known of it."""
-    document = {
-        "project": project,
-        "version": result.version,
-        "dry_run": request.dry_run,
-        "nodes": [node_row(entry, project) for entry in result.results],
-    }
-    if output.as_json or not quiet:
-        output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
-    _say_findings(result, request, quiet=quiet)
-
-
-def _say_findings(result: RollOut, request: RollOutRequest, *, quiet: bool) -> None:
-    for reason, failed in result.failures.items():
-        complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
-    if result.failures and result.ready:
-        say(
-            "The others have it. Put that right; then `sdist deploy --all --only-missing` brings "
-            "it to the rest."
-        )
-    if len(result.spider_lists) > 1:
-        _complain_of_spiders(result)
-    _say_undone(result)
-    if not quiet and not request.dry_run:
-        _note_other_defaults(result)
-
-
-def _complain_of_spiders(result: RollOut) -> None:
-    """Say which nodes have which spiders, where these differ."""
-    lists = []
-    for spiders, names in result.spider_lists.items():
-        found = ", ".join(spiders) or "none"
-        lists.append(f"{', '.join(names)}: {found}")
-    complain(
-        f"The same version has different spiders on different nodes ({'; '.join(lists)}). Does its "
-        "code look at its node?"
-    )
-
-
-def _say_undone(result: RollOut) -> None:
-    undone = [entry.node.name for entry in result.results if entry.undone]
-    if undone:
-        say(f"Undone, since not every node could have it: {', '.join(undone)}.")
-    for entry in result.results:
-        if entry.stays:
-            complain(f"{entry.node.name} was not undone: {entry.stays}.")
-
-
-def _note_other_defaults(result: RollOut) -> None:
-    """Say where a job without a version runs another one: Scrapyd runs what sorts last."""
-    others: dict[str | None, list[str]] = {}
-    for entry in result.ready:
-        if entry.default not in {None, entry.version}:
-            others.setdefault(entry.default, []).append(entry.node.name)
-    for version, names in others.items():
-        say(
-            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs "
-            "that name no version run that one. What sdist starts names its version."
-        )
-
-
-def exit_code_of(*results: RollOut) -> int:
-    """Return 0 when all have it; 10 when a dry run would change something.
-
-    Else the code is as for every command that asks all nodes. Several results are those of several
-    projects.
-    """
-    total = 0
-    errors: list[DistError] = []
-    any_ready = False
-    differ = False
-    for result in results:
-        any_ready = any_ready or bool(result.ready)
-        differ = differ or len(result.spider_lists) > 1
-        for entry in result.results:
-            if entry.planned:
-                return 10
-            total += 1
-            if entry.error is not None:
-                errors.append(entry.error)
-    code = exit_code(total if any_ready else len(errors), errors)
-    if not code and differ:
-        return 3
-    return code
-
-
-def node_row(result: NodeResult, project: str) -> dict[str, Any]:
-    """Return what `--json` says of a node; project: its name where the node's target has none."""
-    known = result.error is None and not result.undone and bool(result.spiders or result.default)
-    return {
-        "name": result.node.name,
-        "url": result.node.url,
-        "project": result.node.project or project,
-        "state": _state_of(result),
-        "version": result.version,
-        "default": result.default,
-        "spiders": len(result.spiders) if known else None,
-        "reason": result.reason or result.stays,
-    }
-
-
-def _state_of(result: NodeResult) -> str:
-    if result.error:
-        return "failed"
-    if result.undone:
-        return "undone"
-    if result.planned:
-        return "missing"
-    if result.uploaded:
-        return "uploaded"
-    return "present"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +67,9 @@ class DeployOptions(Output):
         bool, _what("Let the project's own setup.py build the egg, in a copy.")
     ] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
-    dry_run: Annotated[bool, _how("Change nothing, and say what would be.")] = False
+    dry_run: Annotated[
+        bool, _how("Change nothing, and say what would be; exit code 10 if there is something.")
+    ] = False
     timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
     retries: Annotated[
         int, _how("How often a node that does not answer is asked again.", min=0, max=20)
@@ -404,7 +204,7 @@ def _deploy(context: Context, patterns: Sequence[str] | None, asked: DeployOptio
         done.append(sent)
         results.append(sent.result)
     _report_projects(done, asked)
-    return exit_code_of(*results)
+    return roll_out_exit_code(*results)
 
 
 def _check_versions(groups: Sequence[ProjectTargets], asked: DeployOptions) -> None:
@@ -449,7 +249,7 @@ def _report_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
         rows += [node_row(entry, sent.project) for entry in sent.result.results]
     asked.document({"project": None, "version": None, "dry_run": asked.dry_run, "nodes": rows})
     for sent in done:
-        _say_findings(sent.result, sent.request, quiet=asked.quiet)
+        say_findings(sent.result, sent.request, quiet=asked.quiet)
 
 
 def _request(
@@ -540,36 +340,3 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
             "those that lack it. Without --only-missing it is built: sdist deploy --all."
         )
     return kept[0]
-
-
-def roll_out(
-    root: Path,
-    project: str,
-    nodes: Sequence[Node],
-    egg: Egg,
-    request: RollOutRequest,
-    *,
-    progress: bool,
-) -> RollOut:
-    """Send the egg, and draw how far it is.
-
-    Ctrl-C says what is known by then, and is raised again.
-    """
-    try:
-        with bar(len(nodes), shown=progress) as note:
-            return ensure(nodes, project, egg, request, state=state_dir(root), progress=note)
-    except RollOutInterrupted as known:
-        complain(
-            f"Interrupted. The version {known.version} so far: {_steps_in_words(known.steps)}. A "
-            "node that was being sent it goes on by itself. See what they have with `sdist code "
-            "versions`; `sdist deploy --all --only-missing` brings it to the rest."
-        )
-        raise
-
-
-def _steps_in_words(steps: Mapping[str, Step]) -> str:
-    """Return which nodes have the egg, and which do not; steps: the last one of each node."""
-    groups: dict[str, list[str]] = {}
-    for name, step in steps.items():
-        groups.setdefault(_AT_CTRL_C.get(step, "not known yet"), []).append(name)
-    return "; ".join([f"{words}: {', '.join(names)}" for words, names in groups.items()])

@@ -9,7 +9,7 @@ from scrapyd_dist.fleet.checkup import TIMEOUT, Checkup, check_fleet
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.findings import Finding, Severity
 from scrapyd_dist.fleet.waiting_work import LOOKING
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
 
@@ -93,7 +93,7 @@ def _exit_code_of(context: Context, checkup: Checkup) -> int:
     if checkup.endangers_work:
         return 1
     counting = without_drained(context, {exam.node: exam.error for exam in checkup.exams})
-    return exit_code(len(counting), counting.values())
+    return answers_exit_code(len(counting), counting.values())
 
 
 def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:

@@ -16,7 +16,7 @@ from scrapyd_dist.fleet.fleet_watch import FleetWatch
 from scrapyd_dist.fleet.watched_jobs import RATES
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.jobs.job_judge import settle_jobs
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports.event_hook import EventHook
@@ -45,7 +45,7 @@ def status(context: Context, output: Output) -> int:
     answers = {node.status.node: node.status.error for node in fleet.nodes}
     errors = list(without_drained(context, answers).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _put_fleet(document: Mapping[str, Any]) -> None:
@@ -78,9 +78,7 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
         hook = EventHook(target=on_trouble, option="--on-trouble", event="a trouble of the fleet")
         hook.check()
         alarm = FleetAlarm(context, hook, partial(_recent_jobs, context), context.messenger)
-    deadline = float("inf")
-    if watched.timeout is not None:
-        deadline = time.monotonic() + watched.timeout
+    deadline = watched.deadline_from_now()
     with _view(watched) as show, interruptible_pause() as pause:
         try:
             while True:

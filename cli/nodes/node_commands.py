@@ -23,7 +23,7 @@ from scrapyd_dist.fleet.drain import (
 from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
 from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
@@ -114,7 +114,7 @@ def _exit_code_of_drain(watches: Sequence[DrainWatch]) -> int:
     for watch in watches:
         errors.append(watch.status.error)
         any_wedged = any_wedged or watch.idle_watch.wedged
-    return exit_code(len(watches), errors) or int(any_wedged)
+    return answers_exit_code(len(watches), errors) or int(any_wedged)
 
 
 def _report_drain(
@@ -196,6 +196,9 @@ def list_(
     all_: Annotated[
         bool, option(f"A row for each node, also where there are more than {ROWS}.")
     ] = False,
+    offline: Annotated[
+        bool, option("Only names and addresses, as they are configured; no node is asked.")
+    ] = False,
     output: Listing,
     timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
@@ -210,7 +213,12 @@ def list_(
     3 when some do not, 5 when none answers, 6 when none lets us in.
 
     Example: sdist nodes --node 'eu-*'
+    Example: sdist nodes --offline
     """
+    if offline:
+        if state:
+            raise ConfigError("--state is what nodes answer, and --offline asks none. Take one.")
+        return _list_configured(context.configured_nodes(node), output)
     fleet = context.nodes(node)
     if fleet == context.local_nodes:
         fleet = (*fleet, *context.dead_local_nodes)
@@ -233,6 +241,17 @@ def list_(
             say(_totals(survey.statuses))
     context.note_unused_nodes()
     return survey.exit_code
+
+
+def _list_configured(nodes: Sequence[Node], output: Listing) -> int:
+    """Print names and addresses of nodes that were not asked; gives the exit code."""
+    rows = [{"name": node.name, "url": node.url, "project": node.project} for node in nodes]
+    if not output.rows({"nodes": rows}, "nodes", "name"):
+        for node in nodes:
+            put(f"{node.name:<20} {node.url}")
+        if not nodes:
+            say("No node is named. To write some into scrapy.cfg: sdist init")
+    return 0
 
 
 def _totals(statuses: Sequence[NodeStatus]) -> str:
@@ -316,15 +335,6 @@ def describe_skew(skew: float | None) -> str:
     if skew is None or abs(skew) < SKEW:
         return ""
     return f"{skew:+.0f} s"
-
-
-def targets(context: Context) -> None:
-    """List the targets of scrapy.cfg with their addresses, without asking them.
-
-    Example: sdist nodes targets
-    """
-    for target in context.project.targets or context.local_nodes:
-        put(f"{target.name:<20} {target.url}")
 
 
 def add(

@@ -1,4 +1,4 @@
-"""`sdist code versions`, `spiders`, `projects`, `prune`, `rollback`: code on nodes, and back."""
+"""`sdist code versions`, `rollback`, `prune`: which code is on the nodes, and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -7,7 +7,10 @@ from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.code_versions import (
+    ProjectSurvey,
+    SpiderSurvey,
     VersionSurvey,
     node_document,
     plan_rollback,
@@ -15,15 +18,27 @@ from scrapyd_dist.fleet.code_versions import (
     survey_spiders,
     survey_versions,
 )
-from scrapyd_dist.node_answers import exit_code, must_answer
+from scrapyd_dist.node_answers import answers_exit_code, must_answer
 from scrapyd_dist.plurals import counted, some_of
 
 from ..context import Context
-from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
+from ..options import (
+    DIFFERENT,
+    PATIENCE,
+    DryRun,
+    Nodes,
+    Project,
+    Quiet,
+    Timeout,
+    Yes,
+    argument,
+    option,
+)
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
-from .deploy import RETRIES, exit_code_of, node_row, print_result, roll_out
+from .deploy import RETRIES
 from .fleet_screen import shorten_names
+from .roll_out_screen import node_row, print_result, roll_out, roll_out_exit_code
 
 #: seconds that a node gets for each question
 TIMEOUT = 15.0
@@ -37,38 +52,83 @@ def versions(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    check: Annotated[
-        bool, option("Exit code 10 when the nodes would not run the same newest code.")
+    spiders: Annotated[
+        bool, option("The spiders of the newest deployment instead, and where one is missing.")
     ] = False,
-    timeout: Timeout = TIMEOUT,
-    output: Output = Output(),
+    projects: Annotated[
+        bool,
+        option("All projects of the nodes instead, or those of -p, and where one is missing."),
+    ] = False,
+    version: Annotated[
+        str | None, option("With --spiders: of this version.", metavar="NAME")
+    ] = None,
+    verbose: Annotated[
+        bool,
+        option("With --spiders: project and spider on each line, for scripts.", "--verbose", "-v"),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        option(
+            f"Seconds that a node gets for each answer; {TIMEOUT:g}, with --spiders"
+            f" {SLOW_TIMEOUT:g}.",
+            min=0.1,
+            max=PATIENCE,
+        ),
+    ] = None,
+    output: Listing = Listing(),
 ) -> int:
-    """Show which node has which versions of the project.
+    """Show which node has which versions of the project; or which spiders, or projects.
 
     `default` is what a job runs that names no version: Scrapyd takes the one
     that sorts last. Where that is not the newest deployment, or only what a crawl
-    brought, it is said. Crawls and `sdist jobs schedule` name theirs.
+    brought, it is said. Crawls and `sdist jobs schedule` name theirs. Exit code 10
+    when the nodes would not run the same newest code.
 
-    Example: sdist code versions --check
+    Example: sdist code versions
+    Example: sdist code versions --spiders --json
     """
-    survey = survey_versions(context, node, project, timeout=timeout)
+    _check_list(spiders=spiders, projects=projects, about_spiders=bool(version or verbose))
+    if spiders:
+        spider_survey = survey_spiders(
+            context, node, project, version=version, timeout=timeout or SLOW_TIMEOUT
+        )
+        return _list_spiders(context, spider_survey, output, verbose=verbose)
+    patience = timeout or TIMEOUT
+    if projects:
+        project_survey = survey_projects(context, node, project, timeout=patience)
+        return _list_projects(context, project_survey, output)
+    survey = survey_versions(context, node, project, timeout=patience)
+    return _list_versions(context, survey, output)
+
+
+def _check_list(*, spiders: bool, projects: bool, about_spiders: bool) -> None:
+    """Refuse two lists at once, and options of the one of spiders for another."""
+    if spiders and projects:
+        raise ConfigError("--spiders and --projects are two lists. Take one.")
+    if about_spiders and not spiders:
+        raise ConfigError("--version and --verbose are for the list of --spiders. Add it.")
+
+
+def _list_versions(context: Context, survey: VersionSurvey, output: Listing) -> int:
+    """Print the versions and what is wrong about them; gives the exit code."""
     differing = survey.differences
-    if not output.document(survey.document()):
-        _show_versions(survey.answered, survey.project)
+    if not output.rows(survey.document(), "versions", "version"):
+        _show_versions(survey)
     errors = list(without_drained(context, survey.errors).values())
     complain_each([*differing, *survey.only_crawls, *errors])
-    if check and differing:
-        return 10
-    return exit_code(len(errors), errors)
+    if differing:
+        return DIFFERENT
+    return answers_exit_code(len(errors), errors)
 
 
-def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
+def _show_versions(survey: VersionSurvey) -> None:
     """Print the versions of the nodes that answered, those first that Scrapyd sorts last."""
-    names = _names_in_order(answered)
+    answered = survey.answered
+    names = survey.names
     if not names and answered:
         say(
-            f"No node that answered has a version of the project {project}. Send one: sdist deploy "
-            "--all."
+            f"No node that answered has a version of the project {survey.project}. Send one: sdist "
+            "deploy --all."
         )
     if not names:
         return
@@ -82,15 +142,6 @@ def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
             untold.setdefault(len(entry.unknown), []).append(entry.node.name)
     for count, nodes in untold.items():
         put(f"{shorten_names(nodes)}: {count} running, of a version that Scrapyd does not tell")
-
-
-def _names_in_order(answered: Sequence[NodeVersions]) -> list[str]:
-    """Return all names of versions; what Scrapyd sorts last on one of the nodes stands first."""
-    places: dict[str, int] = {}
-    for entry in answered:
-        for place, name in enumerate(reversed(entry.versions), 1):
-            places[name] = min(place, places.get(name, place))
-    return sorted(places, key=lambda name: (places[name], name))
 
 
 def _show_columns(answered: Sequence[NodeVersions], names: Sequence[str]) -> None:
@@ -128,34 +179,18 @@ def _cell(seen: NodeVersions, name: str) -> str:
     return text
 
 
-def spiders(
-    context: Context,
-    project: Project = None,
-    node: Nodes = None,
-    version: Annotated[
-        str | None, option("Of this version; otherwise of each node's newest deployment.")
-    ] = None,
-    verbose: Annotated[
-        bool, option("Project and spider on each line, for scripts.", "--verbose", "-v")
-    ] = False,
-    timeout: Timeout = SLOW_TIMEOUT,
-    output: Listing = Listing(),
-) -> int:
-    """List the spiders of the project on the nodes, and where one is missing.
-
-    Example: sdist code spiders --json
-    """
-    survey = survey_spiders(context, node, project, version=version, timeout=timeout)
+def _list_spiders(context: Context, survey: SpiderSurvey, output: Listing, *, verbose: bool) -> int:
+    """Print the spiders, and where one is missing; gives the exit code."""
     rows = survey.rows
     answered = survey.answered
-    if verbose and not output.as_json:
+    if verbose and not output.wants_document:
         for row in rows:
             put(f"{survey.project} {row['spider']}")
     elif not output.rows(survey.document(), "spiders", "spider") and answered:
         _show_spiders(rows, answered)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResult]) -> None:
@@ -171,14 +206,8 @@ def _show_spiders(rows: Sequence[Mapping[str, Any]], answered: Iterable[NodeResu
         say(f"{version}: {shorten_names(names)}")
 
 
-def projects(
-    context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Listing = Listing()
-) -> int:
-    """List the projects that the nodes have, and where one is missing.
-
-    Example: sdist code projects
-    """
-    survey = survey_projects(context, node, timeout=timeout)
+def _list_projects(context: Context, survey: ProjectSurvey, output: Listing) -> int:
+    """Print the projects, and where one is missing; gives the exit code."""
     rows = survey.rows
     if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
@@ -186,7 +215,7 @@ def projects(
             put(row["project"] + note)
     errors = list(without_drained(context, survey.errors).values())
     complain_each(errors)
-    return exit_code(len(errors), errors)
+    return answers_exit_code(len(errors), errors)
 
 
 def rollback(
@@ -233,7 +262,7 @@ def rollback(
     )
     result = roll_out(context.root, name, nodes, rollback_plan.egg, request, progress=not quiet)
     print_result(result, name, request, output, quiet=quiet)
-    return exit_code_of(result) or _check_defaults(result)
+    return roll_out_exit_code(result) or _check_defaults(result)
 
 
 def _put_unchanged(seen: Sequence[NodeVersions], project: str, output: Output) -> None:
@@ -307,8 +336,8 @@ def prune(
     errors = [entry.error for entry in plans]
     complain_each(errors)
     if dry_run and has_old:
-        return 10
-    return exit_code(len(plans), errors)
+        return DIFFERENT
+    return answers_exit_code(len(plans), errors)
 
 
 def _confirm_deletion(plans: Sequence[NodeVersions]) -> None:

@@ -9,7 +9,7 @@ from scrapy.settings import BaseSettings
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import SCHEMA, UNUSUAL
+from scrapyd_dist.progress.summary_document import SCHEMA, UNUSUAL
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.transports.event_hook import EventHook

@@ -13,7 +13,7 @@ from typing import Any
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.progress import summary_of
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from .completion_hooks import notify_on_finish, read_on_finish, refusal

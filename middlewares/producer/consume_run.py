@@ -17,7 +17,7 @@ from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, Dist
 from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import exit_code
+from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 
 from .consume_request import ConsumeRequest
 from .crawl_findings import values_as_text
@@ -196,7 +196,7 @@ class ConsumeRun(BaseRun):
         may_lack_items = self._request.rows or self._request.strategy
         if summary["requests"]["done"] and not summary["items"] and not may_lack_items:
             self._reporter.warn(NO_ITEMS)
-        code = exit_code(summary, max_failed=self._max_failed)
+        code = crawl_exit_code(summary, max_failed=self._max_failed)
         if not code and has_losses:
             return PARTIAL
         return code

@@ -17,7 +17,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.merging import check_folder, is_elsewhere
 from scrapyd_dist.scrapyd.jobs import check_spider_name
 
-from ..engine_compat import has_own_filter
+from ..classifier import has_own_filter
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
 from .crawl_request import CrawlRequest, asked_for, find_project

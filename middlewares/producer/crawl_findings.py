@@ -10,7 +10,7 @@ from scrapy import Spider
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.differences import FoundDifference, Trait, by_trait
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in
+from scrapyd_dist.progress.summary_document import count_in
 
 from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use

@@ -12,13 +12,13 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.progress import learned_slots
-from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.progress.summary_document import learned_slots
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.store.reach import Way, ways_to
 from scrapyd_dist.transports import AsyncSender
 
@@ -149,7 +149,7 @@ class CrawlNodes:
         options = self.request.options
         wrong = await asyncio.to_thread(bring, self.request, member.node, self.prepared)
         if wrong or not (options.throttled or options.heeds):
-            return wrong  # the autoscaler asks itself whether its workers reach the store
+            return wrong  # the workers' supervisor asks whether they reach the store
         way = await asyncio.to_thread(self.ways, member.node)
         member.readiness.note_throttle(way.reason)
         if options.throttled or (way.reason and await self.repository.rules()):
@@ -248,7 +248,7 @@ def _mark_unfit(members: Iterable[NodeState], ways: Callable[[Node], Way]) -> li
     for member in members:
         reason = ways(member.node).reason
         if reason:
-            member.readiness.refuse(reason)
+            member.readiness.mark_unfit(reason)
             warnings.append(f"{member.node.name} gets no workers: {reason}")
     return warnings
 

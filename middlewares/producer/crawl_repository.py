@@ -1,7 +1,8 @@
 """Read what the store knows of a crawl, and write it down.
 
-The rule it keeps: nothing else in this package writes what the store has of a crawl that runs. A
-frontier is claimed and filled, and a strategy's links are moved, by their own processes.
+The rule it keeps: nothing else in this package writes what the store has of a crawl that runs, but
+for its batches, which `discovery` seals. A frontier is claimed and filled, and a strategy's links
+are moved, by their own processes.
 """
 
 import asyncio
@@ -12,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -35,17 +34,14 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
-from scrapyd_dist.frontier.intake import add_unseen_cuts
-from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.progress import is_sample_due
-from scrapyd_dist.scheduling.batcher import BatchDraft
+from scrapyd_dist.progress.samples import is_sample_due
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.worker_thread import PATIENCE, StoreThread
+from scrapyd_dist.store.store_thread import PATIENCE, StoreThread
 
 from .crawl_code import keep
 from .crawl_request import CrawlRequest
@@ -128,7 +124,7 @@ def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
 
 
 class CrawlRepository:
-    """Reads and writes one crawl's row, shards, batches, counts and misses.
+    """Reads and writes one crawl's row, shards, counts and misses, and reads its batches.
 
     `row` is as it is when this process takes it up.
     `counted` is called with the account of found requests, part by part, when the store has it.
@@ -243,37 +239,8 @@ class CrawlRepository:
         """Return the attempts whose items count."""
         return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
 
-    async def seal(
-        self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]
-    ) -> list[Batch]:
-        """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
-        batches = []
-        for cut in cuts:
-            fingerprints = (request.fingerprint for request in cut)
-            values = [request.value for request in cut]
-            for new in make_batches(values, key=key, sealed_at=time.time()):
-                own = list(islice(fingerprints, new.size))
-                counted = {**counts, "sealed": new.size}
-                batches.append(await self.thread(self._db.seal, self.id, new, own, counted))
-                self._add(counted)
-                counts = {}  # the first batch has brought them
-        return batches
-
-    async def add_batches(
-        self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]
-    ) -> list[Batch]:
-        """Keep cuts for workers to lease, in one step.
-
-        What they and other producers have found before is left out.
-        """
-        add = partial(self._db.add_batches, self.id)
-        batches, counted = await self.thread(
-            partial(add_unseen_cuts, add, cuts, key=key, counts=counts)
-        )
-        self._add(counted)
-        return batches
-
-    def _add(self, counts: dict[str, int]) -> None:
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """Take counts of found requests into the account, now that the store has them."""
         self._counted(counts)
         self.counts.update(counts)
 
@@ -284,7 +251,7 @@ class CrawlRepository:
     async def write_down(self, counts: dict[str, int]) -> None:
         """Write down counts since the last time, and the misses that are not in the store yet."""
         if counts:
-            self._add(counts)
+            self.add_counts(counts)
             await self.thread(self._db.count, self.id, counts)
         misses = self._misses
         self._misses = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.batches import Attempt, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import (
     INTERRUPTED,
     PARTIAL,
@@ -25,7 +24,7 @@ from scrapyd_dist.errors import (
     StoreError,
     as_store_error,
 )
-from scrapyd_dist.scheduling.batcher import BatchDraft, portions
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import SettingReader
 
 from ..engine_compat import close_spider, watch_idle_reason
@@ -36,8 +35,8 @@ from .completion_hooks import notify_on_finish
 from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
-from .lifecycle import TICK, Fault, ending, signals
-from .lifecycle import exit_code as process_exit
+from .discovery import BatchSealer
+from .lifecycle import TICK, Fault, ending, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
 from .status_reporter import StatusReporter
@@ -61,7 +60,6 @@ class CrawlRun(BaseRun):
         super().__init__(reporter)
         self._crawler = crawler
         self.target = target
-        self._nodes = nodes
         self.reporter = reporter
         self._delivery = delivery
         self.options = nodes.request.options
@@ -69,6 +67,14 @@ class CrawlRun(BaseRun):
         self.index = reporter.index
         self.capture = reporter.capture
         self._own = reporter.own
+        self.sealer = BatchSealer(
+            capture=self.capture,
+            repository=self.repository,
+            scheduler=self._scheduler,
+            tasks=self.tasks,
+            key=nodes.prepared.key,
+            leases=self.options.leases,
+        )
         self._cancelled = False  #: a user has cancelled the crawl
         if self.capture.room.is_used_up:
             self.index.end_early(FinishReason.LIMITED.value)
@@ -106,17 +112,6 @@ class CrawlRun(BaseRun):
         if not self.index.walked:
             self.find_no_more(FinishReason.GOAL.value)
 
-    def seal(self, *cuts: BatchDraft) -> None:
-        """Keep cuts in the store and hand them to the scheduler; in order, beside the crawl."""
-        for portion in portions(cuts):
-            self.tasks.add(self._seal(portion))
-
-    async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
-        keep = self.repository.add_batches if self.options.leases else self.repository.seal
-        batches = await keep(cuts, self._nodes.prepared.key, self.capture.take_counts())
-        for batch in batches:
-            self._scheduler.add(batch)
-
     def own_item(self, item: Any, shard: int, url: str) -> None:
         """Keep an item of the producer's own pages, which are those of `shard`."""
         try:
@@ -145,7 +140,7 @@ class CrawlRun(BaseRun):
         """Cut the batches that are due, write the status down, and obey the users' commands."""
         if self.is_over:
             return
-        self.seal(*self.capture.cutter.due(time.monotonic()))
+        self.sealer.seal_due()
         self._own.flush()
         await self.reporter.write_down()
         if not self.is_over:
@@ -227,13 +222,13 @@ class CrawlRun(BaseRun):
         held_back = self.options.batch_adapt and not self.options.leases
         state = self._scheduler.state
         while held_back and not (state.stopped or state.ends_early or self.tasks.fault):
-            self.seal(*self.capture.cutter.due(time.monotonic()))
+            self.sealer.seal_due()
             if len(self.capture.cutter) == 0:
                 return
             await asyncio.sleep(TICK / 2)
 
     async def _seal_rest(self) -> None:
-        self.seal(*self.capture.cutter.cut_rest())
+        self.sealer.seal_rest()
         # What could not be sealed is found again: its shard stays unfinished.
         await self.tasks.settle()
         await self.reporter.write_down()
@@ -277,7 +272,9 @@ class CrawlRun(BaseRun):
         """Write the output, judge the crawl by what it has, and close its row."""
         await self.reporter.write_status(CrawlState.COLLECTING)
         self._own.close()
-        await self._scheduler.make_parts_whole()
+        lost = await self._scheduler.make_parts_whole()
+        if await self._is_to_crawl_again(lost):
+            return
         try:
             # The pages of a walk that goes on later are walked again.
             delivered = await self._delivery.deliver(publishes_own=not self.index.goes_on_later)
@@ -296,7 +293,26 @@ class CrawlRun(BaseRun):
         )
         await verdict.report()
         await self._scheduler.left()
-        await self._close_row(CrawlState.FINISHED, await verdict.exit_code())
+        await self._close_row(CrawlState.FINISHED, await verdict.decide_exit_code())
+
+    async def _is_to_crawl_again(self, lost: Sequence[Attempt]) -> bool:
+        """Stop if batches have to be crawled again, as their parts are nowhere any more.
+
+        What was delivered elsewhere is there, and would be there twice.
+        """
+        if not lost or self.reporter.publisher is not None:
+            return False
+        reopened = await self._scheduler.reopen(lost)
+        if not reopened:
+            return False
+        parts = counted(len(reopened), "part is", "parts are")
+        await self._scheduler.left()
+        await self._stop(
+            f"{parts} damaged or gone in {self.repository.parts}, and not on the nodes any more:"
+            " the requests of these batches wait to be crawled again.",
+            PARTIAL,
+        )
+        return True
 
     # close
 

@@ -13,11 +13,11 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.progress import Snapshot
+from scrapyd_dist.progress.crawl_summary import Snapshot
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.settings import find_warnings
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import count_found
 from ..slot_routing import SlotRouting

@@ -14,7 +14,8 @@ from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.json_lines import left_out
 from scrapyd_dist.items.repeats import count_repeats
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, exit_code
+from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
+from scrapyd_dist.progress.summary_document import count_in
 
 from .completion_hooks import judge_items
 from .crawl_findings import SESSION_REMEDY, ChangedAttributes, found_trait, values_as_text
@@ -58,14 +59,14 @@ class CrawlVerdict:
         )
         _log_failures(self.delivered.misses, delivery.misses)
 
-    async def exit_code(self) -> int:
+    async def decide_exit_code(self) -> int:
         """Return the exit code of the crawl, with warnings of what speaks against it."""
         reporter = self.reporter
         repository = reporter.repository
         state = reporter.scheduler.state
         items = self.delivered.delivery.items
         summary = reporter.summary(CrawlState.FINISHED)
-        code = exit_code(summary, max_failed=self.options.max_failed)
+        code = crawl_exit_code(summary, max_failed=self.options.max_failed)
         unusual, too_few = await judge_items(self.options, repository, state.spec, items)
         reporter.warn(*unusual)
         self._report_faults(too_few, self.start_fault)

@@ -28,6 +28,7 @@ from scrapyd_dist.goals import DEPTH, GIVEN
 
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, top_package
+from .feed_outputs import feeds_in_order
 from .set_aside import setting_given
 
 #: settings that list components
@@ -185,6 +186,7 @@ def _find_traits(
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
     traits.update(_cache_traits(settings))
+    traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
 
 

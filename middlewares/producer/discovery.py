@@ -1,27 +1,32 @@
-"""Keep what a crawl's own process finds: target requests in batches, and its items."""
+"""Keep what a crawl's own process finds: target requests, sealed in batches, and its items."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
 from scrapy import Request
 
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.frontier.packing import add_unseen_cuts, make_batches
 from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
+from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
-from ..classifier import Disposition, FrontierFeed
+from ..classifier import Disposition, FrontierFeed, has_own_filter
 from ..codec import FINGERPRINT
-from ..engine_compat import has_own_filter, is_seen
+from ..engine_compat import is_seen
 from ..item_lines import ItemLines, line_writer
 from .crawl_repository import CrawlRepository
 from .index_walk import IndexWalk
+from .lifecycle import TaskGroup
 from .producer_options import ProducerOptions
 
 #: reasons that are shown
@@ -136,6 +141,72 @@ def new_cutter(options: ProducerOptions, demand: FleetDemand) -> Batcher | SlotB
         demand=demand if options.batch_adapt else None,
         fair=options.scaling.terms.fair,
     )
+
+
+@dataclass(kw_only=True)
+class BatchSealer:
+    """Keeps cuts in the store as batches and hands them to the scheduler.
+
+    That is done in order, and beside the crawl.
+    """
+
+    capture: Capture
+    repository: CrawlRepository
+    scheduler: Scheduler
+    tasks: TaskGroup  #: of the run; each portion of cuts is one
+    key: bytes | None  #: the key that the nodes have
+    leases: bool  #: workers lease the batches; else they are sent
+
+    def seal_due(self) -> None:
+        """Seal what is due by now."""
+        self.seal(*self.capture.cutter.due(time.monotonic()))
+
+    def seal_rest(self) -> None:
+        """Seal all that is in no batch yet."""
+        self.seal(*self.capture.cutter.cut_rest())
+
+    def seal(self, *cuts: BatchDraft) -> None:
+        """Seal these cuts, many in one step."""
+        for portion in portions(cuts):
+            self.tasks.add(self._seal(portion))
+
+    async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
+        keep = self._keep_for_workers if self.leases else self._keep_to_send
+        for batch in await keep(cuts, self.capture.take_counts()):
+            self.scheduler.add(batch)
+
+    async def _keep_for_workers(
+        self, cuts: Sequence[BatchDraft], counts: dict[str, int]
+    ) -> list[Batch]:
+        """Keep cuts for workers to lease, in one step.
+
+        What they and other producers have found before is left out.
+        """
+        thread = self.repository.thread
+        add = partial(thread.store.add_batches, self.repository.id)
+        batches, counted = await thread(
+            partial(add_unseen_cuts, add, cuts, key=self.key, counts=counts)
+        )
+        self.repository.add_counts(counted)
+        return batches
+
+    async def _keep_to_send(
+        self, cuts: Sequence[BatchDraft], counts: dict[str, int]
+    ) -> list[Batch]:
+        """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
+        thread = self.repository.thread
+        batches = []
+        for cut in cuts:
+            fingerprints = (request.fingerprint for request in cut)
+            values = [request.value for request in cut]
+            for new in make_batches(values, key=self.key, sealed_at=time.time()):
+                own = list(islice(fingerprints, new.size))
+                counted = {**counts, "sealed": new.size}
+                batch = await thread(thread.store.seal, self.repository.id, new, own, counted)
+                batches.append(batch)
+                self.repository.add_counts(counted)
+                counts = {}  # the first batch has brought them
+        return batches
 
 
 class OwnItems:

@@ -23,10 +23,10 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.findings import LATE, POLL_REMEDY
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
 from scrapyd_dist.items.sink import open_sink
-from scrapyd_dist.nodes import NodeRecord, is_local
+from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
-from scrapyd_dist.progress import learned_slots
+from scrapyd_dist.progress.summary_document import learned_slots
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
@@ -34,6 +34,7 @@ from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.ports.address_text import file_of
+from scrapyd_dist.this_machine import is_loopback
 
 from ..targets import guesses, take_only_callback
 from ..throttle.install import why_not_heeded
@@ -308,7 +309,7 @@ def _forecast(
 
 
 def _is_on_this_machine(node: Mapping[str, Any]) -> bool:
-    return is_local(urlsplit(node["url"]).hostname or "")
+    return is_loopback(urlsplit(node["url"]).hostname or "")
 
 
 def _queue_warnings(

@@ -92,6 +92,21 @@ def crawl_outputs(
     return CrawlOutputs(files=tuple(files), feeds=feeds)
 
 
+def feeds_in_order(settings: BaseSettings) -> list[str]:
+    """Return the places of feeds whose bytes or files depend on the order of the items.
+
+    The feeds may be in FEEDS, or in DISTRIBUTED_OUTPUTS already (`take_feeds`).
+    """
+    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
+    outputs += _outputs_of_feeds(outputs, settings)
+    places = []
+    for output in outputs:
+        options = _complete_options(output, settings)
+        if options["batch_item_count"] or options.get("postprocessing"):
+            places.append(shown(str(output.get("feed") or output["path"])))
+    return places
+
+
 def watches_feeds(crawler: Any) -> bool:
     """Return whether code of the project hears of stored feeds.
 

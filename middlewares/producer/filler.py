@@ -23,11 +23,12 @@ from scrapy.http import Response
 
 from scrapyd_dist.batches import Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import PORTION, BatchDraft, SlotBatcher
 from scrapyd_dist.settings import find_warnings
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting
@@ -35,8 +36,7 @@ from ..targets import Target, find_target
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .discovery import Capture
-from .lifecycle import Lifecycle, LifecycleMiddleware, begin
-from .lifecycle import exit_code as process_exit
+from .lifecycle import Lifecycle, LifecycleMiddleware, begin, process_exit
 from .producer_options import read_options
 from .scrapy_parts import check_parts
 from .start_pages import shards_of

@@ -21,9 +21,9 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.progress import Snapshot
+from scrapyd_dist.progress.crawl_summary import Snapshot
 from scrapyd_dist.settings import find_warnings
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
 
 from ..throttle.install import why_not_heeded

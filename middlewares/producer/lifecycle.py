@@ -125,7 +125,7 @@ def ending(reason: str, where: str) -> tuple[str, int]:
     return why, 1
 
 
-class ExitCode:
+class ProcessExit:
     """Lets this process end with a code, once there is one."""
 
     code = 0
@@ -148,8 +148,8 @@ class ExitCode:
             os._exit(self.code)
 
 
-#: one process has one exit code
-exit_code = ExitCode()
+#: one process has one end
+process_exit = ProcessExit()
 
 
 class TaskGroup:
@@ -298,7 +298,7 @@ async def begin(
         work.run_clock()
         return work
     logger.error("%s", refusal)
-    exit_code.set(refusal.exit_code, refusal=str(refusal))
+    process_exit.set(refusal.exit_code, refusal=str(refusal))
     if refused is not None:
         await refused(refusal)
     return None

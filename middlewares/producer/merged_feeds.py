@@ -350,7 +350,7 @@ async def deliver_to(
 
     Args:
         outputs: where the items go.
-        crawler: as for `MergedFeeds`; None where there are no feeds, and nobody reads statistics.
+        crawler: as for `MergedFeeds`; None where there are no feeds, and statistics are not read.
         folder: the crawl's folder in the state folder.
         package: the project's, for the classes of items in CSV; that of the crawler's spider if
             there is one.

@@ -42,7 +42,7 @@ from scrapyd_dist.store.address import store_address
 
 from ..assignment import PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
-from .lifecycle import exit_code, faults, signals
+from .lifecycle import faults, process_exit, signals
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def _crawl(crawl: str, store: str) -> int:
         )
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
-        # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted.
+        # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
         gc.collect()
         _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
     except NoCrawl as error:
@@ -119,7 +119,7 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
     on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
     was_notified = isinstance(error, CrawlFailed) and error.hook_notified
     if on_finish and not was_notified:
-        from scrapyd_dist.progress import summary_of
+        from scrapyd_dist.progress.summary_document import summary_of
 
         from .completion_hooks import notify_on_finish
 
@@ -237,8 +237,8 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     except SystemExit as end:
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
-    if exit_code.refusal:  # it may have been refused before the producer took up the row
-        raise CrawlFailed(exit_code.refusal, exit_code.code, hook_notified=True)
+    if process_exit.refusal:  # it may have been refused before the producer took up the row
+        raise CrawlFailed(process_exit.refusal, process_exit.code, hook_notified=True)
 
 
 def _plan(request: Mapping[str, Any]) -> dict[str, Any]:

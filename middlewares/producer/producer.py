@@ -185,7 +185,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         """Hand a target request on to the fleet; return it if the producer crawls it itself."""
         disposition, cut = run.capture.sort_in(request, shard)
         if cut is not None:
-            run.seal(cut)
+            run.sealer.seal(cut)
         if run.capture.room.is_used_up:
             run.find_no_more()
         if disposition is Disposition.SEALED:

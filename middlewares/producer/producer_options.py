@@ -13,9 +13,9 @@ from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.goals import Goals
 from scrapyd_dist.items.sink import REVEALED, password_in, split
-from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits
 from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, check_settings
 
 from ..throttle.throttle_options import ThrottleOptions

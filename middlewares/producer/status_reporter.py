@@ -14,7 +14,8 @@ from scrapyd_dist.batches import CrawlState, Miss
 from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.items.delivery import Delivery
 from scrapyd_dist.items.publisher import PartPublisher
-from scrapyd_dist.progress import Snapshot, sample_of, summary
+from scrapyd_dist.progress.crawl_summary import Snapshot, summarize
+from scrapyd_dist.progress.samples import sample_of
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from .crawl_repository import CrawlRepository
@@ -106,7 +107,7 @@ class BaseReporter(ABC):
             own_pages=own_pages,
             own_items=snapshot.own_items,
         )
-        return summary(snapshot)
+        return summarize(snapshot)
 
 
 @dataclass(kw_only=True)

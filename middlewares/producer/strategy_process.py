@@ -23,7 +23,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.errors import ConfigError, DistError, StoreError, fault_of
-from scrapyd_dist.frontier.intake import Registration, is_dead, this_process
+from scrapyd_dist.frontier.intake import Registration, may_live, this_process
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store, open_store
@@ -221,7 +221,7 @@ class StrategyRunner:
             # What an earlier run had finished goes on with these seeds.
             store.end_strategy(self.frontier, ended=False)
         for process in store.strategy_backlog(self.frontier).processes:
-            if is_dead(process.name, self.process):
+            if not may_live(process.name, self.process):
                 store.leave_partitions(self.frontier, process.name)
 
     def _register(self, store: Store, work: str) -> None:

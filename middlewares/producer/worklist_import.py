@@ -18,7 +18,8 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.frontier.worklists import WorklistRow, intake_of
 from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher

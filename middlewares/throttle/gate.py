@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,8 +20,10 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.store import Store
+from scrapyd_dist.throttle.known_rules import KnownRules
 from scrapyd_dist.throttle.permits import ALL, PermitRequest, SiteNews, TakenPermits
 
+from ..assignment import Assignment
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
 from .domain_queues import DomainQueue, DomainQueues, DomainStatus, QueueKey
@@ -34,6 +36,7 @@ from .downloader_capacity import (
     sent_back,
 )
 from .throttle_client import (
+    LONGEST_AGAIN,
     ClockOffset,
     PermitQueue,
     PermitStore,
@@ -60,6 +63,12 @@ PATIENCE = 3.0
 LONGEST_SEARCH = 30.0
 
 
+def _rules_given(crawler: Crawler) -> Mapping[str, Any]:
+    """Return what this process was given to know of the rules; empty if it is no job."""
+    job = Assignment.from_settings(crawler.settings)
+    return {} if job is None else job.rules
+
+
 class Gate:
     """Decides which requests of this process may leave now.
 
@@ -80,6 +89,8 @@ class Gate:
         self.problem = ""
         self.awake = options.on
         self._ruled: frozenset[str] = frozenset()  #: domains that have rules; maybe `ALL`
+        #: what the job was given to know of the rules
+        self._given = KnownRules.from_document(_rules_given(crawler))
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
         self.sleeping: WeakSet[PermitQueue] = WeakSet()  #: to be woken by the first rule
         #: those that were under way when the first rule came
@@ -123,7 +134,9 @@ class Gate:
 
     def open(self, store: Store) -> None:
         """Ask this store from now on."""
-        self._client = ThrottleClient(store, self, self._clock, rules=self.options.heeds)
+        self._client = ThrottleClient(
+            store, self, self._clock, rules=self.options.heeds, given=self._given
+        )
 
     def _warn_of_rules(self) -> None:
         threading.Thread(
@@ -135,6 +148,9 @@ class Gate:
             # What is asked for an address that is not known yet has to be asked again.
             wait = self._egress.settled.wait
             await asyncio.get_running_loop().run_in_executor(None, wait, PATIENCE)
+        if self.options.heeds and self._given.domains:  # whatever the store says, or does not
+            self._ruled = self._given.domains
+            self._wake_up()
         self._looks = asyncio.ensure_future(self._keep_looking())
         if self.options.heeds:  # what leaves before the rules are known would leave without them
             with suppress(asyncio.TimeoutError):
@@ -157,7 +173,8 @@ class Gate:
     async def _search(self) -> None:
         """Find the store, unless there will be none.
 
-        One that is made later, or is away, is looked for again.
+        One that is made later, or is away, is looked for again. A job that knows of rules makes no
+        request to their domains meanwhile.
         """
         pause = LOOK
         while True:
@@ -165,19 +182,31 @@ class Gate:
             if found.store is not None:
                 self.open(found.store)
                 return
+            if found.lasting:
+                self._go_on_without(found)
+                return
             self._known.set()
             if found.why:
-                is_first = pause == LOOK
-                self._log_unheeded(found, logging.INFO if is_first else logging.DEBUG)
-                if found.lasting:
-                    return
-                pause = min(2 * pause, LONGEST_SEARCH)
+                self._log_unheeded(found, logging.INFO if pause == LOOK else logging.DEBUG)
+                pause = min(2 * pause, LONGEST_AGAIN if self.awake else LONGEST_SEARCH)
             await asyncio.sleep(pause)
 
-    @staticmethod
-    def _log_unheeded(found: PermitStore, level: int) -> None:
+    def _go_on_without(self, found: PermitStore) -> None:
+        """Heed no rule, as no store will be in reach; but end if the store has lost them."""
+        if self.awake and found.is_other:
+            logger.error("This job ends, since nothing says how fast it may go: %s", found.why)
+            self.failed()
+            return
+        self._log_unheeded(found, logging.INFO)
+        self.ruled(frozenset())
+
+    def _log_unheeded(self, found: PermitStore, level: int) -> None:
+        waits = self.awake and not found.lasting
+        what = "No request to a domain that has a rule leaves"
+        if not waits:
+            what = "No rule of `sdist throttle` is heeded here"
         until = "" if found.lasting else " as long as the store is out of reach"
-        logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
+        logger.log(level, "%s%s: %s", what, until, found.why)
 
     async def _closed(self) -> None:
         if self._looks is not None:

@@ -24,11 +24,19 @@ from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, store_address
 from scrapyd_dist.store.ports.address_text import file_of
-from scrapyd_dist.store.worker_thread import StoreThread
-from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
+from scrapyd_dist.store.store_thread import StoreThread
+from scrapyd_dist.throttle.known_rules import KnownRules
+from scrapyd_dist.throttle.permits import (
+    DomainLook,
+    Permit,
+    PermitRequest,
+    Rules,
+    SiteNews,
+    TakenPermits,
+)
 
 from ..assignment import Assignment
-from ..store_access import OutOfReach, reach
+from ..store_access import OtherStore, OutOfReach, reach
 from .domain_queues import DomainQueues
 from .throttle_options import ThrottleOptions, waits_by_address
 
@@ -54,6 +62,8 @@ FRESH = 10.0
 #: seconds by which an answer seems to come later than others where the store's clock was set back,
 #: or the store is slow
 SET_BACK = 0.1
+#: of the rules, before the first call
+NOTHING = KnownRules()
 
 
 class RulesLost(StoreError):
@@ -136,6 +146,7 @@ class PermitStore:
     store: Store | None = None
     why: str = ""  #: empty where none was made yet
     lasting: bool = False  #: there will be none
+    is_other: bool = False  #: the one that answers is another one, or has lost its data
 
 
 def find_for(crawler: Crawler) -> PermitStore:
@@ -146,7 +157,11 @@ def find_for(crawler: Crawler) -> PermitStore:
     try:
         return PermitStore(store=_open(crawler.settings, make=False))
     except (OutOfReach, ConfigError) as error:
-        return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
+        return PermitStore(
+            why=str(error),
+            lasting=getattr(error, "lasting", True),
+            is_other=isinstance(error, OtherStore),
+        )
     except Exception as error:  # noqa: BLE001 - a process that asked for nothing goes on without it
         return PermitStore(why=f"{type(error).__name__}: {error}")
 
@@ -284,7 +299,7 @@ class ThrottleClient:
 
     They are repeated while the store does not answer. News are sent, or kept for later; a store
     that is away is no error of the crawl. `rules` says that the listener wants to know which
-    domains have rules.
+    domains have rules; `given` is what is known of them before the first call.
     """
 
     def __init__(
@@ -294,6 +309,7 @@ class ThrottleClient:
         clock: Callable[[], float] = time.monotonic,
         *,
         rules: bool = False,
+        given: KnownRules = NOTHING,
     ) -> None:
         self._store = store
         self._listener = listener
@@ -303,12 +319,14 @@ class ThrottleClient:
         self._thread = StoreThread(store)
         self._back: deque[Permit] = deque(maxlen=KEPT)  #: permits to be returned
         self._news: list[SiteNews] = []  #: to be sent
-        self._known: int | None = None  #: the version of the rules at the last call
-        self._domains = frozenset[str]()  #: those that had rules at the last look
+        #: the version of the rules at the last call
+        self._known: int | None = given.version if given.domains else None
+        self._domains = given.domains  #: those that had rules at the last look
+        self._changed = frozenset[str]()  #: those that have changed since that look
         self._lost_since: float | None = None  #: since when the store has lacked some of them
         self._talking: asyncio.Future[None] | None = None  #: runs while calls are made
         self._pause = 0.0  #: seconds until the next call; 0 while the store answers
-        self._is_look_due = False  #: whether the rules' version is to be asked for
+        self._is_look_due = bool(given.domains)  #: whether the rules' version is to be asked for
         self._away = False  #: whether the store does not answer
         self._ended = False  #: whether no more calls are made
 
@@ -386,7 +404,7 @@ class ThrottleClient:
         if not requests:
             return False
         begun, received, taken = await self._call(self._take_permits, requests)
-        self._heed(taken)
+        self._note_changes(taken)
         self._listener.answered(taken, received, received - begun)
         return True
 
@@ -410,13 +428,7 @@ class ThrottleClient:
         """
         if self._known is None or answer.version >= self._known:
             return
-        missing = sorted(self._domains - self._store.rules().rules.keys())
-        if missing:
-            raise RulesLost(
-                f"The store has lost the throttle's rules for {', '.join(missing[:NAMED])}: their"
-                f" version was {self._known} and is {answer.version}. `sdist throttle set` sets"
-                " them again, or restore the store"
-            )
+        self._check_whole(self._store.rules(), answer)
         logger.warning(
             "The store has come back with the throttle's rules of an earlier time, which hold from"
             " now on: their version was %d and is %d.",
@@ -424,14 +436,26 @@ class ThrottleClient:
             answer.version,
         )
 
+    def _check_whole(self, rules: Rules, answer: DomainLook) -> None:
+        """See that rules which nobody has removed are among these; RulesLost if one is not."""
+        known = KnownRules(version=self._known or 0, domains=self._domains)
+        missing = known.missing_in(rules, self._changed | answer.changed)
+        if missing:
+            raise RulesLost(
+                f"The store has lost the throttle's rules for {', '.join(missing[:NAMED])}: their"
+                f" version was {self._known} and is {answer.version}. `sdist throttle set` sets"
+                " them again, or restore the store"
+            )
+
     def _is_lost_for_long(self) -> bool:
         self._lost_since = self._lost_since or self._clock()
         return self._clock() - self._lost_since > LOST
 
-    def _heed(self, answer: DomainLook) -> None:
+    def _note_changes(self, answer: DomainLook) -> None:
         """Take note of the rules' version, and of the domains whose rules have changed."""
         self._lost_since = None
         self._known = answer.version
+        self._changed |= answer.changed
         if answer.changed:
             self._listener.queues.withdraw(answer.changed)
 
@@ -453,11 +477,12 @@ class ThrottleClient:
             self._is_look_due = True
             self._news = [*news, *self._news][-AT_ONCE:]
             raise
-        self._heed(answer)
+        self._note_changes(answer)
         if ruled is None:
             return
         self._ruled_at = answer.version
         self._domains = ruled
+        self._changed = frozenset()
         if self._wants_rules:
             self._listener.ruled(ruled)
 
@@ -468,7 +493,10 @@ class ThrottleClient:
         if answer.version == self._ruled_at:
             return answer, None
         # Read after the version: newer rules under an older version are only read once more.
-        return answer, frozenset(self._store.rules().rules)
+        rules = self._store.rules()
+        if rules.version == answer.version:
+            self._check_whole(rules, answer)
+        return answer, frozenset(rules.rules)
 
     async def _call(self, verb: Callable[[A], T], argument: A) -> T:
         """Call the store in its thread, and notice when it is away or back."""
@@ -489,6 +517,9 @@ class ThrottleClient:
         if self._away:
             return
         self._away = True
+        # It may come back without its rules, at a version that is as high as before.
+        self._is_look_due = True
+        self._ruled_at = -1
         why = why.rstrip(".")
         if self._lost_since is not None:
             logger.warning("%s. No request leaves until then.", why)

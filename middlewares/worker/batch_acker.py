@@ -9,8 +9,9 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +152,22 @@ class BatchAcker:
             self.changed(batch)
 
     def _end_if_over(self, batch: BatchUnit) -> None:
-        if self.waits_for_idle or not batch.over:
-            return
-        if batch.key not in self.held or batch.key in self._ending:
+        if self.waits_for_idle or not batch.over or batch.key not in self.held:
             return
         if any(_is_from(batch, request) for request in pages_in_work(self._crawler)):
             # A middleware beyond ours may yet make a request of its page, or a pipeline of its
             # item.
             asyncio.get_running_loop().call_later(SOON, self._end_if_over, batch)
         else:
-            self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
+            self._begin_end(batch, partial(self._end, batch, "finished"))
+
+    def _begin_end(self, batch: BatchUnit, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin the end of a batch, unless it has begun: a batch ends once, whatever ends it.
+
+        It may come to its own end while its worker, which ends, waits for the end of another one.
+        """
+        if batch.key not in self._ending:
+            self._ending[batch.key] = asyncio.ensure_future(work())
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
         """Close a batch's part, report the batch to the store, and part from it."""
@@ -172,10 +179,10 @@ class BatchAcker:
             report = self._report.batch_report(batch, part, reason, self._crawler.stats.get_stats())
             report["changed"] = self._context.tracker.changed_attributes()
             is_good = reason == "finished" and not batch.problem
+            is_known = False  # whatever fails now, the store may have taken the ack before
             outcome = await self._ack(batch, report, is_good=is_good)
+            is_known = True
         except StoreLost as error:
-            # It may have taken the ack before it went away, and then the part is fetched.
-            is_known = False
             self._lose_store(str(error))
         except Exception as error:  # a batch that never ends would keep the worker for ever
             logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
@@ -234,36 +241,33 @@ class BatchAcker:
         while self._ending:
             await asyncio.wait(list(self._ending.values()))
         for batch in list(self.held.values()):
-            if batch.key not in self.held:  # its lease was lost meanwhile
+            if batch.key not in self.held:  # it has ended by itself, or its lease was lost
                 continue
-            if self._away:
-                self._part_from(batch, "lost")
-            elif batch.touched:
-                await self._end_now(batch, reason)
-            else:
-                # Before it is given back: the next worker of it on this node writes a part of the
-                # same name.
-                batch.discard_part()
-                is_back = await self._give_back(batch.key, reason)
-                self._part_from(batch, "given_back" if is_back else "lost")
+            self._begin_end(batch, partial(self._end_early, batch, reason))
+            await self._ending[batch.key]
         try:
             for leased in await self._client.unclaimed():
                 await self._give_back((leased.batch.number, leased.attempt), reason)
         except StoreLost as error:
             self._lose_store(str(error))
 
-    async def _end_now(self, batch: BatchUnit, reason: str) -> None:
-        """End a batch as far as it came."""
-        if not batch.over or self.waits_for_idle:
-            work = self._end(batch, self._reason_at_end(batch, reason))
+    async def _end_early(self, batch: BatchUnit, reason: str) -> None:
+        """End a batch as far as it came, or give it back if nothing of it was begun."""
+        if self._away:
+            self._part_from(batch, "lost")
+        elif batch.touched:
+            await self._end(batch, self._reason_at_end(batch, reason))
         else:
-            work = self._end(batch, "finished")
-        # Under its key, as any other: the lease that ends with the ack is not one that was lost.
-        self._ending[batch.key] = task = asyncio.ensure_future(work)
-        await task
+            # Before it is given back: the next worker of it on this node writes a part of the same
+            # name.
+            batch.discard_part()
+            is_back = await self._give_back(batch.key, reason)
+            self._part_from(batch, "given_back" if is_back else "lost")
 
     def _reason_at_end(self, batch: BatchUnit, reason: str) -> str:
-        """Return the finish reason of a batch that is not over when its worker ends."""
+        """Return the finish reason of a batch whose worker ends for this reason."""
+        if batch.over and not self.waits_for_idle:
+            return FinishReason.FINISHED.value
         # A strategy gets the events of a whole batch, and a handler of `spider_idle` may have left
         # its work for later.
         keeps_part = not (self._context.strategy or self.waits_for_idle)

@@ -14,10 +14,11 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishReason, Miss
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch, SeenBefore
-from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
+from scrapyd_dist.frontier.intake import REGISTERED
+from scrapyd_dist.frontier.packing import FrontierIntake, add_unseen
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 from scrapyd_dist.strategy.links import LinkEvent
 
 from ..assignment import Assignment

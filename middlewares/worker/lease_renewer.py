@@ -13,10 +13,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any
 
-from scrapy import Request
-from scrapy.crawler import Crawler
-from scrapy.exceptions import IgnoreRequest
-
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store import Store
 
@@ -60,7 +56,7 @@ class LeaseRenewer:
 
     Call it from the event loop unless noted. The store is a connection of its own, closed at the
     end. `lost` is called in the event loop for each lease that is lost; for a `patient` one, a
-    store that stays away is no loss. `heed` is called there with what the crawl was asked for, one
+    store that stays away is no loss. `obey` is called there with what the crawl was asked for, one
     of `batches.WANTED`.
     """
 
@@ -73,7 +69,7 @@ class LeaseRenewer:
         seconds: float,
         lost: Callable[[Key, LeaseLoss], object],
         patient: bool = False,
-        heed: Callable[[str], object] = lambda _: None,
+        obey: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = clock,
     ) -> None:
         self._store = store
@@ -82,7 +78,7 @@ class LeaseRenewer:
         self._seconds = seconds
         self._report_loss = lost
         self._patient = patient
-        self._heed = heed
+        self._obey = obey
         self._clock = clock
         self._crawl_wanted: str | None = None  #: as the store said last
         self._read_at = 0.0  #: when it said that, by the clock
@@ -142,28 +138,6 @@ class LeaseRenewer:
         if self._clock() - self._turned > self._seconds / RENEWALS:
             self.turn()
 
-    def guard(self, crawler: Crawler, why_not: Callable[[Request], str]) -> None:
-        """Call `why_not` before each request leaves, at the last moment.
-
-        What has waited may not be wanted any more. Its answer is the reason why the request must
-        not be made; empty when it may.
-        """
-        handlers = getattr(crawler.engine.downloader, "handlers", None)
-
-        def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
-            def download_if_wanted(request: Request, *rest: Any) -> Any:
-                self.check()
-                if reason := why_not(request):
-                    raise IgnoreRequest(reason)
-                return download(request, *rest)
-
-            return download_if_wanted
-
-        # Scrapy before 2.14 has only the second.
-        for name in ("download_request_async", "download_request"):
-            if hasattr(handlers, name):
-                setattr(handlers, name, guarded(getattr(handlers, name)))
-
     def turn(self) -> None:
         """Note that the event loop turns, and report the leases that are lost.
 
@@ -174,7 +148,7 @@ class LeaseRenewer:
             self._confirm(stood)
         self._turned = self._clock()
         if self._crawl_wanted is not None:
-            self._heed(self._crawl_wanted)
+            self._obey(self._crawl_wanted)
         if not self._patient:
             self._lose(LeaseLoss.AWAY)
         while self._losses:

@@ -14,16 +14,16 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CLOSE, PAUSE, Crawl, FinishReason
+from scrapyd_dist.batches import Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 from scrapyd_dist.store.engines import FIRST_CLIENT, find_engine_by_client
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found
-from ..engine_compat import each, is_closing, spider_method, under_way
+from ..engine_compat import each, guard_downloads, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
@@ -261,7 +261,7 @@ class LeasedWork:
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
             sweeping = keep_sweeping(folder, job.crawl, client.batch)
             self._tasks.append(asyncio.ensure_future(sweeping))
-        renewer.guard(crawler, self._why_not)
+        guard_downloads(crawler, self._why_not)
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """Make the spider's own start where it comes first, and log in; False when one fails."""
@@ -275,6 +275,7 @@ class LeasedWork:
 
     def _why_not(self, request: Request) -> str:
         """Say why a request must not leave, as those of a batch that was lost; empty if it may."""
+        self._renewer.check()
         mark = mark_of(request)
         if mark is None:
             return ""
@@ -451,7 +452,7 @@ class LeaseSession:
             holder=job.name,
             seconds=job.lease,
             lost=lost,
-            heed=self._heed,
+            obey=self._obey,
         )
         client = LeaseClient(job, store, renewer, key)
         try:
@@ -470,17 +471,16 @@ class LeaseSession:
             client.close()
             renewer.stop()
             raise
-        self._heed(crawl.wanted)
+        self._obey(crawl.wanted)
         renewer.start()
         return work
 
     def _end_at_goal(self, _: str) -> None:
         self._fail("", FinishReason.GOAL)
 
-    def _heed(self, wanted: str) -> None:
+    def _obey(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
-        if wanted == CLOSE:
+        if PauseGate.for_crawler(self._crawler).obey(wanted):
             self._fail("", FinishReason.GOAL)
 
     @property

@@ -21,7 +21,7 @@ from scrapy.utils.gz import gunzip, gzip_magic_number
 from scrapy.utils.sitemap import Sitemap
 
 from scrapyd_dist.batches import PUT_OFF
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.frontier.slots import HOSTS, site_of
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import (

@@ -30,10 +30,10 @@ from twisted.python.failure import Failure
 from scrapyd_dist.errors import SessionExpired
 
 from ..assignment import follows_strategy
-from ..classifier import Disposition, FoundRequests
+from ..classifier import Disposition, FoundRequests, OffsiteFilter
 from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
-from ..engine_compat import OffsiteFilter, each, read_generators
+from ..engine_compat import each, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
@@ -258,7 +258,7 @@ class RequestTracker:
         return request
 
     def _routed(self, request: Request, unit: WorkUnit, source: int | None) -> Request | None:
-        """Return the request as this worker crawls it; None if the frontier gets it, or nobody."""
+        """Return the request as this worker crawls it; None if it goes elsewhere or is dropped."""
         for name in OURS:
             request.meta.pop(name, None)
         left = self._left_callback

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning
+from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
+from ..engine_compat import guard_downloads
 from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
@@ -162,16 +163,21 @@ class SentSession:
             seconds=job.lease,
             lost=lambda *_: self._lose_place(),
             patient=True,
-            heed=self._heed,
+            obey=self._obey,
         )
         if not current:
             self._lose_place()
             raise WorkRefused(too_late(job))
         leases.hold(self._batch.key, since)
         leases.start()
+
+        def why_not(_: Request) -> str:
+            leases.check()
+            return self._refused
+
         # Once another attempt has taken this one's place, not one more request leaves.
-        leases.guard(self._crawler, lambda _: self._refused)
-        self._heed(wanted)
+        guard_downloads(self._crawler, why_not)
+        self._obey(wanted)
 
     async def _reach(self) -> Store:
         """Return the crawl's store.
@@ -201,10 +207,9 @@ class SentSession:
         """Whether requests are counted for a goal, and none are reserved for this job."""
         return "requests" in self._job.goals and "requests" not in self._job.allowance
 
-    def _heed(self, wanted: str) -> None:
+    def _obey(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
-        PauseGate.for_crawler(self._crawler).rest(wanted == PAUSE)
-        if wanted == CLOSE:
+        if PauseGate.for_crawler(self._crawler).obey(wanted):
             self._fail("", FinishReason.GOAL)
 
     async def _keep_to_goals(self, goals: GoalKeeper) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from typing import Any
 
 from scrapyd_dist.config import state_dir
@@ -53,6 +54,22 @@ class VersionSurvey:
         """Of each node, the deployment that is the newest; None where there is none."""
         return [current(entry.versions, self.known) for entry in self.entries]
 
+    @property
+    def names(self) -> list[str]:
+        """All names of versions; what Scrapyd sorts last on one of the nodes stands first."""
+        places: dict[str, int] = {}
+        for entry in self.answered:
+            for place, name in enumerate(reversed(entry.versions), 1):
+                places[name] = min(place, places.get(name, place))
+        return sorted(places, key=lambda name: (places[name], name))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each version, in the order of `names`, with the nodes that have and lack it."""
+        found = {entry.node.name: entry.versions for entry in self.answered}
+        rows = {row["version"]: row for row in presence_rows("version", found)}
+        return [rows[name] for name in self.names]
+
     def document(self) -> dict[str, Any]:
         """Return all of it as `sdist code versions --json` gives it."""
         differing = self.differences
@@ -67,6 +84,7 @@ class VersionSurvey:
             "same": not differing,
             "differences": differing,
             "warnings": self.only_crawls,
+            "versions": self.rows,
             "nodes": rows,
         }
 
@@ -118,7 +136,7 @@ class SpiderSurvey:
         return presence_rows("spider", found)
 
     def document(self) -> dict[str, Any]:
-        """Return all of it as `sdist code spiders --json` gives it."""
+        """Return all of it as `sdist code versions --spiders --json` gives it."""
         nodes = []
         for entry in self.entries:
             document = {
@@ -163,9 +181,12 @@ class ProjectSurvey:
 
 
 def survey_projects(
-    workspace: Workspace, patterns: Sequence[str] | None, *, timeout: float
+    workspace: Workspace, patterns: Sequence[str] | None, project: str | None, *, timeout: float
 ) -> ProjectSurvey:
-    """Ask the nodes which projects they have; timeout: seconds for each answer."""
+    """Ask the nodes which projects they have; timeout: seconds for each answer.
+
+    patterns: names of nodes; project: only one that it names, or those that fit it; None = all.
+    """
     projects: dict[str, Sequence[str]] = {}
     errors: dict[Node, NodeError | None] = {}
     sender = workspace.sender
@@ -175,7 +196,9 @@ def survey_projects(
     ):
         errors[answer.asked] = answer.error
         if answer.value is not None:
-            projects[answer.asked.name] = answer.value
+            projects[answer.asked.name] = [
+                name for name in answer.value if fnmatchcase(name, project or "*")
+            ]
     return ProjectSurvey(projects=projects, errors=errors)
 
 

@@ -1,4 +1,4 @@
-"""What `sdist doctor` has found out about one node, before anybody judges it."""
+"""What `sdist doctor` has found out about one node, before it is judged."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +17,7 @@ class NodeDiagnosis(NodeStatus):
     found_at: str = ""  #: another base address at which Scrapyd answers
     certificate_ends: datetime | None = None  #: UTC
     knows_status: bool | None = None  #: whether it has status.json
-    too_old: bool = False  #: whether it is older than Scrapyd 1.4
+    old_scrapyd: bool = False  #: whether its Scrapyd is too old for workers
     #: the version of a Scrapy that is too old for workers, by the log of a job; empty if it is not
     old_scrapy: str = ""
     logs: bool | None = None  #: whether it serves a log folder

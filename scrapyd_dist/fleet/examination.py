@@ -39,8 +39,8 @@ def examine(
         return _with_listener(sender, exam, exam.error, timeout)
     ends = certificate_end(node, timeout)
     knows_status = _knows_status(sender, node, timeout)
-    too_old = knows_status is False and _is_too_old(sender, node, timeout)
-    exam = replace(exam, certificate_ends=ends, knows_status=knows_status, too_old=too_old)
+    old_scrapyd = knows_status is False and _is_scrapyd_too_old(sender, node, timeout)
+    exam = replace(exam, certificate_ends=ends, knows_status=knows_status, old_scrapyd=old_scrapyd)
     exam = _with_files(sender, exam, timeout)
     if project is None:
         return exam
@@ -58,7 +58,7 @@ def _knows_status(sender: Sender, node: Node, timeout: float) -> bool | None:
     return True
 
 
-def _is_too_old(sender: Sender, node: Node, timeout: float) -> bool:
+def _is_scrapyd_too_old(sender: Sender, node: Node, timeout: float) -> bool:
     """Return whether a node without status.json is older than Scrapyd 1.4, by its home page."""
     page = _answer(sender, node, api.home_page(), timeout)
     return page is not None and OLD_LINK in page

@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple
 
+from scrapyd_dist.deploy.boot import OLDEST_PACKAGES
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.fleet.no_answer import explain_no_answer, set_in_target
-from scrapyd_dist.nodes import is_local
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.liveness import SKEW
 from scrapyd_dist.scrapyd.versions import behind, is_crawls
+from scrapyd_dist.this_machine import is_loopback
 
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
@@ -30,6 +31,8 @@ WRONG_CLOCK = 60.0
 SOON = timedelta(days=21)
 #: likewise, a danger
 TOO_SOON = timedelta(days=3)
+#: package -> the oldest version that a node may have
+_OLDEST = {package: "{}.{}".format(*numbers) for package, numbers in OLDEST_PACKAGES}
 #: what an egg of ours says on a node where Python, Scrapy or Scrapyd is too old for it
 _TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
@@ -84,7 +87,7 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
 def _check_entry(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check authentication and encryption."""
     node = exam.node
-    is_remote = not is_local(node.host)
+    is_remote = not is_loopback(node.host)
     if node.username is None and is_remote:
         text = "it asks for no password: any program that reaches the port can run code there"
         remedy = (
@@ -147,8 +150,8 @@ def _check_start_delay(exam: NodeDiagnosis) -> Iterator[Finding]:
 def _check_age(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check whether Scrapyd and Scrapy are new enough."""
     remedy = "On the node: pip install --upgrade 'scrapyd>=1.5'"
-    if exam.too_old:
-        text = "it is older than Scrapyd 1.4: deployments and crawls leave it out"
+    if exam.old_scrapyd:
+        text = f"it is older than Scrapyd {_OLDEST['Scrapyd']}: deployments and crawls leave it out"
         yield _finding(exam, Severity.DANGER, "version", text, remedy)
     elif exam.knows_status is False:
         text = (
@@ -161,7 +164,8 @@ def _check_age(exam: NodeDiagnosis) -> Iterator[Finding]:
             f"the log of its last job was written by Scrapy {exam.old_scrapy}, which is too old:"
             " deployments and crawls leave it out"
         )
-        remedy = "On the node: pip install --upgrade 'scrapy>=2.13', then restart Scrapyd"
+        wanted = f"scrapy>={_OLDEST['Scrapy']}"
+        remedy = f"On the node: pip install --upgrade '{wanted}', then restart Scrapyd"
         yield _finding(exam, Severity.DANGER, "version", text, remedy)
 
 

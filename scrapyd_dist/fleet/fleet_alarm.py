@@ -19,7 +19,7 @@ from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
-from scrapyd_dist.progress import DIED, UNUSUAL, count_in, is_paused, summary_of
+from scrapyd_dist.progress.summary_document import DIED, UNUSUAL, count_in, is_paused, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports.event_hook import EventHook

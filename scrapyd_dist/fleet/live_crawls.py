@@ -5,7 +5,7 @@ from socket import gethostname
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.pidfile import started_at
-from scrapyd_dist.progress import DIED
+from scrapyd_dist.progress.summary_document import DIED
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0

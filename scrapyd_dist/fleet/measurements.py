@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.progress import MISSED, count_in
+from scrapyd_dist.progress.summary_document import MISSED, count_in
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.store import Store
 from scrapyd_dist.version import __version__

@@ -82,7 +82,7 @@ class OpenProject:
     def new_store(self) -> Store:
         """The project's store, for a command that writes: made where there is none."""
         if self._store is None or not self._knows_key:
-            # What is signed with a key that is thrown away would be believed by nobody.
+            # What is signed with a key that is thrown away would not be believed by any process.
             self._knows_key = True
             return self._keep(project_store(self.root))
         return self._store

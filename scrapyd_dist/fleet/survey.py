@@ -11,7 +11,7 @@ from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.fleet.recalled_states import recall_states
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.transports import Sender
 
@@ -84,7 +84,7 @@ def fleet_exit_code(statuses: Sequence[NodeStatus]) -> int:
         errors.append(status.error)
     if not errors:  # all are drained, and none answered
         errors = [status.error for status in statuses]
-    code = exit_code(len(errors), errors)
+    code = answers_exit_code(len(errors), errors)
     if code == 0 and any(status.wedged for status in statuses):
         return PARTIAL
     return code

@@ -8,7 +8,7 @@ from scrapyd_dist.joblogs.log_reads import read_log_end
 from scrapyd_dist.joblogs.report_reads import fetch_report
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
-from scrapyd_dist.progress import Rate
+from scrapyd_dist.progress.rates import Rate
 from scrapyd_dist.transports import Sender
 
 #: bytes of a worker's report that are read; while it runs it has no lists of URLs

@@ -136,9 +136,25 @@ class Workspace(OpenProject):
             )
         return self._matching(patterns) if patterns else self._all
 
-    def _matching(self, patterns: Sequence[str]) -> tuple[Node, ...]:
-        """Return the nodes with names that fit, and those that stand for the other patterns."""
-        named = self._named_nodes()
+    def configured_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """Return `targets` as they are written: nothing is looked up, and there may be none.
+
+        Raises:
+            NothingMatched: a pattern means none.
+        """
+        chosen = patterns or os.environ.get(NODES, "").split()
+        written = (*self.project.targets, *self.added) or self.local_nodes
+        return self._matching(chosen, written) if chosen else written
+
+    def _matching(
+        self, patterns: Sequence[str], named: Sequence[Node] | None = None
+    ) -> tuple[Node, ...]:
+        """Return the nodes with names that fit, and those that stand for the other patterns.
+
+        named: where these names are looked for; None: among all nodes.
+        """
+        if named is None:
+            named = self._named_nodes()
         found = []
         known = set[str]()  # patterns that fit the name of a node
         for node in named:
@@ -197,7 +213,8 @@ class Workspace(OpenProject):
                     names.add(name)
         if not names:
             raise NothingMatched(
-                f"No node that answers has a project {pattern}. `sdist code projects` lists them."
+                f"No node that answers has a project {pattern}. `sdist code versions"
+                " --projects` lists them."
             )
         if len(names) > 1:
             raise ConfigError(

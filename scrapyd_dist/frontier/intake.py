@@ -1,28 +1,23 @@
-"""Adds requests to a frontier: creates it, packs batches, leaves out duplicates. Blocking.
+"""Fills a frontier: opens it, and keeps the list of its producers. Blocking.
 
-It also keeps the list of the frontier's producers. Invariant: requests that the frontier has seen
-are counted as duplicates, and all others are added in one step; every producer that may still add
-is registered in the store. Part of the worker half: imports the standard library only.
+Invariant: every producer that may still add is registered in the store. Part of the worker half:
+imports the standard library only.
 """
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from socket import gethostname
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
-from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore, producer_name
-from scrapyd_dist.frontier.packing import make_batches
-from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.frontier.backlog import Backlog, NewBatch, producer_name
+from scrapyd_dist.frontier.packing import FrontierIntake, add_unseen
 
-T = TypeVar("T")
 #: the frontier option that names the kind of its rows; absent for requests
 ROWS = "rows"
 #: its value for rows of arguments
@@ -37,16 +32,6 @@ BATCH_SIZE = 100
 FAIR_SIZE = 10
 #: seconds until a producer that sends no heartbeat counts as lost
 REGISTERED = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierIntake:
-    """A request to be added to a frontier."""
-
-    value: RequestValue
-    fingerprint: bytes
-    slot: str = ""
-    priority: int = 0
 
 
 class ProducerStore(Protocol):
@@ -174,113 +159,6 @@ def has_strategy(frontier: Crawl) -> bool:
     return STRATEGY in frontier.options
 
 
-def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> list[NewBatch]:
-    """Pack requests into batches of one slot and priority.
-
-    A batch has at most `size` requests, fewer if they encode large.
-
-    Raises:
-        TooLarge: a single request does not fit into a batch.
-        PayloadError: a request must be encrypted, and there is no key.
-    """
-    batches: list[NewBatch] = []
-    place = attrgetter("slot", "priority")
-    for _, group in groupby(sorted(found, key=place), key=place):
-        requests = list(group)
-        for start in range(0, len(requests), size):
-            batches += _seal(requests[start : start + size], key)
-    return batches
-
-
-def pack_cuts(cuts: Iterable[Sequence[FrontierIntake]], *, key: bytes | None) -> list[NewBatch]:
-    """Return each cut, of one slot and priority, as a batch; in the order of `pack`.
-
-    A cut becomes more than one batch if it encodes too large. Raises as `pack`.
-    """
-    batches: list[NewBatch] = []
-    for cut in sorted(cuts, key=lambda cut: (cut[0].slot, cut[0].priority)):
-        batches += _seal(cut, key)
-    return batches
-
-
-def _seal(requests: Sequence[FrontierIntake], key: bytes | None) -> list[NewBatch]:
-    """Return requests of one slot and priority as a batch that is sealed now."""
-    return make_batches(
-        [request.value for request in requests],
-        key=key,
-        slot=requests[0].slot,
-        priority=requests[0].priority,
-        fingerprints=[request.fingerprint for request in requests],
-        sealed_at=time.time(),
-    )
-
-
-def add_unseen(
-    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
-    found: Iterable[FrontierIntake],
-    *,
-    size: int,
-    key: bytes | None,
-    counts: Mapping[str, int] | None = None,
-) -> tuple[T, dict[str, int]]:
-    """Add the requests that the frontier does not have yet, and count all of them.
-
-    `add` stores batches and counts in one step, or raises `SeenBefore`: it calls the store's
-    `add_batches` or `ack`. `counts` are those of requests that were filtered out earlier. Of
-    requests with the same fingerprint, the first is added, in batches of at most `size`. Returns
-    the result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
-    """
-    return _add_unseen(
-        add, [list(found)], lambda left: pack(left[0], size=size, key=key), counts or {}
-    )
-
-
-def add_unseen_cuts(
-    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
-    cuts: Iterable[Sequence[FrontierIntake]],
-    *,
-    key: bytes | None,
-    counts: Mapping[str, int],
-) -> tuple[T, dict[str, int]]:
-    """Add requests as `add_unseen` does, each cut of one slot and priority as a batch."""
-    return _add_unseen(add, cuts, lambda left: pack_cuts(filter(None, left), key=key), counts)
-
-
-def _add_unseen(
-    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
-    groups: Iterable[Sequence[FrontierIntake]],
-    pack_groups: Callable[[list[list[FrontierIntake]]], list[NewBatch]],
-    counts: Mapping[str, int],
-) -> tuple[T, dict[str, int]]:
-    """Add what is new of these groups of requests, which `pack_groups` makes batches of."""
-    left: list[list[FrontierIntake]] = []
-    found = 0
-    seen: set[bytes] = set()
-    for group in groups:
-        found += len(group)
-        left.append(_without(group, seen))
-        seen.update(request.fingerprint for request in group)
-    while True:
-        kept = sum(map(len, left))
-        sums = dict(counts)
-        sums["sealed"] = sums.get("sealed", 0) + kept
-        sums["duplicate"] = sums.get("duplicate", 0) + found - kept
-        sums = {name: number for name, number in sums.items() if number}
-        try:
-            return add(pack_groups(left), sums), sums
-        except SeenBefore as error:
-            left = [_without(group, error.prints) for group in left]
-
-
-def _without(requests: Iterable[FrontierIntake], prints: Collection[bytes]) -> list[FrontierIntake]:
-    """Return the requests whose fingerprints are not these, the first one of each fingerprint."""
-    first: dict[bytes, FrontierIntake] = {}
-    for request in requests:
-        if request.fingerprint not in prints:
-            first.setdefault(request.fingerprint, request)
-    return list(first.values())
-
-
 @dataclass(kw_only=True)
 class Registration:
     """The entry of a process in the list of a frontier's producers."""
@@ -334,7 +212,7 @@ class Registration:
             work, _, process = name.rpartition(producer_name("", ""))
             if work != self.work or name == self.name:
                 continue
-            if name in backlog.lost or is_dead(process, self.process):
+            if name in backlog.lost or not may_live(process, self.process):
                 self.store.sign_off(self.frontier, name)
             else:
                 living.append(name)
@@ -402,13 +280,16 @@ def this_process() -> str:
     return f"{gethostname()}.{os.getpid()}"
 
 
-def is_dead(process: str, mine: str) -> bool:
-    """Say whether `<host>.<pid>` names a process of the machine of `mine` that has ended."""
+def may_live(process: str, mine: str) -> bool:
+    """Return whether the process `<host>.<pid>` may run still.
+
+    It does not if it has ended on the machine of `mine`; of other machines nothing is known.
+    """
     place, _, number = process.rpartition(".")
     if place != mine.rpartition(".")[0] or not number.isdecimal():
-        return False
+        return True
     try:
         os.kill(int(number), 0)
     except OSError as error:  # PermissionError: it is another user's
-        return isinstance(error, ProcessLookupError)
-    return False
+        return not isinstance(error, ProcessLookupError)
+    return True

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
-from scrapyd_dist.frontier.intake import ARGUMENTS, FrontierIntake
+from scrapyd_dist.frontier.intake import ARGUMENTS
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.payload import ARGUMENT_MAX, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import check_args
 

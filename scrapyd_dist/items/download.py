@@ -17,7 +17,7 @@ from typing import IO
 
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.items.json_lines import item_in
-from scrapyd_dist.items.merging import sha256_of
+from scrapyd_dist.items.kept_parts import sha256_of
 from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api

@@ -4,6 +4,7 @@ The rule it keeps: a part that is damaged, or is not there any more, is never me
 silence.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.items.json_lines import Runs, count_items
-from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.jobs import crawl_in
@@ -28,6 +28,15 @@ def part_of(report: Mapping[str, Any]) -> PartInfo | None:
         bytes=int(part["bytes"]),
         sha256=str(part["sha256"]),
     )
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as a worker's report has it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def is_whole(path: Path, report: Mapping[str, Any]) -> bool:

@@ -1,18 +1,10 @@
-"""Brings parts home and merges them into item files.
-
-A part counts only when its length and hash are what its worker said.
-"""
+"""Merges parts into the item files that a user asked for: which formats there are, and where."""
 
 from __future__ import annotations
 
-import asyncio
 import csv
-import errno
-import hashlib
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,25 +12,12 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
-from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.items.json_lines import Items
-from scrapyd_dist.joblogs.worker_report import PartInfo, part_path
-from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd import api
-from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.whole_files import copy_into, replacing
 
 #: gives the fields of each item
 ItemValues = Callable[[Items], Iterator[Mapping[str, Any]]]
-#: seconds between two tries at a part
-RETRY_PAUSE = 1.0
-#: seconds that a part may take, beyond what it may take by its size; longer, and it counts as lost
-LONGEST = 120.0
-#: bytes per second: a part may take as long as at this pace
-SLOWEST = 1024
-#: bytes of free disk below which it is the disk of this machine that is full, and not a part that
-#: is too large
-FULL = 64 * 1024 * 1024
 #: file name ending -> format of the merged file
 FORMATS = {
     ".jl": "jsonlines",
@@ -62,98 +41,10 @@ def is_elsewhere(place: str) -> bool:
     return place.startswith("stdout:") or ("://" in place and not place.startswith("file:"))
 
 
-class PartLost(DistError):
-    """A part could not be fetched whole from its node."""
-
-
 class OutputNotWritten(DistError):
     """A merged file cannot be written; the items are all home."""
 
     exit_code = 2
-
-
-class PartTooBig(PartLost):
-    """There is no room for a part at home, so its node has no part in that."""
-
-
-async def fetch_part(
-    sender: AsyncSender,
-    node: Node,
-    home: str,
-    job: str,
-    part: PartInfo,
-    folder: Path,
-    patience: float,
-) -> str:
-    """Bring one part home, going on where a broken connection left off.
-
-    That is tried for `patience` seconds at most. `home` is the crawl's folder on the nodes, `job`
-    the attempt's job id, `part` what its worker says of it. Gives the name of the file below
-    `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit here,
-    or takes for ever; and OSError when nothing can be written here.
-    """
-    free = _free_bytes(folder)
-    if part.bytes > free:
-        if free < FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise PartTooBig(
-            f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in"
-            f" {folder}"
-        )
-    fetching = _fetch_part(sender, node, home, job, part, folder, patience)
-    try:
-        return await asyncio.wait_for(fetching, patience + LONGEST + part.bytes / SLOWEST)
-    except asyncio.TimeoutError:
-        raise PartLost(f"the part of {job} comes too slowly from {node.name}") from None
-
-
-def _free_bytes(folder: Path) -> int:
-    """Return the free bytes in the folder, which is made if it is not there (any more)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return shutil.disk_usage(folder).free
-
-
-async def _fetch_part(
-    sender: AsyncSender,
-    node: Node,
-    home: str,
-    job: str,
-    part: PartInfo,
-    folder: Path,
-    patience: float,
-) -> str:
-    growing = folder / f"{job}.jl.part"
-    deadline = time.monotonic() + patience
-    with growing.open("wb") as file:
-        while (begin := file.tell()) < part.bytes:
-            left = part.bytes - begin
-            try:
-                call = api.fetch(part_path(home, job), start=begin, limit=left, sink=file.write)
-                chunk = await sender.send(node, call)
-            except NodeError as error:
-                if time.monotonic() > deadline:
-                    raise PartLost(f"the part of {job} could not be fetched: {error}") from error
-                await asyncio.sleep(RETRY_PAUSE)
-                continue
-            if chunk is None or file.tell() == begin:
-                raise PartLost(
-                    f"the part of {job} on {node.name} is gone, or shorter than its worker said"
-                )
-        file.flush()
-        os.fsync(file.fileno())
-    if await asyncio.get_running_loop().run_in_executor(None, sha256_of, growing) != part.sha256:
-        raise PartLost(f"the part of {job} is not what its worker wrote (its hash differs)")
-    growing.replace(folder / f"{job}.jl")
-    return f"{job}.jl"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as a worker's report has it."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from typing import Any
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.json_lines import AGAIN, count_items, left_out
-from scrapyd_dist.items.kept_parts import is_whole
-from scrapyd_dist.items.merging import sha256_of
+from scrapyd_dist.items.kept_parts import is_whole, sha256_of
 from scrapyd_dist.items.sink import Sink
 from scrapyd_dist.typed_lines import plain_copy
 

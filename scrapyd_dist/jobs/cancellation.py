@@ -14,7 +14,7 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ApiRefused, NodeError, NothingMatched, StillRuns
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import read_log_end
-from scrapyd_dist.node_answers import exit_code
+from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
@@ -81,7 +81,7 @@ class CancelResult:
     @property
     def exit_code(self) -> int:
         """By the nodes: 0, 3, 5 or 6."""
-        return exit_code(len(self.jobs), self.errors.values()) or self.listed.exit_code
+        return answers_exit_code(len(self.jobs), self.errors.values()) or self.listed.exit_code
 
     def document(self) -> dict[str, Any]:
         """Return what became of each job, for JSON."""

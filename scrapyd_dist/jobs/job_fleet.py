@@ -12,7 +12,7 @@ from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
 from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
-from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
+from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import suggest_name
@@ -104,8 +104,8 @@ class JobFleet:
         shown = names_of(self._seen)
         if is_missing:
             return NothingMatched(
-                f"The project {project!r} is not on {shown}. `sdist code projects` lists what is"
-                " there; `sdist deploy --all` brings code there."
+                f"The project {project!r} is not on {shown}. `sdist code versions --projects` lists"
+                " what is there; `sdist deploy --all` brings code there."
             )
         return ConfigError(
             f"There is no version of the project {project!r} that all of these nodes have: {shown}."
@@ -220,7 +220,7 @@ class JobFleet:
     def _load(self, node: Node) -> float:
         load = self._seen[node].load
         busy = load.pending + load.running if load else 0
-        return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
+        return jobs_per_slot(busy + self._given[node.url], node.slots)
 
 
 def _in_all(versions: Sequence[Sequence[str]]) -> list[str]:

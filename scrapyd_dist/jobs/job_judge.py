@@ -25,7 +25,7 @@ from scrapyd_dist.joblogs.verdict import (
 )
 from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress import labels_of
+from scrapyd_dist.progress.summary_document import labels_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 

@@ -15,7 +15,7 @@ from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.node_answers import exit_code, must_answer, without_drained
+from scrapyd_dist.node_answers import answers_exit_code, must_answer, without_drained
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
@@ -106,7 +106,7 @@ class JobList:
     @property
     def exit_code(self) -> int:
         """By the nodes alone: 0, 3, 5 or 6."""
-        return exit_code(self.asked, self.errors)
+        return answers_exit_code(self.asked, self.errors)
 
     def named(
         self, names: Sequence[str], remembered: Mapping[str, Sequence[ListedJob]]

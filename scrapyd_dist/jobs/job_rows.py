@@ -10,7 +10,7 @@ from typing import Any
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict
-from scrapyd_dist.progress import has_labels
+from scrapyd_dist.progress.summary_document import has_labels
 from scrapyd_dist.scrapyd.api import JobState
 
 from .job_judge import JobJudge

@@ -14,7 +14,7 @@ from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import read_log_end, survey
 from scrapyd_dist.nodes import nodes_by_url
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import count_in, has_labels, labels_of
+from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import sweep

@@ -113,7 +113,7 @@ class JobWait:
             first_ids[record.id] = record.first or record.id
         firsts = [first_ids.get(name, name) for name in names]
         find_left = partial(self._announce_waiting, firsts, set())
-        self._wait_until_over(find_left, "sdist jobs; sdist crawls wait --job")
+        self._wait_until_over(find_left, "sdist jobs; sdist watch --quiet --job")
         last = chains(attempts_of(store.jobs(), firsts))
         ids: dict[str, None] = {}
         for first in firsts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.keys import public_half, seal
-from scrapyd_dist.progress import labels_of
+from scrapyd_dist.progress.summary_document import labels_of
 from scrapyd_dist.store import Store
 
 from .job_posts import ATTEMPT, PlacedJob, call_of
@@ -70,7 +70,7 @@ class JobQueue:
                 place=len(records),
                 sealed=seal_settings(order.settings, self.key),
                 on=job.node.name if terms.placed else order.node or "",
-                project=terms.project,
+                project=job.node.project or "",
                 wanted_project=terms.project,
                 among=terms.among,
             )

@@ -12,12 +12,11 @@ from jinja2 import Environment, StrictUndefined
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import (
+from scrapyd_dist.progress.crawl_outcome import ended_in_words, lost_urls, next_command
+from scrapyd_dist.progress.summary_document import (
     count_in,
-    ended_in_words,
     finite_number,
     nested_value,
-    next_command,
     succeeded,
     summary_of,
 )
@@ -183,7 +182,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     """Return the cards: name, number and note."""
     summary = facts.crawl.summary
     count = partial(count_in, summary)
-    lost = count("failed_urls") + count("dead_urls") + count("refused")
+    lost = lost_urls(summary)
     nodes = summary.get("nodes") or ()
     states = [nested_value(node, "state") for node in nodes]
     up = f"{states.count('up')} up"

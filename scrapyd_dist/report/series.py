@@ -14,7 +14,9 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.joblogs.verdict import status_codes
-from scrapyd_dist.progress import NUMBER, count_in, finite_number, nested_value, outlook, summary_of
+from scrapyd_dist.progress.outlook import FINDING, estimate_outlook
+from scrapyd_dist.progress.samples import NUMBER
+from scrapyd_dist.progress.summary_document import count_in, finite_number, nested_value, summary_of
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
@@ -314,11 +316,11 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
         return None
     last = facts.samples[-1][1]
     pages, total_pages = [*(last.get("index") or ()), None, None][:2]
-    expected = outlook(
+    expected = estimate_outlook(
         found=count_in(last, "sealed"),
         done=int(done[-1]),
         rate=max(rates),
-        finding=facts.crawl.state.value in {"starting", "finding"},
+        finding=facts.crawl.state.value in FINDING,
         pages=count_in(pages),
         total_pages=count_in(total_pages) or None,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, Crawl
 from scrapyd_dist.job_record import JobRecord
-from scrapyd_dist.progress import count_in
+from scrapyd_dist.progress.summary_document import count_in
 
 #: the windows of rolling figures, in seconds
 WINDOWS = {"15m": 900.0, "1h": 3600.0, "24h": 86400.0}

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.frontier.slots import site_of
 
 #: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
 from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
-from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
+from scrapyd_dist.items.part_fetch import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     PartInfo,
@@ -42,10 +42,10 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 
@@ -390,20 +390,22 @@ class Collector:
                 state.sender, member.node, state.spec.home, job, part, self.folder, patience
             )
 
-    async def fetch_again(self) -> None:
+    async def fetch_again(self) -> list[Attempt]:
         """Fetch the accepted parts again that are not at home as their workers wrote them.
 
-        What its node does not have any more stays as it is: who merges the parts reports it.
+        Returns the attempts whose parts their nodes do not have any more.
         """
         accepted = await self.state.run(self.state.db.attempts, {AttemptState.ACCEPTED})
         kept = await asyncio.to_thread(KeptParts.found_in, self.folder, accepted)
-        await asyncio.gather(*map(self._fetch_again, kept.bad))
+        are_lost = await asyncio.gather(*map(self._is_lost, kept.bad))
+        return [attempt for attempt, is_lost in zip(kept.bad, are_lost, strict=True) if is_lost]
 
-    async def _fetch_again(self, attempt: Attempt) -> None:
+    async def _is_lost(self, attempt: Attempt) -> bool:
+        """Fetch a part again, and return whether its node has it no more."""
         part = part_of(attempt.report)
         member = self.state.member_at(attempt.url)
         if part is None or member is None:
-            return
+            return True
         try:
             await self._fetch(member, attempt.job, part)
         except (PartLost, OSError) as error:
@@ -412,11 +414,39 @@ class Collector:
                 attempt.batch,
                 error,
             )
-        else:
-            logger.warning(
-                "the part of batch %d was damaged or lost at home, and was fetched again",
+            # Where nothing can be written here, another attempt would not help.
+            return isinstance(error, PartLost) and not isinstance(error, PartTooBig)
+        logger.warning(
+            "the part of batch %d was damaged or lost at home, and was fetched again",
+            attempt.batch,
+        )
+        return False
+
+    async def reopen(self, lost: Sequence[Attempt]) -> list[Attempt]:
+        """Let the batches wait again whose parts are nowhere any more; return their attempts.
+
+        A batch stays done if some of its requests were retried in others: their items would come
+        twice.
+        """
+        state = self.state
+        misses: dict[int, list[Miss]] = {}
+        for miss in await state.run(state.db.misses):
+            misses.setdefault(miss.batch, []).append(miss)
+        reopened = []
+        for attempt in lost:
+            own = misses.get(attempt.batch, [])
+            if len(own) != attempt.report.get("missed", 0):
+                continue
+            await state.run(
+                state.db.reopen,
                 attempt.batch,
+                attempt.number,
+                reason=f"its part is lost: {attempt.node} does not have it any more",
+                misses=own,
+                now=time.time(),
             )
+            reopened.append(attempt)
+        return reopened
 
     async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
         """Give up an attempt whose part is lost at its node: the batch is not at fault.
@@ -427,7 +457,7 @@ class Collector:
         readiness = member.readiness
         readiness.part_lost()
         if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
-            readiness.refuse(f"no part can be fetched from it: {reason}")
+            readiness.mark_unfit(f"no part can be fetched from it: {reason}")
             logger.error("%s gets no more work: %s", member.node, readiness.unfit)
         is_harmless = bool(readiness.unfit) or self._has_another_node(member)
         await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)

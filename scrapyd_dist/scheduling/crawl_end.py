@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scrapyd_dist.batches import CLOSE
-from scrapyd_dist.scheduling.autoscaler import Autoscaler
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.goal_watch import GoalWatch
 from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, Workload
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.scheduling.staffing import Staffing
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 
 
 @dataclass(kw_only=True)
@@ -21,7 +21,7 @@ class CrawlEnd:
     scaling: ScalingPolicy
     breaker: CircuitBreaker
     collector: Collector
-    autoscaler: Autoscaler
+    supervisor: WorkerSupervisor
     staffing: Staffing
     goal_watch: GoalWatch
     is_crawl: bool  #: it is no frontier, whose next consumer does what is left
@@ -62,7 +62,7 @@ class CrawlEnd:
         is_sent = len(state.queue.open) > len(state.queue.waiting)
         if is_sent or state.backlog.out or state.tasks.posts:
             return True
-        return bool(self.collector.coming or self.autoscaler.ending)
+        return bool(self.collector.coming or self.supervisor.ending)
 
     def check(self, pools: Mapping[str, Workload]) -> None:
         """End when no batch is left and none will be added, and stop when nothing can go on."""
@@ -97,7 +97,7 @@ class CrawlEnd:
         return bool(limit) and time.monotonic() - self._begun > limit
 
     def _gets_no_workers(self, left: Sequence[str]) -> bool:
-        """Whether nobody works, and none of the pools that have batches `left` gets a worker."""
+        """Whether no worker is there, and no pool that has batches `left` gets one."""
         if self.collector.coming or self.state.has_workers:
             return False
         closed = self.breaker.closed.keys()

@@ -21,10 +21,10 @@ from scrapyd_dist.errors import (
     StepRefused,
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Dispatcher:
             await self.collector.failed(out, str(error))
             return
         try:
-            await state.client.post(out, payload)
+            await state.client.post(out, payload, state.rules)
         except NodeError as error:
             if not error.maybe_accepted:
                 await self._refused(out, error)
@@ -219,5 +219,5 @@ def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> 
         else:  # the password may be mended until the next poll
             member.liveness.missed(str(error), time.time())
         return
-    readiness.refuse(str(error))
+    readiness.mark_unfit(str(error))
     logger.error("%s gets no more work: %s", member.node, error)

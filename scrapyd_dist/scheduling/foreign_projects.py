@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.keys import SealError, seal
-from scrapyd_dist.scheduling.base import SchedulerState, listed
+from scrapyd_dist.plurals import some_of
 from scrapyd_dist.scheduling.job_request import call_for_introduction, call_for_worker
 from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
+from scrapyd_dist.scheduling.scheduler_state import NAMED, SchedulerState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in
 from scrapyd_dist.store.reach import Way
@@ -88,7 +89,7 @@ class ForeignProjects:
             why = self._why_unable(member, pool) or self._why_dark(member)
             if why:
                 names.setdefault(why, []).append(member.node.name)
-        return "; ".join(f"{listed(nodes)}: {why}" for why, nodes in names.items())
+        return "; ".join(f"{some_of(nodes, NAMED)}: {why}" for why, nodes in names.items())
 
     def _why_unable(self, member: NodeState, pool: str) -> str:
         """Return why a node cannot do this pool's batches, even if it answers."""
@@ -115,7 +116,7 @@ class ForeignProjects:
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
             worker.pin_version(met.version)
-            store = {**way.job_settings, "foreign": True}
+            store = {**self.state.rules.joined_to(way.job_settings), "foreign": True}
             if met.sealed:
                 store["key_sealed"] = met.sealed
             return call_for_worker(spec, worker, self.terms, store, version=met.version)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 

@@ -59,9 +59,12 @@ class JobRequest:
 
 
 def call_for(
-    spec: JobRequest, out: JobRun, payload: Mapping[str, str], store: Mapping[str, str]
+    spec: JobRequest, out: JobRun, payload: Mapping[str, str], store: Mapping[str, Any]
 ) -> api.Call[str]:
-    """Return the call that posts one attempt; `store` says how its worker reaches the store."""
+    """Return the call that posts one attempt.
+
+    `store` says how its worker reaches the store, and what is known of the rules there.
+    """
     job: dict[str, Any] = {
         "batch": out.batch.number,
         "attempt": out.number,
@@ -89,7 +92,8 @@ def call_for_worker(
 ) -> api.Call[str]:
     """Return the call that posts a worker.
 
-    `store` says how it reaches the store, and has the crawl's key if it is sealed. `version` is
+    `store` says how it reaches the store, what is known of the rules there, and has the crawl's key
+    if it is sealed. `version` is
     that of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
     settings = spec.settings if version is None else spec.foreign_settings

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 #: the nodes that are listed now, given the store's records; None when that is not known at the
 #: moment

@@ -16,10 +16,10 @@ from scrapyd_dist.errors import NodeError, NothingMatched, StepRefused
 from scrapyd_dist.job_record import Outcome, key_of_attempt
 from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
-from scrapyd_dist.scheduling.autoscaler import Autoscaler
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 from scrapyd_dist.scrapyd import api
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class NodeMonitor:
 
     state: SchedulerState
     jobs: Collector  #: receives how jobs end that were sent a batch
-    workers: Autoscaler  #: receives how workers end
+    workers: WorkerSupervisor  #: receives how workers end
     #: brings the crawl's code to a node; returns a reason when it cannot
     prepare: Callable[[NodeState], Awaitable[str]]
     #: seconds since the epoch when it was seen first that no node answers that could work
@@ -140,7 +140,7 @@ class NodeMonitor:
             await self._fail(out, f"{member.node.name} takes jobs and starts none")
         member.liveness.gave_up_waiting(time.time())
 
-    def _events(self, out: JobRun) -> Collector | Autoscaler:
+    def _events(self, out: JobRun) -> Collector | WorkerSupervisor:
         """Return what receives how this job ends."""
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 

@@ -11,6 +11,11 @@ SLOTS_UNKNOWN = 4
 NEWEST = 0.3
 
 
+def jobs_per_slot(jobs: int, slots: int | None) -> float:
+    """Return how full a node is; `slots`: its process slots, None where they are not known."""
+    return jobs / (slots or SLOTS_UNKNOWN)
+
+
 @dataclass(kw_only=True)
 class NodeCapacity:
     """Keeps the process slots of a node, and the requests per second of a job there."""

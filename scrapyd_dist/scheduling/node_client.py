@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound
 from scrapyd_dist.escapes import harmless
@@ -19,6 +20,7 @@ from scrapyd_dist.joblogs.worker_report import (
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
 from scrapyd_dist.scheduling.liveness import skew_of
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
+from scrapyd_dist.scheduling.rules_watch import RulesWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import AsyncSender
 
@@ -45,14 +47,14 @@ class NodeClient:
             member.liveness.note_skew(skew)
         return load
 
-    async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:
-        """Start a job with this payload on its node."""
+    async def post(self, out: JobRun, payload: Mapping[str, str], rules: RulesWatch) -> None:
+        """Start a job with this payload on its node; it gets what is known of the `rules`."""
         node = out.member.node
         # how its worker reaches the store; empty where a job on this node cannot
-        store: Mapping[str, str] = {}
+        store: Mapping[str, Any] = {}
         if self.spec.ways is not None:
             way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
-            store = way.job_settings
+            store = rules.joined_to(way.job_settings)
             if way.reason:
                 logger.debug("workers on %s hold no leases: %s", node, way.reason)
         await self.sender.send(node, call_for(self.spec, out, payload, store), timeout=self.timeout)

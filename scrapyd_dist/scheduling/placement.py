@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scheduling.node_state import NodeState, typical_pace
 from scrapyd_dist.settings import SETTINGS
 
@@ -153,8 +154,8 @@ class Placement:
         if self._kind == "round-robin":
             return 0.0
         if self._kind == "least-loaded":
-            return seat.ours / seat.member.capacity.likely_slots
-        fill = min(1.0, seat.jobs / seat.member.capacity.likely_slots)
+            return jobs_per_slot(seat.ours, seat.member.capacity.likely_slots)
+        fill = min(1.0, jobs_per_slot(seat.jobs, seat.member.capacity.likely_slots))
         return self._seconds(seat, size) * (1 + SPREAD * fill)
 
     @staticmethod

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 #: waiting batches that are kept in memory to be sent, besides two for each job that may run
 STOCK = 20

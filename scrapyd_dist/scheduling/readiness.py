@@ -33,7 +33,7 @@ class Readiness:
 
     # why it gets no work
 
-    def refuse(self, reason: str) -> None:
+    def mark_unfit(self, reason: str) -> None:
         """Give it no more work, for this reason."""
         self.unfit = reason
 
@@ -56,7 +56,8 @@ class Readiness:
     def out_of_reach(self, reason: str) -> None:
         """Send it batches, as its workers do not reach the store, for this reason; empty: they do.
 
-        A crawl whose workers all have to reach the store gives it no work instead: see `refuse`.
+        A crawl whose workers all have to reach the store gives it no work instead, by
+        `mark_unfit`.
         """
         self.unreached = reason
 

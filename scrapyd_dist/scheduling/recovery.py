@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from scrapyd_dist.batches import PUT_OFF_REASON, Attempt, AttemptState
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.membership import Membership
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
 logger = logging.getLogger(__name__)
 

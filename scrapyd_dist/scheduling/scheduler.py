@@ -2,21 +2,19 @@
 
 A batch is sent to a node as a job, or a worker that was started there leases it from the store. The
 scheduler runs in the process of the crawl, or of `sdist frontier consume`, on an asyncio loop. Its
-parts share one state: the dispatcher sends batches, the autoscaler starts workers, the node monitor
+parts share one state: the dispatcher sends batches, the supervisor starts workers, the node monitor
 watches both, and the collectors end attempts.
 """
 
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.scheduling.autoscaler import Autoscaler
-from scrapyd_dist.scheduling.base import BREATH, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.crawl_end import CrawlEnd
@@ -36,7 +34,9 @@ from scrapyd_dist.scheduling.scaling_policy import (
     Workload,
     work_in,
 )
+from scrapyd_dist.scheduling.scheduler_state import BREATH, SchedulerState
 from scrapyd_dist.scheduling.staffing import Staffing
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Scheduler:
         self.collector = Collector(
             state=state, folder=self.folder, worked=self._worked, key=self.key
         )
-        self._autoscaler = Autoscaler(
+        self._supervisor = WorkerSupervisor(
             state=state,
             breaker=self.breaker,
             collector=self.collector,
@@ -86,7 +86,7 @@ class Scheduler:
             again=self.scaling.every is not None,
         )
         self.monitor = NodeMonitor(
-            state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare
+            state=state, jobs=self.collector, workers=self._supervisor, prepare=self.prepare
         )
         self._dispatcher = Dispatcher(
             state=state, collector=self.collector, placement=self.placement
@@ -99,7 +99,7 @@ class Scheduler:
             scaling=self.scaling,
             breaker=self.breaker,
             collector=self.collector,
-            autoscaler=self._autoscaler,
+            supervisor=self._supervisor,
             is_crawl=bool(self.producer),
         )
         self._queue_filler = QueueFiller(state=state)
@@ -108,7 +108,7 @@ class Scheduler:
             scaling=self.scaling,
             breaker=self.breaker,
             collector=self.collector,
-            autoscaler=self._autoscaler,
+            supervisor=self._supervisor,
             staffing=self.staffing,
             goal_watch=self.goal_watch,
             is_crawl=bool(self.producer),
@@ -186,6 +186,7 @@ class Scheduler:
         """
         await self.membership.read_lists()
         state = self.state
+        await state.rules.follow()
         attempts = await state.run(state.db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         await self._recovery.put_off_rest(accepted)
@@ -194,7 +195,7 @@ class Scheduler:
         await self.goal_watch.begin()
         self._recovery.recall_accepted(accepted)
         await self._recovery.recover_jobs(attempts)
-        await self._autoscaler.recover(accepted)
+        await self._supervisor.recover(accepted)
         await self._announce()
 
     def start(self) -> None:
@@ -232,9 +233,22 @@ class Scheduler:
             with contextlib.suppress(DistError):
                 await self._count_anew()
 
-    async def make_parts_whole(self) -> None:
-        """Fetch again what is not at home as its worker wrote it, before the parts are merged."""
-        await self.collector.fetch_again()
+    async def make_parts_whole(self) -> list[Attempt]:
+        """Fetch again what is not at home as its worker wrote it, before the parts are merged.
+
+        Returns the accepted attempts whose parts are nowhere any more.
+        """
+        return await self.collector.fetch_again()
+
+    async def reopen(self, lost: Sequence[Attempt]) -> list[Attempt]:
+        """Let the batches of these attempts be crawled again by the next process of the crawl.
+
+        Returns those for which that can be done without any item coming twice.
+        """
+        reopened = await self.collector.reopen(lost)
+        if reopened:
+            await self._count_anew()
+        return reopened
 
     async def _count_anew(self) -> None:
         """Count what the store has, if steps that were counted here were lost and made again."""
@@ -279,16 +293,17 @@ class Scheduler:
         """Read the store once, and do what follows from it."""
         state = self.state
         await self._announce()
+        await state.rules.follow()
         ended = state.counters.done + state.counters.failed
         await state.read_backlog()
         if state.leases:
             state.counters.leased(ended, state.backlog.out)
         for job, reason in (await self.collector.process_backlog(state.backlog)).items():
-            self._autoscaler.hangs(job, reason)
+            self._supervisor.hangs(job, reason)
         if state.sent_to:
             await self._recovery.take_up_lost()
         await self._queue_filler.read_waiting()
-        self._autoscaler.vacate_nodes()
+        self._supervisor.vacate_nodes()
         pools = await self._bury_unknown(work_in(state.backlog.slots, self.scaling))
         await self._end.check_early()
         if not state.status.done.is_set() and not state.ends_early:

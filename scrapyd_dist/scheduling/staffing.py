@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scrapyd_dist.batches import meaning
-from scrapyd_dist.scheduling.autoscaler import Autoscaler
-from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.scaling_policy import (
@@ -19,6 +17,8 @@ from scrapyd_dist.scheduling.scaling_policy import (
     Workload,
     plan_workers,
 )
+from scrapyd_dist.scheduling.scheduler_state import SchedulerState
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Staffing:
     scaling: ScalingPolicy
     breaker: CircuitBreaker
     collector: Collector
-    autoscaler: Autoscaler
+    supervisor: WorkerSupervisor
     is_crawl: bool  #: it is no frontier, whose next consumer does what is left
     #: why no more requests are needed: so the workers' settings say
     enough: str = field(default="", init=False)
@@ -68,14 +68,14 @@ class Staffing:
         now = time.monotonic()
         if not self._may_start_workers(now):
             return []
-        if self.autoscaler.ending:  # why these ended, and what they had leased, is not known yet
+        if self.supervisor.ending:  # why these ended, and what they had leased, is not known yet
             return []
         working = Counter(worker.pool for worker in self.state.workers())
         decision = self._decide(pools, working)
         for pool in decision.start:
-            self.autoscaler.start(pool)
+            self.supervisor.start(pool)
         for pool in decision.end:
-            if self.autoscaler.make_room(pool, decision.only_for):
+            if self.supervisor.make_room(pool, decision.only_for):
                 break
         # a handshake does no work: the round goes on until it is known which node can work
         is_round_open = any(worker.introduces for worker in self.state.workers())
@@ -87,7 +87,7 @@ class Staffing:
         self, pools: Mapping[str, Workload], staffed: Collection[str]
     ) -> Iterator[str]:
         """Generate the pools with batches whose workers have ended and that are not staffed."""
-        for pool in self.autoscaler.retired:
+        for pool in self.supervisor.retired:
             if pool not in staffed and pool in pools and pools[pool].waiting:
                 yield pool
 
@@ -106,7 +106,7 @@ class Staffing:
     def _decide(self, pools: Mapping[str, Workload], working: Mapping[str, int]) -> ScalingDecision:
         """Decide which pools get workers, where `working` are the workers of each pool now."""
         waiting = [pool for pool, work in pools.items() if work.waiting]
-        retired = self.autoscaler.retired
+        retired = self.supervisor.retired
         return plan_workers(
             pools,
             working,
@@ -114,7 +114,7 @@ class Staffing:
             room=self._room(),
             early=self._stated_slots() if self.state.backlog.producers else 0,
             closed=self.breaker.closed,
-            cramped=self.autoscaler.cramped(waiting),
+            cramped=self.supervisor.cramped(waiting),
             retired={pool: len(reasons) for pool, reasons in retired.items()},
         )
 
@@ -141,7 +141,7 @@ class Staffing:
     async def leave_out(self, pools: Sequence[str]) -> None:
         """Handle pools whose workers have all ended as their settings say, and are not replaced."""
         for pool in pools:
-            reason = _main_reason(self.autoscaler.retired[pool])
+            reason = _main_reason(self.supervisor.retired[pool])
             if not self.is_crawl:  # what waits in a frontier is for its next consumer
                 self.state.stop_now(
                     "The workers have ended as their settings say "
@@ -170,7 +170,7 @@ class Staffing:
         for worker in self.state.workers():
             may_end_alone = patient and worker.report
             if worker.posted and not worker.dismissed and not may_end_alone:
-                ends.append(self.autoscaler.dismiss(worker))
+                ends.append(self.supervisor.dismiss(worker))
         await asyncio.gather(*ends)
 
     async def _wait_for_workers(self) -> None:

@@ -145,6 +145,7 @@ class Store:
     running = Guarded("batch_port", BatchStore.running)
     accept = Guarded("batch_port", BatchStore.accept)
     fail = Guarded("batch_port", BatchStore.fail)
+    reopen = Guarded("batch_port", BatchStore.reopen)
     ack = Guarded("batch_port", BatchStore.ack)
     attempts = Guarded("batch_port", BatchStore.attempts)
     lease = Guarded("batch_port", BatchStore.lease)

@@ -40,7 +40,7 @@ def up_to_date(records: Sequence[NodeRecord], where: str, state: Path) -> list[N
             newer[record.name] = record.changed
     if newer and state.is_dir():
         content = json.dumps({**stores, place: {**kept, **newer}})
-        # Moments that cannot be kept protect from nothing, and keep nobody from work.
+        # Without these moments the next commands work all the same, only less protected.
         with suppress(OSError):
             write_file(state / _FILE, content.encode())
     return [_believed(record, kept.get(record.name, 0.0), place) for record in records]

@@ -6,7 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.frontier.packing import FrontierIntake, pack
 from scrapyd_dist.payload import PayloadError, RequestValue
 from scrapyd_dist.strategy.links import (
     EXPIRED,

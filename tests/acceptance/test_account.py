@@ -110,7 +110,7 @@ def test_a_page_that_fails_behind_a_target_page_is_told_and_both_are_made_again(
     assert len(list(it.items("items.jl"))) == 39
     mended.touch()
     name = last_crawl(it).id
-    again = run_cli(it, "crawls", "retry", name, "--failed-urls", code=0)
+    again = run_cli(it, "retry", name, "--failed-urls", code=0)
     assert "Scrapy crawls each page once" not in again.out + again.err, (
         "what was replaced is no repeat"
     )

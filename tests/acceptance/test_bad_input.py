@@ -335,8 +335,8 @@ TARGETS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 COMMANDS = [
     ("jobs",), ("logs",), ("jobs", "grep", "x"), ("jobs", "schedule", "easy"), ("jobs", "cancel", "--all", "-y"),
-    ("nodes",), ("code", "rollback"), ("code", "prune", "--keep", "1", "-y"), ("code", "versions", "--check"),
-    ("jobs", "stats", "x"), ("code", "spiders"),
+    ("nodes",), ("code", "rollback"), ("code", "prune", "--keep", "1", "-y"), ("code", "versions"),
+    ("jobs", "stats", "x"), ("code", "versions", "--spiders"),
     ("deploy", "--all", "--retries", "0"),
 ]  # fmt: skip
 
@@ -436,7 +436,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "listspiders.json": {"spiders": [f"easy{ESCAPES}"]},
 }
 SHOWING: tuple[tuple[str, ...], ...] = (
-    ("jobs",), ("logs", JOB), ("jobs", "grep", "red"), ("code", "versions"), ("code", "spiders"),
+    ("jobs",), ("logs", JOB), ("jobs", "grep", "red"), ("code", "versions"), ("code", "versions", "--spiders"),
     ("jobs", "stats", JOB), ("nodes",), ("watch", "--fleet", "--timeout", "1"),
 )  # fmt: skip
 

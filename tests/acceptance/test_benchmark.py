@@ -112,19 +112,6 @@ def test_the_short_benchmark_of_the_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_workers_keep_to_the_limit_and_use_it(tmp_path: Path) -> None:
-    rows = figures_of(tmp_path, "throttle.py", "--ways", "cluster,sqlite,redis")["rows"]
-    theirs, *ours = rows
-    assert [row["way"] for row in rows] == ["cluster", "sqlite", "redis"]
-    for row in ours:
-        assert row["most_grants"] == 20, row
-        assert row["most_hits"] <= 20, row
-        assert row["asks"] <= 1, row
-        assert row["denied"] == 0, row
-    assert theirs["asks"] > 10, "eager pollers ask again at once"
-
-
-@pytest.mark.full
 def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leases_do_not(
     tmp_path: Path,
 ) -> None:
@@ -134,30 +121,6 @@ def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leas
     in_turn, fair = (row["items"] / row["seconds"] for row in rows)
     assert in_turn > 0, rows
     assert fair > 2 * in_turn, rows
-
-
-@pytest.mark.full
-def test_a_broad_crawl_asks_for_many_domains_at_once(tmp_path: Path) -> None:
-    ways = figures_of(tmp_path, "throttle_cost.py", "--ways", "off,redis")["ways"]
-    (without,), (throttled,) = ways["off"], ways["redis"]
-    assert without["pages"] == throttled["pages"] == 300
-    assert without["asks"] == 0
-    assert throttled["steps"] < 300 / 4, throttled
-
-
-@pytest.mark.full
-def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_most_60_bytes(
-    tmp_path: Path,
-) -> None:
-    """What a remembered URL costs, measured beside scrapy-redis' way."""
-    rows = table_of(output_of(tmp_path, "fingerprints.py", "--urls", 100_000))
-    cost = {row[0]: float(row[2]) for row in rows}
-    assert {row[4] for row in rows} == {"yes"}
-    assert len(cost) == 5
-    assert cost["Redis store, used memory"] < cost["scrapy-redis dupefilter, used memory"] / 2
-    assert cost["Redis store, used memory"] < 50
-    assert cost["producer, scrapyd-dist"] < min(60, cost["producer, a Python set"] / 2)
-    assert cost["SQLite store, the file"] < 50
 
 
 @pytest.mark.full

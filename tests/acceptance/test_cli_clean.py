@@ -102,7 +102,7 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
     run_cli(it, "crawls", "clean", "a", "nobody", "--yes").expect(4, "nobody")
     run_cli(it, "crawls", "clean", "a", "runs", "--yes").expect(2, "sdist watch runs")
     run_cli(it, "crawls", "clean", "a").expect(2, "--yes")
-    dry = run_cli(it, "crawls", "clean", "--older-than", "30d", "--check", "--json", code=10)
+    dry = run_cli(it, "crawls", "clean", "--older-than", "30d", "--dry-run", "--json", code=10)
     assert {line["crawl"]: line["state"] for line in dry.json()["removed"]} == {
         "old": "finished",
         "died": "working",

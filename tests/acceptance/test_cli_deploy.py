@@ -107,7 +107,7 @@ def test_deploy_goes_to_the_named_nodes_and_to_no_other(
         [],
         [done.json()["version"]],
     ]
-    some = run_cli(small, "deploy", "--all", "--check", "--json")
+    some = run_cli(small, "deploy", "--all", "--dry-run", "--json")
     assert (some.code, states(some)) == (
         10,
         {"node1": "present", "node2": "missing", "node3": "present"},
@@ -139,8 +139,11 @@ def test_two_projects_of_one_folder_go_to_one_node(
     done = run_cli(small, "deploy", "--all", "--json", code=0)
     assert states(done) == {node.name: "uploaded", "other": "present"}
     assert {name: node.api("listspiders.json", project=name)["spiders"] for name in found} == found
-    assert run_cli(small, "code", "spiders", "--json").json()["spiders"][0]["spider"] == "one"
-    assert run_cli(small, "code", "versions", "--check").code == 0
+    assert (
+        run_cli(small, "code", "versions", "--spiders", "--json").json()["spiders"][0]["spider"]
+        == "one"
+    )
+    assert run_cli(small, "code", "versions").code == 0
     job = run_cli(small, "jobs", "schedule", "two", "-p", "second", "--json", code=0).json()[
         "jobs"
     ][0]
@@ -149,7 +152,7 @@ def test_two_projects_of_one_folder_go_to_one_node(
 
 def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
     first = run_cli(small, "deploy", "--all", "--json").json()["version"]
-    same = run_cli(small, "code", "versions", "--check", code=0)
+    same = run_cli(small, "code", "versions", code=0)
     assert same.out.split() == [
         "VERSION",
         "NODE1",
@@ -162,22 +165,23 @@ def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[Scr
     ]
     change(small, "two")
     second = run_cli(small, "deploy", "node2", "--json").json()["version"]
-    drift = run_cli(small, "code", "versions", "--check", "--json", code=10)
+    drift = run_cli(small, "code", "versions", "--json", code=10)
     document = drift.json()
     assert document["same"] is False
     assert [row["default"] for row in document["nodes"]] == [first, second, first]
     assert [row["versions"] for row in document["nodes"]] == [[first], [first, second], [first]]
     assert drift.err.count("\n") == 1
     assert f"node2 would run {second}, most nodes {first}" in drift.err
-    assert run_cli(small, "code", "versions").code == 0
-    table = run_cli(small, "code", "spiders", "--json").json()
+    named = run_cli(small, "code", "versions", "-o", "names", code=10)
+    assert named.out.split() == [first, second]
+    table = run_cli(small, "code", "versions", "--spiders", "--json").json()
     assert table["spiders"] == [
         {"spider": "one", "nodes": ["node1", "node3"], "missing": ["node2"]},
         {"spider": "two", "nodes": ["node2"], "missing": ["node1", "node3"]},
     ]
-    assert run_cli(small, "code", "spiders", "--version", first, "--node", "node2").out.split()[
-        -3:
-    ] == [
+    assert run_cli(
+        small, "code", "versions", "--spiders", "--version", first, "--node", "node2"
+    ).out.split()[-3:] == [
         "one",
         "1",
         "-",
@@ -199,14 +203,14 @@ def test_rollback_and_back_again(
         assert node.versions("small")[-1] == current
         # A job that names no version runs the old code, on every node.
         assert node.api("listspiders.json", project="small")["spiders"] == ["one"]
-    assert run_cli(small, "code", "versions", "--check").code == 0
+    assert run_cli(small, "code", "versions").code == 0
     nothing = run_cli(small, "code", "rollback", old, "--json")
     assert (nothing.code, states(nothing)) == (
         0,
         dict.fromkeys(("node1", "node2", "node3"), "present"),
     )
     assert len(clean[0].versions("small")) == 3
-    assert "Would send" in run_cli(small, "code", "rollback", new, "--check").expect(10).err
+    assert "Would send" in run_cli(small, "code", "rollback", new, "--dry-run").expect(10).err
     assert run_cli(small, "code", "rollback").code == 0
     assert clean[0].api("listspiders.json", project="small")["spiders"] == ["two"]
     assert (
@@ -230,7 +234,7 @@ def test_prune_asks_and_keeps_what_is_in_use(
         2, "6 versions from 3 nodes would be deleted"
     )
     assert clean[0].versions("small") == names
-    dry = run_cli(small, "code", "prune", "--keep", "2", "--check", "--json")
+    dry = run_cli(small, "code", "prune", "--keep", "2", "--dry-run", "--json")
     assert (dry.code, [row["deleted"] for row in dry.json()["nodes"]]) == (10, [names[:1]] * 3)
     # Of a job that `sdist jobs schedule` has started it is known which version it runs …
     started = run_cli(
@@ -326,7 +330,7 @@ def test_names_that_scrapyd_sorts_wrongly(
     for node in clean:
         assert node.api("listspiders.json", project="small", _version=pinned)["spiders"] == ["two"]
         assert node.api("listspiders.json", project="small")["spiders"] == ["one"]
-    assert run_cli(small, "code", "versions", "--check").code == 10
+    assert run_cli(small, "code", "versions").code == 10
 
 
 @pytest.mark.black_box
@@ -429,7 +433,7 @@ def test_what_is_known_of_each_node(
     "command",
     [
         "code versions",
-        "code spiders",
+        "code versions --spiders",
         "code prune --keep 1",
         "jobs",
         "nodes",

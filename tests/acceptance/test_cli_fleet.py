@@ -155,7 +155,7 @@ def test_a_node_that_cannot_be_asked_is_drained_all_the_same(
 @pytest.mark.black_box
 def test_nodes_are_added_and_removed(shop: Shop, pair: list[ScrapydNode]) -> None:
     shop.project.targets(pair[:1])
-    assert pair[0].name in shop.run("nodes", "targets", code=0).out
+    assert pair[0].name in shop.run("nodes", "--offline", code=0).out
     address = f"127.0.0.1:{pair[1].port}"
     secret = shop.run("nodes", "add", f"http://me:hush@{address}/")
     assert (secret.code, "netrc" in secret.err, "hush" in secret.err) == (2, True, False)

@@ -101,7 +101,7 @@ def test_workers_rest_and_go_on(bench: MakeBench) -> None:
     it = bench(items=120, slots=1, size=5, latency=0.1, CONCURRENT_REQUESTS=2)
     command = it.start("-o", "items.jl")
     wait_for(lambda: it.done() >= 5, 60, "the first batch")
-    it.run("crawls", "pause", it.name, code=0)
+    it.run("pause", it.name, code=0)
     # A worker that has noticed keeps what it has; one that had nothing left has ended.
     wait_for(lambda: at_rest(it.nodes) or not it.frontier.backlog().leased, 30, "the worker rests")
     assert it.frontier.backlog().waiting
@@ -378,7 +378,7 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
     assert manifest_in(files_of(tmp_path / "out"))["complete"]
     assert len({item["pid"] for item in items}) == 4
     assert at_once(items) <= 2
-    missed = it.run("crawls", "misses", "words", "--json").json()["misses"]
+    missed = it.run("crawls", "show", "words", "--misses", "--json").json()["misses"]
     assert sorted(json.loads(miss["url"]).get("word", "") for miss in missed) == ["", "never"]
     assert any("no such word" in miss["reason"] for miss in missed)
     assert done.json()["batches"]["failed"] == 4, "two attempts of each"
@@ -390,7 +390,8 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
         failed.err
     )
     reasons = [
-        miss["reason"] for miss in it.run("crawls", "misses", "bad", "--json").json()["misses"]
+        miss["reason"]
+        for miss in it.run("crawls", "show", "bad", "--misses", "--json").json()["misses"]
     ]
     assert any("the worker ended early (stalled)" in reason for reason in reasons), reasons
 

@@ -1,4 +1,4 @@
-"""`sdist jobs` and its verbs, `logs`, `nodes api`, `crawls wait` on two real nodes, one with a password."""
+"""`sdist jobs` and its verbs, `logs`, `nodes api`, `watch --quiet` on two real nodes, one with a password."""
 
 import json
 import os
@@ -335,7 +335,7 @@ def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
             "jobs stats --since 1h",
             "nodes",
             "code versions",
-            "code projects",
+            "code versions --projects",
             "status --fleet",
         ):
             said = shop.run(*command.split(), code=0).err
@@ -478,11 +478,9 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     fleet = shop.run("status", "--fleet", "--json", code=0)
     assert [node["state"] for node in fleet.json()["nodes"]] == ["up", "up"]
     assert "hush" not in fleet.out
-    done = shop.run("crawls", "wait", "one", "--json")
-    assert (done.code, done.err) == (1, f"sdist: {done.json()['crawls'][0]['message']}\n")
-    assert done.json()["crawls"][0]["message"].startswith(
-        "The crawl has 3 items, and at least 4 were asked for"
-    )
+    done = shop.run("watch", "--quiet", "one", "--json")
+    assert (done.code, done.err) == (1, f"sdist: {done.json()['message']}\n")
+    assert done.json()["message"].startswith("The crawl has 3 items, and at least 4 were asked for")
     wait_for(
         lambda: "ended with code 4" in str(last_crawl(shop.project).summary["warnings"]),
         30,
@@ -498,7 +496,7 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     assert (shop.project.path / "who.txt").read_text() == "one finished 3\n"
     summed = shop.run("status", "one").out
     assert "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 4." in summed
-    assert shop.run("crawls", "wait", "one").code == 1
+    assert shop.run("watch", "--quiet", "one").code == 1
     (row,) = shop.run("crawls", "--label", "night=1", "--label", "big", "--json").json()["crawls"]
     assert (row["crawl"], row["labels"], document["labels"]) == (
         "one",
@@ -528,12 +526,14 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     assert variables.strip() == "3 3"
     good = [row["job"] for row in shop.scheduled("good", "--all-nodes")]
     done = shop.run(
-        "crawls", "wait", *(word for job in good for word in ("--job", job)), "--json", code=0
+        "watch", "--quiet", *(word for job in good for word in ("--job", job)), "--json", code=0
     )
     assert done.err == ""
     assert [(row["state"], row["items"]) for row in done.json()["jobs"]] == [("finished", 3)] * 2
     slow = shop.scheduled("slow", "--on", "node2")[0]["job"]
-    assert shop.run("crawls", "wait", "--job", slow, "--timeout", "0.1").expect(124, slow).out == ""
+    assert (
+        shop.run("watch", "--quiet", "--job", slow, "--timeout", "0.1").expect(124, slow).out == ""
+    )
 
     def fleet_with_its_log() -> dict[str, Any]:
         document: dict[str, Any] = shop.run("status", "--fleet", "--json", code=0).json()
@@ -553,7 +553,7 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     )
     assert job["silent_s"] is not None
     assert "hush" not in json.dumps(fleet)
-    waiting = shop.start("crawls", "wait", "--job", slow, "--job", good[0])
+    waiting = shop.start("watch", "--quiet", "--job", slow, "--job", good[0])
     os.kill(shop.wait_pid(slow), signal.SIGKILL)
     assert waiting.wait().expect(3, f"The job {slow} on node2 died: ").out == ""
 
@@ -664,7 +664,7 @@ def test_several_crawls_are_waited_for_and_a_dead_one_is_named(shop: Shop, site:
     slow = (*CRAWL, "-a", "pages=4", "-a", f"page={web.url}/x", "--detach", "--name")
     for name in ("left", "killed"):
         assert shop.run(*slow, name).code == 0
-    waiting = shop.start("crawls", "wait", "killed", "left")
+    waiting = shop.start("watch", "--quiet", "killed", "left")
 
     def pid_of_the_killed() -> int:
         rows = [

@@ -98,7 +98,7 @@ def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], s
     "arguments",
     [["crawl", "easy"], ["plan", "easy"], ["resume", "x"], ["watch"], ["status"], ["crawls"], ["nodes"],
      ["nodes", "up"], ["nodes", "down"], ["deploy", "--all"], ["deploy", "x"],
-     ["code", "versions"], ["code", "spiders"], ["code", "rollback"], ["code", "prune", "--keep", "1"],
+     ["code", "versions"], ["code", "versions", "--spiders"], ["code", "rollback"], ["code", "prune", "--keep", "1"],
      ["init"], ["config"],
      ["jobs", "schedule", "easy"], ["jobs"], ["logs"], ["jobs", "grep", "x"], ["jobs", "stats", "x"],
      ["jobs", "cancel", "x"], ["nodes", "api", "x", "y"], ["nodes", "metrics"],

@@ -51,7 +51,7 @@ def test_a_bad_file_changes_nothing_wherever_it_comes_from(
     start_command(it, piped).wait().expect(2, "standard input:4:")
     assert run_cli(it, "throttle", "show", "--json").json()["domains"] == []
     bad.write_text(FILE, "utf-8")
-    assert run_cli(it, "throttle", "apply", "bad.yml", "--check").code == 10
+    assert run_cli(it, "throttle", "apply", "bad.yml", "--dry-run").code == 10
     assert run_cli(it, "throttle", "show", "example.com").code == 4
     start_command(it, piped).wait(code=0)
     assert len(run_cli(it, "throttle", "show", "--json").json()["domains"]) == 2

@@ -62,7 +62,7 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
     hook = "cat > told.new && mv told.new told.json"
     command = start_cli(it, *CRAWL, way, "--name", "late", "--on-finish", hook)
     wait_for(lambda: crawls(it), 60, "the crawl in the store")
-    waiting = start_cli(it, "crawls", "wait", "late")
+    waiting = start_cli(it, "watch", "--quiet", "late")
 
     def asked_at(word: str) -> float:
         """When a page with this word was last asked for, by time.time(); 0 when none was yet."""

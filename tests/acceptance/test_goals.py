@@ -78,7 +78,7 @@ def test_so_many_requests_reach_the_site_and_no_more(
         if redis or way == "--push":
             return
         at.run("resume", crawl, "--json", timeout=180, env=env)
-        at.run("crawls", "retry", crawl, "--failed-urls", "--json", timeout=180, env=env)
+        at.run("retry", crawl, "--failed-urls", "--json", timeout=180, env=env)
         assert at.pages.differences(at.it.items(ITEMS)) == {}
 
 

@@ -34,7 +34,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     **dict.fromkeys(
         [("nodes",), ("nodes", "--json"), ("nodes", "metrics")], ("daemonstatus", "listversions", "listjobs")
     ),
-    **dict.fromkeys([("code", "versions"), ("code", "versions", "--json"), ("code", "spiders")], CODE),
+    **dict.fromkeys([("code", "versions"), ("code", "versions", "--json"), ("code", "versions", "--spiders")], CODE),
     ("code", "prune", "--keep", "1", "--yes"): (*CODE, "delversion"),
     **dict.fromkeys(
         [("jobs",), ("jobs", "--json"), ("logs",), ("logs", JOB, CRAWL, "-n", "3"), ("logs", JOB, "--since", "1h"),
@@ -51,7 +51,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("code", "rollback"): (*CODE, "addversion", "delversion"),
     ("deploy", "--all", "--version", "v1"): (*CODE, "addversion", "delversion"),
     ("doctor",): ("daemonstatus", "status", *CODE, "file"),
-    ("crawls", "wait", "--job", JOB): LISTED,
+    ("watch", "--quiet", "--job", JOB): LISTED,
     ("nodes", "api", "bad", "daemonstatus"): ("daemonstatus",),
     ("nodes", "api", "bad", "delproject", "project=x"): ("delproject",),
     ("nodes", "api", "bad", "listprojects"): ("listprojects",),

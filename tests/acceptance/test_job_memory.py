@@ -64,7 +64,7 @@ def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: S
     assert listed(shop, "--label", "night=2") == {}
     shown = shop.run("jobs", "--label", "night", "--state", "failed").out
     assert ("remembered; 3 exceptions" in shown, seen["job"] in shown) == (True, False)
-    shop.run("crawls", "wait", "--job", seen["job"], code=0)
+    shop.run("watch", "--quiet", "--job", seen["job"], code=0)
     assert "category is hats" in shop.run("jobs", "grep", "category is", seen["job"]).out
 
 
@@ -169,7 +169,7 @@ def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
         assert record.state is Outcome.FINISHED
     shop.scheduled("good")  # forgets what is older than DISTRIBUTED_KEEP_DAYS
     assert ("old-2" in listed(shop), "old-30" in listed(shop)) == (True, False)
-    done = shop.run("crawls", "clean", "--older-than", "1d", "--check", "--json", code=10)
+    done = shop.run("crawls", "clean", "--older-than", "1d", "--dry-run", "--json", code=10)
     assert (done.json()["removed"], done.json()["jobs"]) == ([], 1)
     shop.run("crawls", "clean", "--older-than", "1d", code=0)
     assert "old-2" not in listed(shop)

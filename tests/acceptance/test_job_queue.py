@@ -187,7 +187,7 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     waiting = checked("jobs list", shop.run("jobs", "--state", "waiting", "--json").json())
     listed = {row["spider"]: row for row in waiting}
     assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", None)
-    shop.run("crawls", "wait", "--job", waits["good"].id).expect(
+    shop.run("watch", "--quiet", "--job", waits["good"].id).expect(
         2, "waits in the store (limit site=1)"
     )
     left_out = shop.scheduled("good", "--unless-running")
@@ -339,7 +339,7 @@ def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_tha
             60,
             "a job",
         )
-        waiting = shop.start("crawls", "wait", "--job", first, "--json")
+        waiting = shop.start("watch", "--quiet", "--job", first, "--json")
         second = wait_for(
             lambda: next((one.id for one in records(shop, "followed") if one.first), ""),
             60,
@@ -361,7 +361,7 @@ def test_of_nodes_that_are_all_down_the_wait_for_a_job_tells_once(shop: Shop) ->
         [], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = shop"
     )
     try:
-        told = shop.start("crawls", "wait", "--job", "any").wait(code=5).err
+        told = shop.start("watch", "--quiet", "--job", "any").wait(code=5).err
     finally:
         shop.project.targets(shop.nodes)
     assert told.count("connection refused") == 1

@@ -107,7 +107,11 @@ class Sdist:
 
     def __call__(self, name: str, *arguments: object, code: int = 0) -> Any:
         """The document that the command gives, which has the shape that it should have."""
-        document = self.run(*name.split(), *arguments, "--json", code=code).json()
+        done = self.run(*name.split(), *arguments, "--json", code=code)
+        return self.checked(name, done.json())
+
+    def checked(self, name: str, document: Any) -> Any:
+        """The document of this command, which has the shape that it should have."""
         assert document_misfits(name, document) == [], name
         assert document["schema"] == 1
         self.seen.add(name)
@@ -140,8 +144,8 @@ def test_every_document(sdist: Sdist, shop: Shop, start_cli: StartCommand, tmp_p
     _check_code(sdist, shop)
     _check_crawl(sdist, shop)
     _check_jobs(sdist, shop)
-    _check_stopped_crawl(sdist, shop)
     _check_frontier(sdist, shop)
+    _check_stopped_crawl(sdist, shop)
     _check_strategy(sdist, shop)
     _check_throttle(sdist, shop)
     _check_nodes(sdist)
@@ -160,18 +164,18 @@ def _check_code(sdist: Sdist, shop: Shop) -> None:
     old = sdist("deploy", "--all")["version"]
     shop.project.write("properties/new.py", "NEW = True\n")
     assert states(sdist("deploy", NAMES[2])) == {NAMES[2]: "uploaded"}
-    sdist("code versions", "--check", code=10)
-    sdist("deploy", "--all", "--check", code=10)
+    sdist("code versions", code=10)
+    sdist("deploy", "--all", "--dry-run", code=10)
     sdist("deploy", "--all", "--atomic")
-    sdist("code versions", "--check")
-    missing = {row["spider"]: row["missing"] for row in sdist("code spiders")["spiders"]}
+    sdist("code versions")
+    missing = {row["spider"]: row["missing"] for row in sdist("code versions --spiders")["spiders"]}
     assert missing == {"easy": [], "plain": [], "slow": []}
-    assert [row["missing"] for row in sdist("code projects")["projects"]] == [[]]
+    assert [row["missing"] for row in sdist("code versions --projects")["projects"]] == [[]]
     back = sdist("code rollback")["version"]
     assert back.split("-")[1] == old.split("-")[1]
     assert {row["default"] for row in sdist("code versions")["nodes"]} == {back}
-    sdist("code rollback", "--check", code=10)
-    sdist("code prune", "--keep", 1, "--check", code=10)
+    sdist("code rollback", "--dry-run", code=10)
+    sdist("code prune", "--keep", 1, "--dry-run", code=10)
     assert all(row["deleted"] for row in sdist("code prune", "--keep", 1, "--yes")["nodes"])
 
 
@@ -181,10 +185,12 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
     assert states(sdist("plan", "easy", *shop.options())) == dict.fromkeys(NAMES, "up")
     crawl = sdist("crawl", "easy", *shop.options("-o", "items.jl"), code=3)["crawl"]
     assert states(sdist("watch", crawl, code=3)) == dict.fromkeys(NAMES, "up")
-    sdist("crawls wait", crawl, code=3)
-    assert sdist("status", crawl)["items"] == 59
-    assert {row["state"] for row in sdist("crawls batches", crawl)["batches"]} == {"done"}
-    assert [row["url"] for row in sdist("crawls misses", crawl)["misses"]] == [site.detail(7)]
+    assert sdist.run("watch", crawl, "--quiet", code=3).out == ""
+    assert sdist("status", crawl)["items"] == sdist("crawls show", crawl)["items"] == 59
+    assert {row["state"] for row in sdist("crawls show --batches", crawl)["batches"]} == {"done"}
+    assert [row["url"] for row in sdist("crawls show --misses", crawl)["misses"]] == [
+        site.detail(7)
+    ]
     assert crawl in [row["crawl"] for row in sdist("crawls list")["crawls"]]
     sdist("report", crawl, "-o", "report.html", "--ask-nodes")
     page = (project.path / "report.html").read_text(encoding="utf-8")
@@ -193,12 +199,12 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
     assert sdist("items pull", crawl)["items"] == 59
     assert len(sdist.run("items", "tail", crawl, "-n", 5).out.splitlines()) == 5
     site.behave({})
-    sdist("crawls retry", crawl, "--failed-urls")
+    sdist("retry", crawl, "--failed-urls")
     sdist("items merge", crawl, "-o", "merged.jl")
     for name in ("items.jl", "merged.jl"):
         assert site.differences(project.items(name)) == {}
-    assert "nothing to try again" in sdist.run("crawls", "retry", crawl, code=4).err
-    sdist.run("crawls", "pause", crawl, code=2)
+    assert "nothing to try again" in sdist.run("retry", crawl, code=4).err
+    sdist.run("pause", crawl, code=2)
     sdist("crawls clean", crawl, "--yes")
 
 
@@ -217,7 +223,9 @@ def _check_jobs(sdist: Sdist, shop: Shop) -> None:
         match["node"] for match in sdist("jobs grep", "Spider closed", *jobs)["matches"]
     } == set(NAMES)
     assert sdist("jobs stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
-    assert {row["state"] for row in sdist("crawls wait --job", jobs[0])["jobs"]} == {"finished"}
+    assert {row["state"] for row in sdist("watch --job", jobs[0], "--quiet")["jobs"]} == {
+        "finished"
+    }
 
     slow = [row["job"] for row in sdist("jobs schedule", "slow", "--all-nodes")["jobs"]]
 
@@ -233,9 +241,11 @@ def _check_jobs(sdist: Sdist, shop: Shop) -> None:
 
 def _check_stopped_crawl(sdist: Sdist, shop: Shop) -> None:
     crawl = sdist("crawl --detach", "slow", *shop.options("-o", "slow.jl"))["crawl"]
-    sdist("crawls stop", crawl, "--yes")
+    sdist("stop", crawl, "--yes")
     shop.project.settings(DOWNLOAD_DELAY=0)
     sdist("resume", crawl)
+    both = sdist.run("watch", crawl, "shop", "--quiet", "--json").json()
+    assert [row["crawl"] for row in sdist.checked("watch A B", both)["crawls"]] == [crawl, "shop"]
 
 
 def _check_frontier(sdist: Sdist, shop: Shop) -> None:
@@ -293,24 +303,27 @@ def _check_throttle(sdist: Sdist, shop: Shop) -> None:
     shop.project.write(
         "limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n"
     )
-    sdist("throttle apply", "limits.yml", "--check", code=10)
+    sdist("throttle apply", "limits.yml", "--dry-run", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
-    for command in ("throttle block", "throttle pause"):
-        sdist(command, "example.org")
+    sdist("throttle set", "example.org", "--block")
+    sdist("throttle pause", "example.org")
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
         store.take_permits(
             [PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")]
         )
     sdist("throttle show")
-    for command in ("throttle resume", "throttle unblock", "throttle unset"):
-        sdist(command, "example.org")
+    sdist("throttle resume", "example.org")
+    for change in ("--unblock", "--unset"):
+        sdist("throttle set", "example.org", change)
 
 
 def _check_nodes(sdist: Sdist) -> None:
     sdist("config", "--all")
     assert states(sdist("nodes list")) == dict.fromkeys(NAMES, "up")
     sdist("nodes add", "127.0.0.1:1", "--name", "spare", code=5)
+    listed = sdist("nodes list --offline")["nodes"]
+    assert {row["name"] for row in listed} == {*NAMES, "spare"}
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
     assert states(sdist("nodes list"))[NAMES[2]] == "draining"

@@ -103,7 +103,7 @@ def _first_week_sets_up(office: Office) -> None:
     assert "oldest: version: it has no status.json" in findings
     deployed = office.read("deploy", "--all")
     assert {row["state"] for row in deployed["nodes"]} == {"uploaded"}
-    office.type("code", "versions", "--check")
+    office.type("code", "versions")
 
 
 def _second_week_crawls_and_reads(office: Office) -> None:
@@ -123,7 +123,7 @@ def _second_week_crawls_and_reads(office: Office) -> None:
     )
     jobs = [row["job"] for row in scheduled["jobs"]]
     named = [word for job in jobs for word in ("--job", job)]
-    waited = office.read("crawls", "wait", *named)["jobs"]
+    waited = office.read("watch", "--quiet", *named)["jobs"]
     assert {row["state"] for row in waited} == {"finished"}
     assert {
         row["node"] for row in office.read("jobs", "grep", "Spider closed", *jobs)["matches"]
@@ -141,7 +141,7 @@ def _third_week_has_a_bad_day(office: Office) -> None:
     office.nodes["older"].kill_jobs()
     office.type("nodes", "drain", "oldest", "--no-wait")
     done = crawl.wait(300, code=3)
-    assert "sdist crawls retry bad-day --failed-urls" in done.out + done.err
+    assert "sdist retry bad-day --failed-urls" in done.out + done.err
     assert office.states(code=3) == {"new": "up", "older": "down", "oldest": "draining"}
     assert office.nodes["oldest"].job_pids() == {}
     # A dead node leaves open whether a spider runs there; muted by a drain, it counts for nothing.
@@ -154,7 +154,7 @@ def _third_week_has_a_bad_day(office: Office) -> None:
     office.type("nodes", "resume", "older", "oldest")
     assert office.states() == dict.fromkeys(VERSIONS, "up")
     office.site.behave({})
-    office.type("crawls", "retry", "bad-day", "--failed-urls")
+    office.type("retry", "bad-day", "--failed-urls")
     assert office.site.differences(office.project.items("bad-day.jl")) == {}
     assert office.read("status", "bad-day")["failed_urls"] == 0
 
@@ -163,7 +163,7 @@ def _fourth_week_changes_code_and_machines(office: Office, too_old: ScrapydNode)
     office.project.write("properties/new.py", "NEW = True\n")
     office.type("deploy", "--all")
     office.type("code", "rollback")
-    office.type("code", "versions", "--check")
+    office.type("code", "versions")
     office.type("nodes", "add", too_old.url, "--name", "ancient")
     assert "ancient: version: it is older than Scrapyd 1.4" in office.type("doctor", code=1).out
     crawl = office.crawl("last", "--push")

@@ -176,7 +176,7 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     assert [path for path in the_site.hits() if path.rpartition("?")[2] in {*ASTRAY, "alone"}] == []
 
     run_cli(plain, "deploy", "--all", code=0)
-    run_cli(it, "crawls", "retry", crawls(it)[0].id, code=3)
+    run_cli(it, "retry", crawls(it)[0].id, code=3)
     assert [
         item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item
     ] == ["no-worker"]

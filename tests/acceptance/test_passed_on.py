@@ -132,7 +132,7 @@ def test_the_profile_changes_no_result(
             processes,
         )
 
-    items, account, process = crawled("--profile", "none")
+    items, account, process = crawled("-s", "DISTRIBUTED_PROFILE=none")
     assert (account["failed_urls"], process) == (7, {(100, True, False)})
     assert crawled() == (items, account, {(16, True, True)})
-    assert crawled("--profile", "fast") == (items, account, {(4, False, True)})
+    assert crawled("-s", "DISTRIBUTED_PROFILE=fast") == (items, account, {(4, False, True)})

@@ -151,7 +151,7 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
     it, pages, command = at.it, at.pages, at.start()
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
-    at.run("crawls", "pause", crawl).expect(0, f"sdist resume {crawl}")
+    at.run("pause", crawl).expect(0, f"sdist resume {crawl}")
     wait_for(lambda: at_rest(at.nodes), 60, "each worker has seen it")
     hits, quiet = sum(pages.hits().values()), time.monotonic()
 
@@ -177,16 +177,16 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
     victim = next(job["id"] for node in at.nodes for job in node.jobs("running"))
     at.run("jobs", "cancel", victim, "--yes", code=0)  # one that waits ends when it is told to
     assert sum(pages.hits().values()) == hits, "it went on though it rests"
-    at.run("resume", crawl, "--max-items", "9").expect(2, f"sdist crawls stop {crawl}")
+    at.run("resume", crawl, "--max-items", "9").expect(2, f"sdist stop {crawl}")
     at.run("resume", crawl, "--detach").expect(0, f"sdist watch {crawl}")
     home = len(wait_accepted(it))
     wait_accepted(it, home + 2)
-    at.run("crawls", "stop", crawl, "--yes", "--json", code=0)
+    at.run("stop", crawl, "--yes", "--json", code=0)
     command.wait(60, code=130)
     assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in at.nodes)
     assert not (it.path / ITEMS).exists()
     at.resume(crawl)
-    at.run("crawls", "pause", crawl, code=2)
+    at.run("pause", crawl, code=2)
 
 
 @pytest.mark.black_box

@@ -152,7 +152,7 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     assert not ran.exists()
     assert not logged.exists()
     assert_told(resumed, "evil", "is not believed", "sdist crawls clean evil", code=2)
-    assert_told(run_cli(it, "crawls", "retry", "evil", env=env), "is not believed")
+    assert_told(run_cli(it, "retry", "evil", env=env), "is not believed")
     for words in (
         ("report",),
         ("report", "../../../victim"),
@@ -195,7 +195,7 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with(
     assert_told(resumed, "is not believed", "it has no signature", f"sdist crawls clean {row.id}")
     assert not (tmp_path / "ran").exists()
     listed = run_cli(
-        it, "crawls", "batches", row.id, "--batch", str(last.number), "--urls", env=env
+        it, "crawls", "show", row.id, "--batches", "--batch", str(last.number), "--urls", env=env
     )
     assert_told(listed, "is not believed")
     assert "passwd" not in listed.out

@@ -252,19 +252,19 @@ def test_what_was_given_up_is_tried_again(scene: MakeScene, tmp_path: Path) -> N
     )
     crawl = crawls(it)[0].id
 
-    dead = at.run("crawls", "batches", crawl, "--state", "dead", "--urls")
+    dead = at.run("crawls", "show", crawl, "--batches", "--state", "dead", "--urls")
     assert dead.out.split() == [pages.detail(6)]
-    listed = at.run("crawls", "batches", crawl, "--json").json()
+    listed = at.run("crawls", "show", crawl, "--batches", "--json").json()
     assert {row["state"] for row in listed["batches"]} == {"done", "dead", "split"}
-    at.run("crawls", "batches", crawl, "--state", "lost", code=2)
+    at.run("crawls", "show", crawl, "--batches", "--state", "lost", code=2)
 
     flag.unlink()
     pages.behave({pages.site.detail_path(9): "gone"})
-    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("retry", crawl, "--failed-urls", "--json", code=0)
     assert pages.differences(it.items(ITEMS), without=[9]) == {}
     summary = last_crawl(it).summary
     assert (summary["failed_urls"], summary["dead_urls"], summary["gone_urls"]) == (0, 0, 1)
-    at.run("crawls", "retry", crawl, "--failed-urls").expect(4, "nothing to try again")
+    at.run("retry", crawl, "--failed-urls").expect(4, "nothing to try again")
 
 
 #: seconds that the crawl is made to have run before it is retried
@@ -359,7 +359,7 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         store.update_crawl(crawl, summary=summary)
     plan.write_text("2 no")
-    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=3)
+    at.run("retry", crawl, "--failed-urls", "--json", code=3)
     assert_comes_once("2")
     assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, (
         "a retry adds the time that it ran itself"
@@ -367,7 +367,7 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
 
     plan.write_text("3 yes")
     pages.behave({})
-    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("retry", crawl, "--failed-urls", "--json", code=0)
     items = list(it.items(ITEMS))
     assert marked(items) == [("callback", "3")] * 3
     assert pages.differences([item for item in items if "try" not in item], without=[7]) == {}
@@ -386,7 +386,7 @@ def one_number(at: Scene) -> dict[str, int]:
     assert {name: listed[name] for name in summary if name != "exit_code"} | {
         "exit_code": summary["exit_code"]
     } == summary
-    rows = at.run("crawls", "batches", row.id, "--json").json()["batches"]
+    rows = at.run("crawls", "show", row.id, "--batches", "--json").json()["batches"]
     states = Counter(one["state"] for one in rows)
     assert (states["done"], sum(states.values()) - states["split"], states["dead"]) == tuple(
         counts.values()
@@ -404,11 +404,13 @@ def one_number(at: Scene) -> dict[str, int]:
     assert f": {items:,} items" in told and "(not listed)" not in told
     assert f"{counts['done']}/{counts['total']}" in at.run("crawls").out
     misses = Counter(
-        one["kind"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]
+        one["kind"]
+        for one in at.run("crawls", "show", row.id, "--misses", "--json").json()["misses"]
     )
     assert (misses["gone"], misses["failed"]) == (summary["gone_urls"], summary["failed_urls"])
     for url in (
-        one["url"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]
+        one["url"]
+        for one in at.run("crawls", "show", row.id, "--misses", "--json").json()["misses"]
     ):
         assert url in told
     at.run("report", row.id, "-o", "page.html", code=0)
@@ -448,7 +450,7 @@ def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(
     command = at.start()
     wait_accepted(at.it, 3)
     crawl = crawls(at.it)[0].id
-    at.run("crawls", "stop", crawl, "-y", code=0)
+    at.run("stop", crawl, "-y", code=0)
     command.wait(60)
     stopped = one_number(at)
     assert stopped["waiting"] > 0
@@ -466,5 +468,5 @@ def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(
     )
     assert len(list(at.it.items(ITEMS))) == 198
     pages.behave({pages.site.detail_path(2): "gone"})
-    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("retry", crawl, "--failed-urls", "--json", code=0)
     assert one_number(at) == {"items": 199, "done": 199, "waiting": 0, "failed": 0}

@@ -15,10 +15,10 @@ from rig.crawls import ADDON, said
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.projects import Project
 from rig.redis import RedisServer
+from rig.rolling_window import most_in_window
 from rig.sites import SiteProcess
 from rig.throttled import TINY
 from rig.waiting import wait_for
-from rolling import most_in_window
 
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import Rule

@@ -112,7 +112,10 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
     crawls = Crawls(it, site(1, "--host=0.0.0.0"), start_scrapy, run_cli)
     crawls.all_come(HOSTS, 0.0)
 
-    stopped = {BY_HAND: crawls.throttle("block", BY_HAND), PAUSED: crawls.throttle("pause", PAUSED)}
+    stopped = {
+        BY_HAND: crawls.throttle("set", BY_HAND, "--block"),
+        PAUSED: crawls.throttle("pause", PAUSED),
+    }
     applied = crawls.throttle("apply", "limits.yml")
     stopped |= {BLOCKED: applied, SCALED: applied, NEARLY: applied}
     until(applied + HEEDED + LOOKED)
@@ -122,7 +125,7 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
     assert AFTER * LOOKED / 2 < sum(fast) <= AFTER * LOOKED + 2, came
     assert min(fast) > 0, came
 
-    crawls.throttle("unblock", BY_HAND)
+    crawls.throttle("set", BY_HAND, "--unblock")
     crawls.throttle("resume", PAUSED)
     crawls.all_come(HOSTS, crawls.throttle("apply", "faster.yml"))
 

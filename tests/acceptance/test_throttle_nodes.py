@@ -12,9 +12,9 @@ from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, misses
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
+from rig.rolling_window import part_apart
 from rig.throttled import SPIDERS, TINY, mean_gap, permits_of
 from rig.waiting import wait_for
-from rolling import part_apart
 
 pytestmark = pytest.mark.black_box
 

@@ -75,7 +75,7 @@ def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(
     command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--max-jobs", "2")
     wait_accepted(at.it, 1)
     crawl = crawls(at.it)[0].id
-    at.run("crawls", "stop", crawl, "--yes", code=0)
+    at.run("stop", crawl, "--yes", code=0)
     command.wait(60, code=130)
     summary = at.run("resume", crawl, "--json", code=0).json()
     assert_balanced(summary)
@@ -91,7 +91,7 @@ def test_a_crawl_of_a_project_with_a_job_folder_goes_on_where_it_was(scene: Make
     command = at.start("--pull", "--batch-size", "6", "--max-jobs", "2")
     wait_accepted(at.it, 1)
     crawl = crawls(at.it)[0].id
-    at.run("crawls", "stop", crawl, "--yes", code=0)
+    at.run("stop", crawl, "--yes", code=0)
     command.wait(60, code=130)
     summary = at.run("resume", crawl, "--json", code=0).json()
     assert (summary["items"], summary["urls_distinct"]) == (200, 200)

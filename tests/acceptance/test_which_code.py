@@ -86,10 +86,10 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
 
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
-    run_cli(it, "crawls", "retry", begun.id, "--failed-urls", timeout=180, code=3)
+    run_cli(it, "retry", begun.id, "--failed-urls", timeout=180, code=3)
     assert by(it) == {"first": 49}
     the_site.behave({})
-    done = run_cli(it, "crawls", "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
+    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
     assert by(it) == {"first": 49, "second": 1}
     row = last_crawl(it)
     assert row.version != began_with
@@ -110,7 +110,7 @@ def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: R
     for egg in it.path.rglob("*.egg"):
         egg.unlink()
     the_site.behave({})
-    gone = run_cli(it, "crawls", "retry", row.id, "--failed-urls", code=2)
+    gone = run_cli(it, "retry", row.id, "--failed-urls", code=2)
     assert f"runs the version {row.version}, and that code is gone" in gone.out
     assert f"sdist resume {row.id} --new-code" in gone.out
     run_cli(it, "resume", row.id, "--new-code", code=0)

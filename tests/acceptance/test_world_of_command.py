@@ -35,7 +35,7 @@ def shell(it: Project, line: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.black_box
 @pytest.mark.parametrize(
-    "words", ["version", "config", "nodes targets", "crawls", "nodes list --json", "help crawl"]
+    "words", ["version", "config", "nodes --offline", "crawls", "nodes list --json", "help crawl"]
 )
 def test_streams_that_are_closed_or_full(project: MakeProject, words: str) -> None:
     it = project()

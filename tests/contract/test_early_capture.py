@@ -19,7 +19,7 @@ STEPS_ASIDE = (
     {"DEPTH_STATS_VERBOSE": True},
 )
 #: where it is
-TAKES = (
+TAKES: tuple[dict[str, Any], ...] = (
     {},
     {"DEPTH_LIMIT": 2},
     {"REFERRER_POLICY": "same-origin"},

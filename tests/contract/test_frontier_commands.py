@@ -13,7 +13,7 @@ from scrapyd_dist.cli import main
 from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.fleet.project_store import key_of
 from scrapyd_dist.frontier.backlog import Lessee
-from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.frontier.packing import FrontierIntake, pack
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store, open_store
 
@@ -85,9 +85,10 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
         store.ack("shop", 1, leased.attempt, "w", report={}, now=1.0)
         store.accept("shop", 1, 1, report={}, part="", misses=[dead, failed, elsewhere], now=1.0)
 
-        assert main._run(["crawls", "misses", "shop", "--kind", "dead", "--json"], debug=False) == 0
+        show_dead = ["crawls", "show", "shop", "--misses", "--kind", "dead", "--json"]
+        assert main._run(show_dead, debug=False) == 0
         assert json.loads(capsys.readouterr().out)["misses"] == [vars(dead), vars(elsewhere)]
-        assert main._run(["crawls", "misses"], debug=False) == 4
+        assert main._run(["crawls", "show", "--misses"], debug=False) == 4
         assert "no crawls yet" in capsys.readouterr().err, (
             "without a name, the newest crawl is meant"
         )

@@ -30,11 +30,12 @@ from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 KEY = Fernet.generate_key()
 MISS = Miss(url="http://web/", kind="dead", reason="none such")
@@ -165,7 +166,8 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(
 PRODUCER = """
 import sys
 from itertools import count
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.store import open_store
 
 mine = FrontierProducer(store=open_store(sys.argv[1]), frontier="shop", project="p", work="links", process="killed",

@@ -403,7 +403,7 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
         for worker in await workers(o, 7):
             worker.end("refused", problem="no disk")
         await o.ended()
-        words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
+        words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 more: the last 3 workers there did nothing"
         assert words in o.state.stopped
         assert (o.scheduler.failed, o.states()) == (True, ["sealed"] * 7)
 

@@ -16,7 +16,8 @@ from rig.scheduling import CRAWL, HOME, QUICK, Bench, sending, until
 from scrapyd_dist.batches import AttemptState, Batch
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.frontier.intake import open_frontier, pack
+from scrapyd_dist.frontier.intake import open_frontier
+from scrapyd_dist.frontier.packing import pack
 from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store import Store, open_store

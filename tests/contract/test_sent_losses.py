@@ -15,7 +15,7 @@ from rig.scheduling import CRAWL, HOME, QUICK, Bench, left_behind, sending, unti
 
 from scrapyd_dist.batches import AttemptState, BatchState, home_of
 from scrapyd_dist.errors import ConnectionRefused, NoReply
-from scrapyd_dist.items import merging
+from scrapyd_dist.items import part_fetch
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import collector, monitor
@@ -444,7 +444,7 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sending(tmp_path, model("one")) as b:
-        monkeypatch.setattr(merging, "sha256_of", len)
+        monkeypatch.setattr(part_fetch, "sha256_of", len)
         await b.seal_all(1)
         await b.ended()
         assert isinstance(b.state.status.fault, TypeError)

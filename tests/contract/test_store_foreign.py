@@ -418,10 +418,10 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 WORDS = [
     ["crawls"], ["crawls", "--json"], ["status", "c"], ["status", "c", "--json"], ["report", "c", "-o", "page.html"],
-    ["crawls", "misses", "c"], ["crawls", "batches", "c"], ["crawls", "batches", "c", "--urls"],
+    ["crawls", "show", "c", "--misses"], ["crawls", "show", "c", "--batches"], ["crawls", "show", "c", "--batches", "--urls"],
     ["crawls", "clean", "c", "--dry-run"],
     ["crawls", "clean", "--older-than", "1d", "--dry-run"], ["items", "merge", "c", "-o", "all.jl", "--dry-run"],
-    ["frontier", "count", "c"], ["frontier", "list"], ["throttle", "show"], ["crawls", "wait", "c", "--timeout", "0.1"],
+    ["frontier", "count", "c"], ["frontier", "list"], ["throttle", "show"], ["watch", "--quiet", "c", "--timeout", "0.1"],
 ]  # fmt: skip
 
 

@@ -281,14 +281,11 @@ def test_it_is_reached_by_a_socket_too(redis_server: RedisServer, at: Callable[.
 #: command -> what it wants to know besides its name
 WORDS = {
     "crawl": ["easy"],
-    "resume": ["c"], "watch": ["c"], "crawls wait": ["c"], "crawls retry": ["c"], "crawls clean": ["c", "--yes"],
-    "crawls pause": ["c"],
-    "crawls stop": ["c"],
-    "crawls batches": ["c"], "crawls misses": ["c"],
+    "resume": ["c"], "watch": ["c"], "retry": ["c"], "crawls clean": ["c", "--yes"],
+    "pause": ["c"], "stop": ["c"], "crawls show": ["c"],
     "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
     "frontier consume": ["easy", "shop"],
     "throttle apply": ["limits.yml"], "throttle set": ["a.com", "--hits", "1", "--window", "1"],
-    "throttle unset": ["a.com"], "throttle block": ["a.com"], "throttle unblock": ["a.com"],
     "throttle pause": ["a.com"], "throttle resume": ["a.com"],
     "frontier count": ["shop"], "frontier dump": ["shop", "p0"], "frontier add": ["shop", "urls.txt"],
     "frontier move": ["shop", "p", "q", "2"], "frontier requeue": ["shop"],

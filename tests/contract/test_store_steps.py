@@ -341,3 +341,44 @@ def test_of_several_processes_that_make_the_same_step_exactly_one_succeeds(
     }
     by = {number: who for who, each in zip(names, won, strict=True) for number in each["accept"]}
     assert accepted == {number: (who, who) for number, who in by.items()}
+
+
+LISTED = (
+    Miss(url="http://web/0", kind="failed", reason="500", batch=1),
+    Miss(url="http://web/1", kind="gone", reason="404", batch=1),
+)
+
+
+def _reopen(store: Store, misses: tuple[Miss, ...]) -> None:
+    store.reopen("c", 1, 1, reason="its part is lost", misses=misses, now=9.0)
+
+
+def test_a_batch_that_is_done_waits_again_and_its_accepted_attempt_counts_no_more(
+    out: Store,
+) -> None:
+    accept(out, 1, 1, misses=LISTED)
+    _reopen(out, LISTED)
+    batch = out.batch("c", 1)
+    assert (batch.state, batch.forgiven, batch.attempts) == (BatchState.FAILED, 1, 1)
+    (over,) = out.attempts("c")
+    assert (over.state, over.reason, over.ended_at) == (AttemptState.FAILED, "its part is lost", 9)
+    assert out.misses("c") == []
+    out.open_attempt("c", attempt(2))
+    accept(out, 1, 2)
+    assert [found.number for found in out.attempts("c", {AttemptState.ACCEPTED})] == [2]
+
+
+@pytest.mark.parametrize("state", [state for state in BatchState if state is not BatchState.DONE])
+def test_only_a_batch_that_is_done_can_be_opened_again(store: Store, state: BatchState) -> None:
+    last = bring_to(store, state)
+    with pytest.raises((StepRefused, NothingMatched)):
+        store.reopen("c", 1, last, reason="x", misses=[], now=9.0)
+    assert store.batch("c", 1).state is state
+
+
+def test_a_batch_with_other_misses_stays_done(out: Store) -> None:
+    accept(out, 1, 1, misses=LISTED[:1])
+    with pytest.raises(StepRefused):
+        _reopen(out, LISTED)
+    assert out.batch("c", 1).state is BatchState.DONE
+    assert out.misses("c") == list(LISTED[:1])

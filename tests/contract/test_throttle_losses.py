@@ -1,22 +1,35 @@
-"""A store that has lost rules of the throttle lets no request leave that knew them, and says so."""
+"""A store that has lost rules of the throttle lets no request leave that knew them, and says so.
 
+A job that begins after that knows what the scheduler knew when it was sent.
+"""
+
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 from rig.gates import GateBench
+from rig.scheduling import until
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
-from scrapyd_dist.middlewares.throttle import throttle_client
+from scrapyd_dist.middlewares.throttle import gate, throttle_client
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
+from scrapyd_dist.middlewares.throttle.throttle_client import PermitStore
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.throttle.known_rules import KnownRules
 from scrapyd_dist.throttle.permits import Limit, Rule
 
 RULED = "http://ruled.example/"
 RULES = {"ruled.example": Rule(hits=10, window=3600.0)}
 NewStore = Callable[[], Store]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a process does not wait for a store that has lost the rules."""
+    monkeypatch.setattr(gate, "PATIENCE", 0.3)
 
 
 @pytest.fixture
@@ -36,10 +49,13 @@ def new_store(where: str) -> Iterator[NewStore]:
 class Scene(GateBench):
     """A process that heeds the rules of this store, and may find another one in its place."""
 
-    def __init__(self, store: Store, *, on: bool) -> None:
+    def __init__(self, store: Store, *, on: bool, given: KnownRules | None = None) -> None:
         limit = Limit(hits=5, window=3600.0)
+        job = {"crawl": "c", "rules": given.document} if given else {}
         super().__init__(
-            store, ThrottleOptions(on=True, limit=limit) if on else ThrottleOptions(heeds=True)
+            store,
+            ThrottleOptions(on=True, limit=limit) if on else ThrottleOptions(heeds=True),
+            {"DISTRIBUTED_START_URLS": "[]", "DISTRIBUTED_JOB": json.dumps(job)} if given else None,
         )
         kind = ThrottledQueue if on else HeedingQueue
         self.queue = kind(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
@@ -112,3 +128,124 @@ async def test_a_store_without_rules_may_come_back_as_it_likes(
     assert it.gate._client is not None
     assert not it.gate._client._away
     await it.gate._closed()
+
+
+GIVEN = KnownRules(version=3, domains=frozenset({"ruled.example"}))
+PAGES = [RULED + str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize("on", [False, True], ids=["heeds rules", "has limits of its own"])
+@pytest.mark.parametrize("climbed", [0, 3, 5], ids="version {}".format)
+async def test_a_job_that_begins_after_the_loss_waits_for_the_rules(
+    new_store: NewStore, caplog: pytest.LogCaptureFixture, *, on: bool, climbed: int
+) -> None:
+    """Whatever else the store has been told of since, by other processes."""
+    store = new_store()
+    for hits in range(1, climbed + 1):
+        store.change_rules({"other.example": Rule(hits=hits, window=3600.0)})
+    it = Scene(store, on=on, given=GIVEN)
+    it.push(*PAGES)
+    with caplog.at_level(logging.WARNING):
+        await it.gate._opened()
+        await it.looked()
+    assert "The store has lost the throttle's rules for ruled.example" in caplog.text
+    assert it.queue.pop() is None
+    store.change_rules(RULES)
+    await it.looked()
+    assert it.gate._client is not None
+    assert not it.gate._client._away
+    await it.gate._closed()
+
+
+async def test_a_rule_that_was_removed_meanwhile_is_not_lost(store: Store) -> None:
+    store.change_rules(RULES)
+    given = KnownRules.from_rules(store.rules())
+    store.change_rules({"ruled.example": None})
+    it = Scene(store, on=False, given=given)
+    it.push(*PAGES)
+    await it.gate._opened()
+    await it.look()
+    assert it.gate._client is not None
+    assert not it.gate._client._away
+    assert it.queue.pop() is not None
+    await it.gate._closed()
+
+
+async def test_a_running_process_sees_a_loss_whose_version_has_grown_while_the_store_was_away(
+    store: Store, new_store: NewStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.change_rules(RULES)
+    it = Scene(store, on=False)
+    await it.looked()
+    assert it.gate._client is not None
+    it.gate._client._missed("its server is down")
+    empty = new_store()
+    empty.change_rules({"other.example": Rule(hits=1, window=3600.0)})
+    await it.have(empty)
+    it.push(*PAGES)
+    with caplog.at_level(logging.ERROR):
+        await it.looked()
+    assert it.gate._client._away
+    assert it.queue.pop() is None
+    await it.gate._closed()
+
+
+async def _job_without_a_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *found: PermitStore
+) -> tuple[Scene, list[bool]]:
+    """A job that knows of a rule, and finds these in turn; and what says that it has ended."""
+    rest = list(found)
+    ended = list[bool]()
+
+    async def find(_: object) -> PermitStore:
+        return rest.pop(0)
+
+    monkeypatch.setattr(gate, "find_beside", find)
+    monkeypatch.setattr(gate, "LOOK", 0.01)
+    store.change_rules(RULES)
+    it = Scene(store, on=False, given=KnownRules.from_rules(store.rules()))
+    it.gate._client = None
+    monkeypatch.setattr(it.gate, "failed", lambda: ended.append(True))
+    it.push(*PAGES, "http://free.example/")
+    await it.gate._opened()
+    await until(lambda: len(rest) < len(found), "it has looked for the store")
+    return it, ended
+
+
+async def test_a_job_whose_store_has_lost_the_crawl_as_well_makes_no_request_and_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Redis came back without any data: to the job that is another store."""
+    lost = PermitStore(why="it has no crawl c", lasting=True, is_other=True)
+    it, ended = await _job_without_a_store(store, monkeypatch, lost)
+    await until(lambda: ended == [True], "it ends")
+    first = it.queue.pop()
+    assert first is not None
+    assert first.url == "http://free.example/"
+    assert it.queue.pop() is None
+
+
+async def test_a_job_whose_store_is_away_as_it_begins_makes_no_request_to_a_ruled_domain(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = PermitStore(why="its server is down")
+    it, ended = await _job_without_a_store(store, monkeypatch, away, PermitStore(store=store))
+    first = it.queue.pop()
+    assert first is not None
+    assert first.url == "http://free.example/"
+    assert it.queue.pop() is None
+    await until(lambda: it.gate._client is not None, "the store is found")
+    await it.look()
+    await until(lambda: it.queue.pop() is not None, "a request leaves")
+    assert ended == []
+    await it.gate._closed()
+
+
+async def test_a_job_that_cannot_reach_the_store_at_all_runs_without_rules_as_it_would_else(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = PermitStore(why="there is no file where this worker runs", lasting=True)
+    it, ended = await _job_without_a_store(store, monkeypatch, nowhere)
+    await until(lambda: not it.gate._ruled, "it gives up")
+    assert [it.queue.pop() is not None for _ in range(21)] == [True] * 21
+    assert ended == []

@@ -4,14 +4,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rig.stores import attempt, fail, seal
 from rig.waiting import wait_for
-from scrapy import Request
-from scrapy.exceptions import IgnoreRequest
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseLoss, LeaseRenewer
 
 from scrapyd_dist.errors import StoreError
@@ -174,18 +171,3 @@ def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) 
             for name in ("synchronous", "wal_autocheckpoint")
         ]
     assert told == [1, WORKERS_CHECKPOINT]
-
-
-@pytest.mark.parametrize("name", ["download_request", "download_request_async"])
-def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
-    left: list[Request] = []
-    handlers = SimpleNamespace(**{name: left.append})
-    crawler: Any = SimpleNamespace(
-        engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers))
-    )
-    good, bad = Request("http://web/good"), Request("http://web/bad")
-    Worker(Away(), 60.0, ()).leases.guard(crawler, lambda request: "lost" if request is bad else "")
-    getattr(handlers, name)(good)
-    with pytest.raises(IgnoreRequest, match="lost"):
-        getattr(handlers, name)(bad)
-    assert left == [good]

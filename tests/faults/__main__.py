@@ -5,27 +5,70 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle, islice
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 # The nodes, the site and the projects are those of the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# And so is what counts moments against a limit.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from faults.kinds import KINDS, LONG, Kind
 from faults.soak import soak
 from faults.trial import Trial
-from faults.verdict import Verdict, judge
+from faults.verdict import FIGURES, Verdict, judge
 from rig.processes import node_python
+
+#: how batches reach the nodes
+MODES = ("auto", "push", "pull")
+#: what has to be the same for the figures of two runs to be added up: kind, mode and store
+Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One crawl that is to be broken."""
+
+    kind: Kind
+    mode: str
+    redis: bool  #: whether its store is a Redis server, or a file
+
+    @property
+    def row(self) -> Row:
+        """Where its figures belong."""
+        return self.kind.name, self.mode, "Redis" if self.redis else "SQLite"
+
+
+def plan_runs(kinds: Sequence[Kind], modes: Sequence[str], store: str) -> list[Run]:
+    """All different runs: each kind in each mode, the stores in turn; then those on the other store."""
+    first, others = list[Run](), list[Run]()
+    for number, kind in enumerate(kinds):
+        stores = _stores_of(kind, store)
+        for turn, mode in enumerate(modes):
+            runs = [Run(kind=kind, mode=mode, redis=redis) for redis in stores]
+            if runs:
+                first.append(runs.pop((number + turn) % len(runs)))
+            others += runs
+    return [*first, *others]
+
+
+def _stores_of(kind: Kind, store: str) -> list[bool]:
+    """Return the stores that a kind can have, of those that were asked for: whether each is Redis."""
+    asked = {"sqlite": [False], "redis": [True], "both": [False, True]}[store]
+    return [redis for redis in asked if kind.redis in (None, redis)]
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tests/faults", description=__doc__)
     parser.add_argument(
-        "--runs", type=int, help="crawls in all; the kinds take turns (36, or 1 with --long)"
+        "--runs",
+        type=int,
+        help="crawls in all; the kinds take turns (36, all different ones with --mode all, 1 with --long)",
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="of the first crawl; each next one has the next"
@@ -36,10 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--mode",
-        choices=("auto", "push", "pull"),
+        choices=(*MODES, "all"),
         default="auto",
-        help="how batches reach the nodes",
+        help="how batches reach the nodes; all: each kind in each mode, and then on the other store",
     )
+    parser.add_argument("--at-once", type=int, default=1, help="crawls at the same time (1)")
     parser.add_argument("--long", action="store_true", help=f"only one kind: {LONG.name}")
     parser.add_argument(
         "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES",
@@ -58,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
 def one(
     kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, options: argparse.Namespace
 ) -> Verdict:
+    """The verdict on one crawl of this kind, in the mode of the options."""
     # A kind whose spider is of its own has no other one that asks for more.
     asks_for_more = options.own_work and "spider" not in kind.trial
     wanted = {"mode": options.mode, "asks_for_more": asks_for_more, **kind.trial}
@@ -74,38 +119,88 @@ def one(
         return verdict
 
 
-def table(rows: dict[tuple[str, str], Verdict]) -> str:
-    head = (
-        "what broke",
-        "store",
-        "runs",
-        "lost",
-        "duplicated",
-        "double-sent",
-        "dead",
-        "over the limit",
-        "too long",
-        "fetched again",
-        "resumed",
-    )
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for (name, store), v in rows.items():
-        bad = (v.lost, v.duplicated, v.double_sent, v.dead, v.over_limit, v.too_long)
-        cells = (name, store, v.runs, *bad, v.refetched, v.resumes)
+def table(rows: dict[Row, Verdict]) -> str:
+    """All figures, as Markdown."""
+    lines = ["| what broke | mode | store | " + " | ".join(FIGURES) + " |"]
+    lines.append("|---" * (3 + len(FIGURES)) + "|")
+    for row, verdict in rows.items():
+        cells = (*row, *(int(getattr(verdict, name)) for name in FIGURES.values()))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
-def _has_store(kind: Kind, store: str) -> bool:
-    """Whether a kind can run on one of these stores."""
-    return store == "both" or kind.redis in (None, store == "redis")
+def make_run(
+    runs: Sequence[Run], python: Path, kept: Path, options: argparse.Namespace, number: int
+) -> tuple[Verdict | None, float]:
+    """The verdict on the run of this number, None if it could not be made; and its seconds."""
+    run = runs[number]
+    began = time.monotonic()
+    folder = kept / f"run{number}"
+    folder.mkdir(parents=True)
+    mode = argparse.Namespace(**{**vars(options), "mode": run.mode})
+    try:
+        verdict = one(
+            run.kind,
+            options.seed + number,
+            redis=run.redis,
+            folder=folder,
+            python=python,
+            options=mode,
+        )
+    except Exception:  # noqa: BLE001 - the others shall still run
+        traceback.print_exc()
+        return None, time.monotonic() - began
+    return verdict, time.monotonic() - began
 
 
-def stores_of(kind: Kind, store: str, number: int) -> bool:
-    """Whether this run of a kind has Redis as its store."""
-    if kind.redis is not None:
-        return kind.redis
-    return store == "redis" or (store == "both" and number % 2 == 1)
+#: makes the run of a number; set before the processes begin that call it
+_make: partial[tuple[Verdict | None, float]]
+
+
+def _make_numbered(number: int) -> tuple[int, Verdict | None, float]:
+    return number, *_make(number)
+
+
+def results(count: int, at_once: int) -> Iterator[tuple[int, Verdict | None, float]]:
+    """Number, verdict and seconds of so many runs, as they end; each in a process, if several run at once."""
+    if at_once <= 1:
+        yield from map(_make_numbered, range(count))
+        return
+    with ProcessPoolExecutor(at_once, mp_context=get_context("fork")) as pool:
+        for done in as_completed([pool.submit(_make_numbered, at) for at in range(count)]):
+            yield done.result()
+
+
+def break_crawls(options: argparse.Namespace, temporary: Path) -> int:
+    """Make all runs, and print their figures; 0 when every promise was kept."""
+    global _make  # noqa: PLW0603 - what the forked processes are to call
+    kinds = [kind for kind in ((LONG,) if options.long else KINDS) if options.only in kind.name]
+    modes = MODES if options.mode == "all" else (options.mode,)
+    different = plan_runs(kinds, modes, options.store)
+    usual = len(different) if options.mode == "all" else 36
+    runs = list(islice(cycle(different), options.runs or (1 if options.long else usual)))
+    _make = partial(make_run, runs, node_python(temporary), options.keep or temporary, options)
+    rows: dict[Row, Verdict] = {}
+    failed = 0
+    for number, verdict, seconds in results(len(runs), options.at_once):
+        row = runs[number].row
+        if verdict is None:
+            failed += 1
+            print(f"{number + 1:3} {' '.join(row[1:])} {row[0]}: FAILED TO RUN", flush=True)
+            continue
+        rows[row] = rows[row] + verdict if row in rows else verdict
+        judged = "good" if verdict.good else f"BAD {verdict}"
+        print(
+            f"{number + 1:3} {' '.join(row[1:])} {row[0]}: {judged} ({seconds:.0f} s)", flush=True
+        )
+    total = sum(rows.values(), Verdict(runs=0))
+    rows["all", "", ""] = total
+    print(f"\n{table(rows)}")
+    if options.json:
+        options.json.write_text(
+            json.dumps({"failed_to_run": failed, **asdict(total)}), encoding="utf-8"
+        )
+    return 0 if total.good and not failed else 1
 
 
 def main() -> int:
@@ -117,48 +212,8 @@ def main() -> int:
                 Path(temporary), node_python(Path(temporary)), minutes=options.soak, seed=options.seed,
                 redis=options.store == "redis", report=options.json,
             )  # fmt: skip
-    known = (LONG,) if options.long else KINDS
-    kinds = [
-        kind for kind in known if options.only in kind.name and _has_store(kind, options.store)
-    ]
-    rows: dict[tuple[str, str], Verdict] = {}
-    failed = 0
     with TemporaryDirectory(prefix="sdist-faults-") as temporary:
-        python = node_python(Path(temporary))
-        kept = options.keep or Path(temporary)
-        for number in range(options.runs or (1 if options.long else 36)):
-            kind, turn = kinds[number % len(kinds)], number // len(kinds)
-            redis, began = stores_of(kind, options.store, turn + number), time.monotonic()
-            folder = kept / f"run{number}"
-            folder.mkdir(parents=True)
-            try:
-                verdict = one(
-                    kind,
-                    options.seed + number,
-                    redis=redis,
-                    folder=folder,
-                    python=python,
-                    options=options,
-                )
-            except Exception:  # noqa: BLE001 - the others shall still run
-                traceback.print_exc()
-                failed += 1
-                continue
-            key = (kind.name, "Redis" if redis else "SQLite")
-            rows[key] = rows[key] + verdict if key in rows else verdict
-            said = "good" if verdict.good else f"BAD {verdict}"
-            print(
-                f"{number + 1:3} {key[1]:6} {kind.name}: {said} ({time.monotonic() - began:.0f} s)",
-                flush=True,
-            )
-    total = sum(rows.values(), Verdict(runs=0))
-    rows["all", ""] = total
-    print(f"\n{table(rows)}")
-    if options.json:
-        options.json.write_text(
-            json.dumps({"failed_to_run": failed, **asdict(total)}), encoding="utf-8"
-        )
-    return 0 if total.good and not failed else 1
+        return break_crawls(options, Path(temporary))
 
 
 if __name__ == "__main__":

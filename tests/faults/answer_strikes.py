@@ -33,7 +33,9 @@ def spoil_parts(mishap: Mishap) -> Callable[[Trial], None]:
     """No part of one node can be had as it is, from the start to the end."""
 
     def strike(trial: Trial) -> None:
-        trial.dice.choice(trial.proxies).spoil_always(".jl", mishap)
+        spoilt = trial.dice.choice(trial.proxies)
+        trial.bad_node = spoilt.node.name
+        spoilt.spoil_always(".jl", mishap)
 
     return strike
 

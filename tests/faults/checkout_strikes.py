@@ -25,7 +25,7 @@ def stop_namesake(trial: Trial) -> None:
             wait_for(
                 lambda: site.item_hits().total() or trial.row.state.ended, 90, "its first pages"
             )
-            with _started(trial, other, "crawls", "stop", NAME) as stopping:
+            with _started(trial, other, "stop", NAME) as stopping:
                 stopping.wait(90)
             crawling.wait(90)
 

@@ -74,3 +74,15 @@ def damage_home(trial: Trial) -> None:
         part.write_bytes(trial.dice.choice(damaged))
     for part in trial.dice.sample(parts, len(parts) // 8):
         part.unlink()
+
+
+def lose_parts(trial: Trial) -> None:
+    """Half of the parts that have come home are damaged there, and their nodes have them no more."""
+    trial.is_all_to_come = True
+    trial.wait_moment(0.4, 0.9)
+    parts = sorted((trial.home / "parts").glob("*.b*.jl"))
+    for part in trial.dice.sample(parts, (len(parts) + 1) // 2):
+        part.write_bytes(part.read_bytes()[:-9])
+        for node in trial.nodes:
+            for copy in node.logs_dir.glob(f"_sdist/*/{part.name}"):
+                copy.unlink()

@@ -11,6 +11,7 @@ from faults.checkout_strikes import NAME, stop_namesake
 from faults.folder_strikes import (
     damage_home,
     fill_disk,
+    lose_parts,
     remove_eggs,
     remove_files,
     remove_home,
@@ -116,6 +117,7 @@ KINDS = (
     Kind(name="a node's eggs deleted", strike=remove_eggs),
     Kind(name="the crawl's own folder deleted", strike=remove_home),
     Kind(name="parts at home damaged", strike=damage_home),
+    Kind(name="parts damaged at home, and gone on the nodes", strike=lose_parts),
     Kind(name="the store away and back", strike=redis_away, redis=True),
     Kind(name="Redis full for a while", strike=redis_full, redis=True),
     Kind(name="Redis failed over, its last steps lost", strike=redis_fails_over, redis=True),

@@ -13,6 +13,7 @@ from faults.trial import Trial
 from redis import Redis
 from redis.crc import key_slot
 from rig.redis import PASSWORD, ServerCluster
+from rig.throttled import empty_throttle_tables
 from rig.waiting import wait_for
 
 #: bytes of a file beyond which the producer cannot write while it is capped
@@ -92,13 +93,17 @@ def store_away_until_goal(trial: Trial) -> None:
 
 
 def empty_redis(trial: Trial) -> None:
-    """The Redis server comes back without any data: the crawl is lost, and no worker goes on without its rules."""
+    """The Redis server comes back without any data: the crawl is lost, and no worker goes on without its rules.
+
+    Some jobs that were sent before begin after that.
+    """
     trial.wait_moment(0.2, 0.5)
     assert trial.redis
-    trial.redis.kill()
-    shutil.rmtree(trial.redis.folder / "appendonlydir")
-    trial.is_store_lost = True
-    trial.redis.start()
+    with trial.new_jobs_held():
+        trial.redis.kill()
+        shutil.rmtree(trial.redis.folder / "appendonlydir")
+        trial.is_store_lost = True
+        trial.redis.start()
     wait_for(
         lambda: not any(node.job_pids() for node in trial.nodes),
         120,
@@ -107,26 +112,22 @@ def empty_redis(trial: Trial) -> None:
 
 
 def lose_rules(trial: Trial) -> None:
-    """The store loses all that it knows of the throttle; the rule is set again after some seconds."""
+    """The store loses all that it knows of the throttle; the rule is set again after some seconds.
+
+    Some jobs begin in between.
+    """
     trial.wait_moment(0.2, 0.6)
     assert trial.limit
-    if trial.redis:
-        with closing(Redis.from_url(trial.redis.url)) as server:
-            server.delete(*server.scan_iter(match="{sdist}:t:*"))
-    else:
-        _empty_throttle_tables(trial.store_file)
+    with trial.new_jobs_held():
+        if trial.redis:
+            with closing(Redis.from_url(trial.redis.url)) as server:
+                server.delete(*server.scan_iter(match="{sdist}:t:*"))
+        else:
+            empty_throttle_tables(trial.store_file)
     # Longer than a window: what has left before is not known to the store any more.
     _wait_seconds(trial, low=trial.limit.window + 1)
     if not trial.row.state.ended:
         trial.set_limit(trial.limit)
-
-
-def _empty_throttle_tables(store: Path) -> None:
-    with closing(sqlite3.connect(store, timeout=60)) as database, database:
-        for table in ("grants", "throttle_keys", "throttle_domains", "throttle_rules"):
-            database.execute(f"DELETE FROM {table}")  # noqa: S608 - names of our own
-        database.execute("DELETE FROM throttle_changes")
-        database.execute("UPDATE throttle SET version = 0")
 
 
 def cap_files(trial: Trial) -> None:

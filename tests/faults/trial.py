@@ -3,8 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -37,6 +37,16 @@ SETTINGS: Mapping[str, Any] = {
 NAMED = """
 import sys
 USER_AGENT = next((text[5:] for text in sys.argv if text.startswith("_job=")), "producer")
+"""
+#: jobs that begin while the first file is there wait before they have read anything, and make the second one
+HELD = """
+import time
+from pathlib import Path
+
+if USER_AGENT != "producer" and Path({hold!r}).exists():
+    Path({held!r}).touch()
+    while Path({hold!r}).exists():
+        time.sleep(0.05)
 """
 #: jobs whose requests hang when a file says so: those of one page, or all of the one job that takes the file away
 HANGING = """
@@ -126,12 +136,18 @@ class Trial:
         self.asks_for_more = asks_for_more
         #: files that make requests hang
         self.hanging_page, self.hanging_worker = folder / "page", folder / "worker"
+        #: the files of jobs that are held as they begin
+        self._hold, self._held = folder / "hold", folder / "held"
         #: the one page that has to be missed, and a word of the reason that is given
         self.missed: int | None = None
         self.reason = "stalled"
         self.limit = limit
         #: whether all that the store had is gone, which the crawl has to say
         self.is_store_lost = False
+        #: the name of a node of which no part can be had
+        self.bad_node = ""
+        #: whether no item may be lost, not even one of which the crawl says so
+        self.is_all_to_come = False
         self.goal = goal
         #: how many requests the site had when the crawl had ended by its goal
         self.hits_at_goal = 0
@@ -200,6 +216,7 @@ class Trial:
         self.project.settings(**self._settings)
         with (self.project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
+            file.write(HELD.format(hold=str(self._hold), held=str(self._held)))
             file.write(HANGING.format(page=str(self.hanging_page), worker=str(self.hanging_worker)))
             if self.limit:
                 file.write(SHOWN)
@@ -285,6 +302,22 @@ class Trial:
         """A node that is at work, by the dice; any when none is."""
         busy = [node for node in self.nodes if node.job_pids()]
         return self.dice.choice(busy or self.nodes)
+
+    @contextmanager
+    def new_jobs_held(self) -> Iterator[None]:
+        """While this is open, jobs begin that have read nothing yet; one at least, as workers are killed for it."""
+        self._hold.touch()
+        victims = [pid for node in self.nodes for pid in node.job_pids()]
+        self.dice.shuffle(victims)
+        for pid in victims:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
+            with suppress(AssertionError):  # nobody takes the place of one that had nothing to do
+                wait_for(self._held.exists, 20, "a job that begins")
+                break
+        wait_for(self._held.exists, 40, "a job that begins")
+        yield
+        self._hold.unlink()
 
     def kill_producer(self) -> None:
         """SIGKILL the process that coordinates."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import defaultdict
@@ -15,13 +16,34 @@ from faults import own_work
 from faults.trial import Limit, Trial
 from rig.commands import Result
 from rig.crawls import assert_balanced, misses_in
+from rig.rolling_window import most_in_window
 from rig.throttled import CLOCKS, TINY
-from rolling import most_in_window
 
 from scrapyd_dist.batches import Attempt
 
 #: seconds by which two clocks of one machine, and the writing of a record, may differ
 SLACK = 0.5
+#: parts of a node that are lost, one after the other, after which it gets no more work
+LOST_PARTS = 3
+#: seconds in which a worker that leases there has heard of that
+FENCED = 3.0
+#: title of each figure -> its name in a verdict
+FIGURES = {
+    "runs": "runs",
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "double-sent": "double_sent",
+    "dead": "dead",
+    "over the limit": "over_limit",
+    "under the goal": "under_goal",
+    "too long": "too_long",
+    "work for a bad node": "unfenced",
+    "unbalanced": "unbalanced",
+    "untold": "untold",
+    "wrong exits": "wrong_exits",
+    "fetched again": "refetched",
+    "resumed": "resumes",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +67,7 @@ class Verdict:
     over_limit: int = 0  #: requests that a throttle's rule, or a goal, did not allow
     under_goal: int = 0  #: requests that a goal allows, and that were not made
     too_long: int = 0  #: crawls that took longer than their bound
+    unfenced: int = 0  #: batches for a node of which three parts in a row were lost before
 
     @property
     def good(self) -> bool:
@@ -60,6 +83,7 @@ class Verdict:
             self.over_limit,
             self.under_goal,
             self.too_long,
+            self.unfenced,
         )
         return not any(bad)
 
@@ -87,7 +111,7 @@ def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
     summary = trial.row.summary
-    told = told_lost(summary)
+    told = 0 if trial.is_all_to_come else told_lost(summary)
     repeated = told_repeated(summary) if trial.asks_for_more else 0
     dead = summary.get("batches", {}).get("dead", 0)
     return replace(
@@ -103,7 +127,24 @@ def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
         untold=bool(allowed) and not _is_told(trial),
         wrong_exits=done.code != (3 if allowed or told else 0),
         dead=max(0, dead - len(allowed)),
+        unfenced=unfenced(trial.attempts(), trial.bad_node),
     )
+
+
+def unfenced(attempts: Sequence[Attempt], node: str) -> int:
+    """How many attempts a node got after so many of its parts were lost, one after the other."""
+    mine = [attempt for attempt in attempts if attempt.node == node]
+    streak = 0
+    for attempt in sorted(mine, key=lambda attempt: attempt.ended_at or math.inf):
+        is_lost = attempt.state.value == "failed" and attempt.reason.startswith("the part of ")
+        if is_lost:
+            streak += 1
+        elif attempt.state.value == "accepted":
+            streak = 0
+        if streak == LOST_PARTS:
+            fenced_at = (attempt.ended_at or math.inf) + FENCED
+            return sum(later.sent_at > fenced_at for later in mine)
+    return 0
 
 
 def _over_goal(trial: Trial) -> int:

@@ -176,6 +176,7 @@ BATCHES = Case(
     },
     output=False,
     files=COUNTED,
+    sentence="part-%(batch_id)03d.jl: Scrapy writes items as its one process scrapes them",
 )
 
 GZIP = Case(
@@ -192,6 +193,7 @@ GZIP = Case(
     },
     output=False,
     files=COUNTED,
+    sentence="pieces.jl.gz: Scrapy writes items as its one process scrapes them",
 )
 
 URI_PARAMETERS = Case(

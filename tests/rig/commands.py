@@ -30,8 +30,8 @@ IMPORTS = ("scrapyd_dist.*", "scrapy.cmdline", "scrapy.crawler")
 LINES = "-lines"
 #: commands of `sdist` that start no process, and are over when they have answered
 READING = {
-    "crawls batches", "crawls list", "crawls misses", "jobs grep", "jobs list", "jobs stats", "items merge",
-    "items pull", "items tail", "logs", "nodes metrics", "report", "code spiders", "status", "code versions",
+    "crawls list", "crawls show", "jobs grep", "jobs list", "jobs stats", "items merge",
+    "items pull", "items tail", "logs", "nodes metrics", "report", "status", "code versions",
 }  # fmt: skip
 
 

@@ -82,10 +82,10 @@ DOCUMENTS: dict[str, Any] = {
     "init": {"file": str, "added": [str], "nodes": [{**_NODE, "written": bool, "state": str}]},
     "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
                "invalid": [str], "problem": TEXT},
-    **dict.fromkeys(("crawl", "resume", "crawls retry", "watch", "status", "frontier consume"), SUMMARY),
+    **dict.fromkeys(("crawl", "resume", "retry", "watch", "status", "crawls show", "frontier consume"), SUMMARY),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
-    "crawls wait": {"crawls": [SUMMARY]},
-    "crawls wait --job": {"jobs": [{**_JOB, "state": str, "pages": _COUNT, "items": _COUNT, "errors": _COUNT,
+    "watch A B": {"crawls": [SUMMARY]},
+    "watch --job": {"jobs": [{**_JOB, "state": str, "pages": _COUNT, "items": _COUNT, "errors": _COUNT,
                                     "reason": str}]},
     "crawls list": {"crawls": [SUMMARY]},
     "plan": {
@@ -97,13 +97,13 @@ DOCUMENTS: dict[str, Any] = {
         "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
         "differences": _DIFFERENCES,
     },
-    "crawls batches": {
+    "crawls show --batches": {
         "crawl": str,
         "batches": [{"batch": int, "state": str, "requests": int, "reason": str, "split_from": (int, None),
                      "attempts": [{"number": int, "job": str, "worker": TEXT, "node": str, "state": str,
                                    "reason": str}]}],
     },
-    "crawls misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
+    "crawls show --misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
     "crawls clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
@@ -159,9 +159,10 @@ DOCUMENTS: dict[str, Any] = {
     },
     "throttle apply": {"file": str, "dry_run": bool, **_RULES},
     **dict.fromkeys(
-        (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
+        (f"throttle {verb}" for verb in ("set", "pause", "resume")), _RULES
     ),
     "nodes list": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
+    "nodes list --offline": {"nodes": [{**_NODE, "project": TEXT}]},
     "nodes add": {"nodes": [_LOOK]},
     "nodes remove": {"nodes": [_NODE]},
     "nodes up": {"nodes": [{**_NODE, "slots": int}]},
@@ -178,14 +179,15 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(("deploy", "code rollback"), ROLL_OUT),
     "code versions": {
         "project": str, "same": bool, "differences": [str], "warnings": [str],
+        "versions": [{"version": str, "nodes": [str], "missing": [str]}],
         "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "newest": TEXT, "jobs": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
-    "code spiders": {
+    "code versions --spiders": {
         "project": str, "spiders": [{"spider": str, "nodes": [str], "missing": [str]}],
         "nodes": [{**_NODE, "version": TEXT, "spiders": [str], "reason": str}],
     },
-    "code projects": {"projects": [{"project": str, "nodes": [str], "missing": [str]}]},
+    "code versions --projects": {"projects": [{"project": str, "nodes": [str], "missing": [str]}]},
     "code prune": {
         "project": str, "dry_run": bool,
         "nodes": [{**_NODE, "project": str, "deleted": [str], "in_use": {str: [str]},
@@ -209,7 +211,7 @@ DOCUMENTS: dict[str, Any] = {
         "stats": {str: {"jobs": int, **dict.fromkeys(("sum?", "min?", "max?"), NUMBER), "values?": {str: int}}},
     },
     "jobs cancel": {"jobs": [_ENDED]},
-    "crawls stop": {"jobs": [_ENDED]},
+    "stop": {"jobs": [_ENDED]},
     "items pull": {
         "folder": str, "items": (int, None),
         "files": [{"job": str, "node": str, "state": str, "file": TEXT, "items": (int, None), "bytes": (int, None),

@@ -193,6 +193,7 @@ class _Run:
         self.target = find_target(spider, crawler.settings)
         routing = SlotRouting.from_settings(crawler.settings, project="p", spider="found")
         cutter = SlotBatcher(size=1, max_age=1.0)
+        self.sealer = SimpleNamespace(seal=self.seal)
         self.capture = Capture(crawler=crawler, key=b"key", slotting=routing, cutter=cutter)
         self._events = events
 

@@ -9,7 +9,8 @@ from typing import Any
 from scrapyd_dist.batches import Attempt, Batch, Crawl
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.backlog import Backlog
-from scrapyd_dist.frontier.intake import FrontierIntake, open_frontier, pack
+from scrapyd_dist.frontier.intake import open_frontier
+from scrapyd_dist.frontier.packing import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store

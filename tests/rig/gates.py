@@ -1,6 +1,7 @@
 """What the throttle sees of a Scrapy process: a crawler whose engine and downloader do nothing by themselves."""
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +16,9 @@ from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 class FakeCrawler:
     """Its statistics are in `counts`; `woken` is how often the engine was to look into its queues."""
 
-    def __init__(self) -> None:
-        self.settings = Settings({"DISTRIBUTED_ENABLED": False, "DISTRIBUTED_CRAWL": "c"})
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        usual = {"DISTRIBUTED_ENABLED": False, "DISTRIBUTED_CRAWL": "c"}
+        self.settings = Settings({**usual, **(settings or {})})
         self.signals, self.spider = SignalManager(self), SimpleNamespace(name="s")
         self.counts: dict[str, float] = {}
         self.stats = SimpleNamespace(inc_value=self._count)
@@ -43,12 +45,21 @@ def as_any(fake: object) -> Any:
 
 
 class GateBench:
-    """A gate of such a process, which asks this store; the queue is the test's own."""
+    """A gate of such a process, which asks this store; the queue is the test's own.
+
+    `settings` are those of a job, if it is one.
+    """
 
     queue: Any
 
-    def __init__(self, store: Any, options: ThrottleOptions, **clock: Any) -> None:
-        self.crawler = as_any(FakeCrawler())
+    def __init__(
+        self,
+        store: Any,
+        options: ThrottleOptions,
+        settings: Mapping[str, str] | None = None,
+        **clock: Any,
+    ) -> None:
+        self.crawler = as_any(FakeCrawler(settings))
         self.gate = Gate(self.crawler, options, **clock)
         Gate._all[self.crawler] = self.gate
         self.gate.open(store)

@@ -1,5 +1,6 @@
 """Nodes as a scheduler knows them, and jobs that are out on them."""
 
+from dataclasses import replace
 from typing import Any
 
 from scrapyd_dist.batches import Batch
@@ -67,3 +68,21 @@ def paced(
     for number, left in enumerate(to_do):
         put(made, number, batch=Batch(number=1000 + number, size=left))
     return made
+
+
+def node(name: str) -> NodeState:
+    """A node that has the code, of which no slots are stated."""
+    return member(name, slots=None)
+
+
+def at_work(
+    member: NodeState, number: int, done: int = 0, *, size: int = 1000, **fields: Any
+) -> JobRun:
+    """A job out there that has done so many of its requests."""
+    seen = WorkerReport(
+        ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done
+    )
+    out = JobRun(batch=Batch(number=number, size=size), number=1, job=f"c.b{number}.a1", member=member, since=0.0,
+              start_by=9.0, report=replace(seen, **fields))  # fmt: skip
+    member.out[out.job] = out
+    return out

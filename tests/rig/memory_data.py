@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from scrapyd_dist.batches import WAITING, AttemptState, BatchState, Shard, WorkerEntry
+from scrapyd_dist.batches import LEASABLE, WAITING, BatchState, Shard, WorkerEntry
 from scrapyd_dist.store.ports.engine import Connection, StoreRequest
 from scrapyd_dist.store.ports.frontier_rows import BatchStep, retried_before
 from scrapyd_dist.store.ports.link_rows import LinkRows
@@ -20,8 +20,6 @@ from .memory_links import Row, StrategyData
 
 #: an attempt: the numbers of its batch and its own
 Key = tuple[int, int]
-#: attempts in one of these are being worked on
-UNDER_WAY = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING}
 
 
 class CrawlData:
@@ -110,7 +108,7 @@ class CrawlData:
         """Slot -> requests of batches that workers have."""
         found: Counter[str] = Counter()
         for (batch, _), row in self.attempts.items():
-            if row["state"] in UNDER_WAY:
+            if row["state"] in LEASABLE:
                 found[self.batches[batch]["slot"]] += self.batches[batch]["size"]
         return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from scrapyd_dist.batches import Batch, BatchState
+from scrapyd_dist.batches import LEASABLE, Batch, BatchState
 from scrapyd_dist.store.ports.frontier_rows import BatchStep, at_work
 from scrapyd_dist.store.ports.link_rows import checked_metadata
 from scrapyd_dist.store.ports.strategy_store import StrategyStore
@@ -20,7 +20,7 @@ from scrapyd_dist.strategy.links import (
 )
 
 from .memory_batches import MemoryBatches
-from .memory_data import UNDER_WAY, MemoryConnection, MemoryPort
+from .memory_data import MemoryConnection, MemoryPort
 from .memory_links import StrategyData
 
 
@@ -138,7 +138,7 @@ class MemoryStrategies(MemoryPort, StrategyStore):
 
     def reset_strategy(self, crawl: str) -> None:
         with self._connection.step():
-            states = [*UNDER_WAY, "acked"]
+            states = [*LEASABLE, "acked"]
             out = sum(row["state"] in states for row in self._crawl(crawl).attempts.values())
             busy = [one.name for one in self.strategy_backlog(crawl).processes if one.partitions]
             if out or busy:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from scrapyd_dist.store.ports.throttle_rows import (
     CHANGES,
+    IDLE_STAYS,
     answer_of,
     changed_since,
     domain_of,
@@ -32,9 +33,6 @@ from scrapyd_dist.throttle.permits import (
 
 from .memory_data import DomainData, MemoryPort
 
-#: microseconds after which a domain that nobody asks for goes
-_STAYS = 3600 * SECOND
-
 
 class MemoryThrottle(MemoryPort, ThrottleStore):
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
@@ -57,7 +55,9 @@ class MemoryThrottle(MemoryPort, ThrottleStore):
         if isinstance(terms, PermitReply):
             return terms
         if request.domain not in self._connection.data.domains:
-            self._forget(now - _STAYS, now, lambda one: not one.pages and not one.standing.delay)
+            self._forget(
+                now - IDLE_STAYS, now, lambda one: not one.pages and not one.standing.delay
+            )
         self._connection.data.domains[request.domain] = domain
         domain.asked = now
         count, used = request.count, 0

@@ -22,19 +22,19 @@ from cryptography.fernet import Fernet
 from scrapyd_dist import __version__
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, job_id
 from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
-from scrapyd_dist.items import merging
+from scrapyd_dist.items import part_fetch
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, staffing
-from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scheduling.scheduler import Scheduler
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits, SchedulerState
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 from .nodemodel import ModelNode, ModelSender
 from .stores import lease_next
@@ -305,7 +305,7 @@ async def at_work(made: Bench) -> AsyncIterator[Bench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor, "FRESH", 0.02)
         patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
-        patch.setattr(merging, "RETRY_PAUSE", 0.01)
+        patch.setattr(part_fetch, "RETRY_PAUSE", 0.01)
         patch.setattr(staffing, "LEAVE", 0.2)
         await made.scheduler.recover()
         made.scheduler.start()

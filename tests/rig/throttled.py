@@ -1,12 +1,15 @@
 """Ordinary crawls under the throttle: a spider of numbered pages, its processes, and what the site's own log says."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolling import most_in_window
+from rig.rolling_window import most_in_window
 
 from .commands import Command
 from .crawls import ADDON
@@ -127,3 +130,12 @@ def assert_limit(
 def mean_gap(times: list[float]) -> float:
     """Seconds between two that follow each other, on the average: one that is late on a busy machine changes little."""
     return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def empty_throttle_tables(store: Path) -> None:
+    """Take all that an SQLite store knows of the throttle out of it."""
+    with closing(sqlite3.connect(store, timeout=60)) as database, database:
+        for table in ("grants", "throttle_keys", "throttle_domains", "throttle_rules"):
+            database.execute(f"DELETE FROM {table}")  # noqa: S608 - names of our own
+        database.execute("DELETE FROM throttle_changes")
+        database.execute("UPDATE throttle SET version = 0")

@@ -235,8 +235,11 @@ def combinations() -> Iterator[WrongInput]:
 
 
 _LINES = """
-jobs schedule easy --on a --any ## --on
 jobs schedule easy --on a --all-nodes ## --on
+jobs --json -o names ## --json
+code versions --spiders --projects ## --projects
+code versions -v ## --spiders
+nodes --offline --state up ## --offline
 jobs schedule ## Name the spiders
 jobs schedule easy -a x ## NAME=VALUE
 jobs schedule easy -s =x ## NAME=VALUE
@@ -279,8 +282,18 @@ deploy --all --version -x ## -x
 deploy --all --version a/b ## a/b
 jobs cancel ## --all
 jobs cancel a --all ## --all
-crawls stop ## CRAWL
-crawls wait a --job b ## both
+stop ## CRAWL
+watch a --job b ## at once
+watch --fleet --job b ## at once
+watch a --node b ## --job
+watch --job a ## --quiet
+watch --job a --quiet --verbose ## --quiet
+crawls show a --batches --misses ## one of the two
+crawls show a --state dead ## --batches
+crawls show a --misses --batch 1 ## --batches
+crawls show a --batches --kind dead ## --misses
+crawls show a --urls ## --batches or --misses
+crawls show a --misses --urls --json ## one of the two
 crawls clean ## --older-than
 crawls clean a --older-than 3d ## --older-than
 crawls clean --older-than 30 ## no unit
@@ -291,12 +304,13 @@ logs --since -5 ## --since
 logs --since 99999999h ## --since
 jobs --since 99999999h ## --since
 jobs --since nan ## --since
-crawls wait a --timeout 0 ## --timeout
+watch a --quiet --timeout 0 ## --timeout
 throttle set a.com ## Nothing to set
 throttle set a.com --hits 5 ## --window
 throttle set *.a.com --hits 5 --window 5 ## star
 throttle set a..com --hits 5 --window 5 ## domain
-throttle block * ## All domains
+throttle set a.com --hits 5 --window 5 --block ## more than one
+throttle set * --block ## All domains
 throttle apply rules.yml --dry-run --now ## --now
 frontier add a/b scrapy.cfg ## a/b
 frontier add -- -x scrapy.cfg ## -x

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.scheduling.batcher import (
     FEWEST,
     HELD,

@@ -13,8 +13,11 @@ from scrapyd_dist.batches import (
     STEPS,
     WAITING,
     AttemptState,
+    Batch,
     BatchState,
+    Crawl,
     CrawlState,
+    as_left,
     check_crawl_name,
     check_step,
     home_of,
@@ -92,3 +95,17 @@ def test_the_same_name_at_another_time_is_another_folder() -> None:
     homes = {home_of(name, created) for name in ("c", "c-") for created in (1.0, 1.000001, 2.0)}
     assert len(homes) == 6
     assert all(re.fullmatch(r"c-?\.[0-9a-f]{8}", home) for home in homes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "seen"),
+    [
+        ("crawl", CrawlState.STOPPED, "sealed"),
+        ("crawl", CrawlState.WORKING, "running"),
+        ("frontier", CrawlState.FINISHED, "running"),
+    ],
+)
+def test_of_a_crawl_that_has_ended_no_batch_runs(kind: str, state: CrawlState, seen: str) -> None:
+    row = Crawl(id="c", project="p", spider="s", created=0.0, state=state, kind=kind)
+    assert as_left(Batch(number=1, size=5, state=BatchState.RUNNING), row).state.value == seen
+    assert as_left(Batch(number=1, size=5, state=BatchState.DONE), row).state is BatchState.DONE

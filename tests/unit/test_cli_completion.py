@@ -63,14 +63,14 @@ def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
         ("crawl books --shar", ["--shards"]),
         ("crawl --node ", ["web1", "web2"]),
         ("crawl --node=web2", ["web2"]),
-        ("crawl --placement le", ["least-loaded"]),
         ("deploy ", ["web1", "web2"]),
         ("deploy web1 ", ["web1", "web2"]),
         ("jobs --state k", ["killed"]),
         ("logs --level W", ["WARNING"]),
         ("nodes api web1 listj", ["listjobs"]),
         ("api web1 listj", ["listjobs"]),
-        ("sto", []),
+        ("sto", ["stop"]),
+        ("dra", []),
         ("completion ", ["bash", "zsh", "fish"]),
         ("frontier mo", ["move"]),
         ("frontier consume ", ["books", "shoes"]),
@@ -91,7 +91,7 @@ def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]]) -> N
         store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
     assert offered("frontier count ") == ["shop"]
     assert offered("frontier consume books ") == ["shop"]
-    assert offered("crawls batches ") == ["easy-1", "shop"]
+    assert offered("crawls show ") == ["easy-1", "shop"]
 
 
 def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_error(

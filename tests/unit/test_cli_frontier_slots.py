@@ -16,7 +16,7 @@ from cryptography.fernet import Fernet
 from rig.commands import Result
 from rig.stores import lease_next
 from scrapyd_dist.cli import output
-from scrapyd_dist.cli.frontier import frontier_commands
+from scrapyd_dist.cli.frontier import batch_walk, frontier_moves
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState, Miss
@@ -300,7 +300,7 @@ def between(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], obj
             then()
         return plain(*given)
 
-    monkeypatch.setattr(frontier_commands, "requests_in", read)
+    monkeypatch.setattr(frontier_moves, "requests_in", read)
 
 
 def test_what_a_worker_takes_in_the_middle_is_left_as_well(
@@ -332,7 +332,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 
 def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() -> None:
     values = [{"url": f"http://a/{number}"} for number in range(20)]
-    parts = frontier_commands.spread_over_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
+    parts = frontier_moves.spread_over_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
     assert {part.slot for part in parts} == {"q0", "q1", "q2"}
     assert sum(part.size for part in parts) == 20
     assert not any(part.fingerprints for part in parts)
@@ -341,8 +341,8 @@ def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() 
 def test_long_work_is_told_about(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frontier_commands, "TELL", 0.0)
-    frontier_commands.walk([put(store, "p", 1), put(store, "p", 2)], lambda _: None, "moved")
+    monkeypatch.setattr(batch_walk, "TELL", 0.0)
+    batch_walk.walk([put(store, "p", 1), put(store, "p", 2)], lambda _: None, "moved")
     assert "2 of 2 batches moved" in capsys.readouterr().err
 
 
@@ -508,7 +508,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     ("command", "code", "words"),
     [
         ("resume shop", 2, "sdist frontier consume SPIDER shop"),
-        ("crawls retry shop", 2, "sdist frontier consume SPIDER shop"),
+        ("retry shop", 2, "sdist frontier consume SPIDER shop"),
         ("status", 4, "There are no crawls yet"),
         ("crawls", 0, "There are no crawls yet"),
         ("status shop", 0, "No workers are kept running here"),

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -19,6 +20,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import ALL, DomainState, Limit, PermitRequest, Rule, SiteNews
 
+NOTICE = " Running crawls heed it within 2 seconds."
 Run = Callable[..., Result]
 FILE = "domains:\n  a.com: {hits: 10, window: 60}\nblacklist: [b.com]\n"
 
@@ -42,14 +44,16 @@ def shown(sdist: Run, *domains: str) -> Any:
 def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> None:
     assert sdist("set", "Example.com", "--hits", 60, "--window", 60)[0] == 0
     sdist("set", "example.com", "--scale", 0.5).expect(0, "example.com: 60 in 60 s, scaled 0.5")
-    sdist("block", "example.com")
-    sdist("set", "example.com", "--hits", 120).expect(0, "It is blocked, though")
+    sdist("set", "example.com", "--block")
+    sdist("set", "example.com", "--hits", 120).expect(
+        0, "It is blocked, though; `sdist throttle set example.com --unblock` ends that."
+    )
     assert rules(root) == {"example.com": Rule(hits=120, window=60.0, scale=0.5, blocked=True)}
-    sdist("unset", "example.com", "other.com").expect(
+    sdist("set", "example.com", "other.com", "--unset").expect(
         0, "No limit of its own any more: example.com.", "Had no limit of its own: other.com."
     )
     assert rules(root) == {"example.com": Rule(blocked=True)}
-    sdist("unblock", "example.com")
+    sdist("set", "example.com", "--unblock")
     assert rules(root) == {}
     assert (
         "That leaves it none: it rests."
@@ -69,8 +73,11 @@ def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> N
         (("set", "a.com", "--hits", 1, "--window", 1, "--scale", 1.5), "'--scale': it is '1.5', and must be 1 or less"),
         (("set", "a.com", "--hits", "x", "--window", 1), "--hits"),
         (("set", "www.a.com", "--hits", 1, "--window", 1), "name a.com"),
-        (("block", "a.com", "http://b.com/"), "name the domain alone, b.com"),
-        (("block", ALL), "sdist throttle pause"),
+        (("set", "a.com", "http://b.com/", "--block"), "name the domain alone, b.com"),
+        (("set", ALL, "--block"), "sdist throttle pause"),
+        (("set", "a.com", "--block", "--unset"), "--block, --unset: that is more than one change"),
+        (("set", "a.com", "--hits", 5, "--window", 1, "--unblock"), "--unblock, --hits --window: that is more"),
+        (("set", "a.com", "b.com", "--hits", 5), "a.com has no limit of its own yet"),
         (("pause", "co.uk"), "such as example.co.uk"),
         (("apply", "limits.yml", "--dry-run", "--now"), "--now"),
     ],
@@ -83,23 +90,35 @@ def test_a_mistake_changes_nothing(
 
 
 def test_blocking_and_pausing_are_said_twice_without_harm(sdist: Run, root: Path) -> None:
-    assert "Blocked: a.com, b.com." in sdist("block", "a.com", "b.com", "a.com")[2]
-    assert sdist("block", "b.com")[2] == "Was blocked already: b.com.\n"
+    assert "Blocked: a.com, b.com." in sdist("set", "a.com", "b.com", "a.com", "--block")[2]
+    assert sdist("set", "b.com", "--block")[2] == "Was blocked already: b.com.\n"
     assert "Paused: all domains." in sdist("pause")[2]
     assert "Paused: b.com." in sdist("pause", "b.com")[2]
     both = {"a.com": Rule(blocked=True), "b.com": Rule(blocked=True, paused=True)}
     assert rules(root) == {**both, ALL: Rule(paused=True)}
     sdist("resume").expect(0, "Resumed: all domains.", "Still paused: b.com.")
     assert "Was not paused: c.com." in sdist("resume", "b.com", "c.com")[2]
-    assert "Unblocked: a.com, b.com." in sdist("unblock", "a.com", "b.com")[2]
+    assert "Unblocked: a.com, b.com." in sdist("set", "a.com", "b.com", "--unblock")[2]
     assert rules(root) == {}
+
+
+def test_several_domains_get_one_limit_and_each_is_named(sdist: Run, root: Path) -> None:
+    sdist("set", "b.com", "--block")
+    said = sdist("set", "a.com", "b.com", "a.com", "--hits", 5, "--window", 1).expect(0).err
+    assert said.splitlines() == [
+        "a.com: 5 in 1 s.",
+        "b.com: 5 in 1 s. It is blocked, though; `sdist throttle set b.com --unblock` ends that."
+        + NOTICE,
+    ]
+    five = Rule(hits=5, window=1.0)
+    assert rules(root) == {"a.com": five, "b.com": replace(five, blocked=True)}
 
 
 def test_a_file_is_applied_as_a_whole_and_shown_before(sdist: Run, root: Path) -> None:
     sdist("set", "gone.com", "--hits", 1, "--window", 1)
     sdist("pause", "a.com")
     before = rules(root)
-    told = sdist("apply", "limits.yml", "--check").expect(10).err
+    told = sdist("apply", "limits.yml", "--dry-run").expect(10).err
     assert told.splitlines() == [
         "new: b.com", "changed: a.com", "removed: gone.com",
         "Nothing was changed; without --dry-run the rules would be those of limits.yml.",
@@ -147,8 +166,7 @@ def test_a_file_comes_through_standard_input(
 
 def test_looking_makes_no_store(sdist: Run, root: Path) -> None:
     assert "No domain has a limit" in sdist("show").err
-    assert sdist("apply", "limits.yml", "--dry-run").code == 0
-    assert sdist("apply", "limits.yml", "--check").code == 10
+    assert sdist("apply", "limits.yml", "--dry-run").code == 10
     assert sdist("show", "a.com").code == 4
     assert not (root / ".sdist" / "store.db").exists()
 

@@ -14,12 +14,12 @@ from scrapyd_dist.store import open_store
 Run = Callable[..., Result]
 CFG = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://127.0.0.1:1/\nproject = shop\n"
 UNKNOWN = """
-watch nosuch | status nosuch | resume nosuch | report nosuch | crawls pause nosuch
-crawls retry nosuch | crawls batches nosuch | crawls misses nosuch | crawls wait nosuch | crawls clean nosuch -y
+watch nosuch | status nosuch | resume nosuch | report nosuch | pause nosuch
+retry nosuch | crawls show nosuch | crawls show nosuch --batches | crawls show nosuch --misses | crawls clean nosuch -y
 frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
 strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
 nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
-jobs schedule easy -t nosuch | code versions -t nosuch | code projects -t nosuch
+jobs schedule easy -t nosuch | code versions -t nosuch | code versions --projects -t nosuch
 """
 
 
@@ -46,21 +46,38 @@ def test_the_environment_names_nodes_and_the_option_goes_before_it(
     sdist: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDIST_NODES", "127.0.0.1:2 web1")
-    named = sdist("nodes", "--names").expect(5).out.split()
+    named = sdist("nodes", "-o", "names").expect(5).out.split()
     assert named == ["web1", "127.0.0.1:2"]
-    assert sdist("nodes", "--names", "-t", "127.0.0.1:3").expect(5).out.split() == ["127.0.0.1:3"]
+    assert sdist("nodes", "-o", "names", "-t", "127.0.0.1:3").expect(5).out.split() == [
+        "127.0.0.1:3"
+    ]
     monkeypatch.setenv("SDIST_NODES", "nosuch")
     for words in (["nodes"], ["deploy", "--all"], ["code", "rollback"], ["jobs"]):
         sdist(*words).expect(4, "nosuch")
 
 
 @pytest.mark.usefixtures("_stored")
+def test_configured_nodes_are_listed_without_asking_them(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = sdist("nodes", "--offline", "--json").expect(0).json()["nodes"]
+    assert [sorted(row) for row in listed] == [["name", "project", "url"]] * len(listed)
+    shown = sdist("targets").expect(0).out.splitlines()
+    assert [line.split() for line in shown] == [[row["name"], row["url"]] for row in listed]
+    assert sdist("nodes", "--offline", "-t", "web*", "-o", "names") == (0, "web1\n", "")
+    sdist("nodes", "--offline", "-t", "nosuch").expect(4, "nosuch")
+    monkeypatch.setenv("SDIST_NODES", "127.0.0.1:2")
+    assert sdist("nodes", "--offline", "-o", "names") == (0, "127.0.0.1:2\n", "")
+
+
+@pytest.mark.usefixtures("_stored")
 def test_a_list_for_a_script_has_a_line_for_each(sdist: Run) -> None:
-    assert sdist("crawls", "--names") == (0, "easy-2\neasy-1\n", "")
-    lines = sdist("crawls", "--lines").expect(0).out.splitlines()
+    assert sdist("crawls", "-o", "names") == (0, "easy-2\neasy-1\n", "")
+    lines = sdist("crawls", "-o", "lines").expect(0).out.splitlines()
     assert [json.loads(line)["crawl"] for line in lines] == ["easy-2", "easy-1"]
+    assert sdist("crawls", "-o", "json") == sdist("crawls", "--json")
     for name in ("frontier", "strategy"):
-        assert sdist(name, "--names") == sdist(name, "--lines") == (0, "", "")
+        assert sdist(name, "-o", "names") == sdist(name, "-o", "lines") == (0, "", "")
 
 
 @pytest.mark.usefixtures("_stored")

@@ -19,7 +19,6 @@ from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
 from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, live_view
 from scrapyd_dist.cli.jobs.logs import put_line
-from scrapyd_dist.cli.jobs.wait import combined
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
 from scrapyd_dist.cli.silence import without_drained
 from scrapyd_dist.examples.pages import Site
@@ -34,7 +33,7 @@ from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import ended_in_words, next_command
+from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
 from scrapyd_dist.time_spans import describe_span
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -96,17 +95,17 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
             3,
             {"failed_urls": 8},
             "finished, 8 failed",
-            "crawls retry easy-1 --failed-urls",
+            "retry easy-1 --failed-urls",
         ),
         (
             "finished",
             3,
             {"failed_urls": 8, "dead_urls": 2},
             "finished, 10 failed",
-            "crawls retry easy-1 --failed-urls",
+            "retry easy-1 --failed-urls",
         ),
-        ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "crawls retry easy-1"),
-        ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "crawls retry easy-1"),
+        ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "retry easy-1"),
+        ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "retry easy-1"),
         (
             "finished",
             3,
@@ -137,22 +136,12 @@ def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
     assert output.colour_of(said) == ("yellow" if code else "green") or state != "finished"
 
 
-def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
-    requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
-    assert (
-        next_command(
-            {**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}
-        )
-        == ""
-    )
-
-
 def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:
     ended = replace(crawl(CrawlState.FINISHED, failed_urls=8), exit_code=3)
     lines = wording.closing(ended)
     assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
-    assert lines[-1] == "  Go on with: sdist crawls retry easy-1 --failed-urls"
-    told_so = replace(ended, message="Try sdist crawls retry easy-1 --failed-urls.")
+    assert lines[-1] == "  Go on with: sdist retry easy-1 --failed-urls"
+    told_so = replace(ended, message="Try sdist retry easy-1 --failed-urls.")
     assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
     assert not any(
         "Go on with" in line for line in wording.closing(replace(ended, kind="frontier"))
@@ -410,15 +399,6 @@ def test_a_second_ctrl_c_breaks_off_what_is_under_way() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 60)
-
-
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [([0], 0), ([0, 0], 0), ([130], 130), ([3], 3), ([0, 1], 3), ([1, 1], 1), ([1, 3], 3), ([2, 1], 2),
-     ([130, 130], 130)],
-)  # fmt: skip
-def test_one_exit_code_for_several(codes: list[int], code: int) -> None:
-    assert combined(codes) == code
 
 
 # what comes from nodes steers no terminal; JSON and --raw give it exactly

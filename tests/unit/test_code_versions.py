@@ -27,6 +27,19 @@ def test_nodes_with_different_code_are_named_and_one_that_is_silent_is_none_of_t
     assert not VersionSurvey(project="p", entries=[first, other], known={}).document()["same"]
 
 
+def test_the_version_that_scrapyd_sorts_last_stands_first() -> None:
+    entries = [
+        NodeVersions(node=WEB1, project="p", versions=(OLD, NEW)),
+        NodeVersions(node=WEB2, project="p", versions=(NEW,)),
+    ]
+    survey = VersionSurvey(project="p", entries=entries, known={})
+    assert survey.rows == survey.document()["versions"]
+    assert survey.rows == [
+        {"version": NEW, "nodes": ["web1", "web2"], "missing": []},
+        {"version": OLD, "nodes": ["web1"], "missing": ["web2"]},
+    ]
+
+
 def test_where_a_spider_is_missing() -> None:
     entries = [
         NodeResult(node=WEB1, version=NEW, spiders=("a", "b")),

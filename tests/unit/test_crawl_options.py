@@ -15,12 +15,12 @@ from scrapyd_dist.errors import ConfigError
 #: option -> the setting of its own that it gives a value, and that value
 GIVEN: dict[str, tuple[str, Any]] = {
     "rule": ("TARGET_RULE", 0), "callback": ("TARGET_CALLBACKS", ["parse_item"]), "shards": ("SHARDS", 20),
-    "index": ("INDEX", "http://w/i_%d"), "pages": ("PAGES", 7), "first-page": ("FIRST_PAGE", 0), "limit": ("LIMIT", 9),
-    "batch-size": ("BATCH_SIZE", 10), "batch-max-age": ("BATCH_MAX_AGE", 1.5), "max-attempts": ("MAX_ATTEMPTS", 2),
-    "max-failed": ("MAX_FAILED", 0), "max-jobs": ("MAX_JOBS", 3), "placement": ("PLACEMENT", "least-loaded"),
-    "node": ("NODES", ["a", "b:1"]), "node-timeout": ("NODE_TIMEOUT", 4.0), "fleet-timeout": ("FLEET_TIMEOUT", 5.0),
-    "poll-interval": ("POLL_INTERVAL", 0.5), "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
-    "min-items": ("MIN_ITEMS", 5), "on-finish": ("ON_FINISH", "true"), "profile": ("PROFILE", "fast"),
+    "index": ("INDEX", "http://w/i_%d"), "pages": ("PAGES", 7), "limit": ("LIMIT", 9),
+    "batch-size": ("BATCH_SIZE", 10), "max-attempts": ("MAX_ATTEMPTS", 2),
+    "max-failed": ("MAX_FAILED", 0), "max-jobs": ("MAX_JOBS", 3),
+    "node": ("NODES", ["a", "b:1"]),
+    "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
+    "min-items": ("MIN_ITEMS", 5), "on-finish": ("ON_FINISH", "true"),
     "fair": ("FAIR", "spread"), "deliver": ("DELIVER", "s3://bucket/items"),
 }  # fmt: skip
 
@@ -73,6 +73,16 @@ def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path:
     assert order.args == {"a": "2", "b": "x=y"}
     assert order.spider_settings == {"LOG_LEVEL": "INFO", "EMPTY": ""}
     assert order.settings == {}
+
+
+def test_an_option_goes_before_the_same_setting_after_s(tmp_path: Path) -> None:
+    words = ("-s", "DISTRIBUTED_FAIR=spread", "-s", "LOG_LEVEL=INFO")
+    order = order_of(tmp_path, "--fair", "by-domain", *words)
+    assert order.settings == {"DISTRIBUTED_FAIR": "by-domain"}
+    assert order.spider_settings == {"LOG_LEVEL": "INFO"}
+    assert order_of(tmp_path, *words).spider_settings["DISTRIBUTED_FAIR"] == "spread"
+    with pytest.raises(ConfigError, match="DISTRIBUTED_FAIR"):
+        order_of(tmp_path, "--fair", "by-domain", "-s", "DISTRIBUTED_FAIR=sideways")
 
 
 @pytest.mark.parametrize("text", ["name", "=value", ""])

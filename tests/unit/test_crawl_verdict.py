@@ -77,14 +77,14 @@ async def test_a_whole_crawl_is_told_nothing_of() -> None:
 async def test_what_speaks_against_a_crawl_is_in_its_exit_code(
     found: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crawl_verdict, "exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
     monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
-    assert await Crawl().verdict(**found).exit_code() == code
+    assert await Crawl().verdict(**found).decide_exit_code() == code
 
 
 async def test_too_few_items_are_no_success_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crawl_verdict, "exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
     monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "Too few.")))
     crawl = Crawl()
-    assert await crawl.verdict(start_fault="No start.").exit_code() == 1
+    assert await crawl.verdict(start_fault="No start.").decide_exit_code() == 1
     assert crawl.reporter.snapshot.message == "Too few. No start."

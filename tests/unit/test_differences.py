@@ -17,6 +17,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     kept_by_callbacks,
     refuse_differences,
 )
+from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
 
 from scrapyd_dist.differences import DIFFERENCES, Meaning, Trait, by_trait, texts
@@ -199,6 +200,39 @@ def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]
     Addon(crawler).update_settings(Settings({"JOBDIR": "job", **role}))
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
     assert spider.state == {}
+
+
+IN_FILES = {"out/%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 25}}
+COMPRESSED = {"x.jl.gz": {"format": "jsonlines", "postprocessing": ["plugins.Gzip"]}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [
+        ({"FEEDS": {"out/x.jl": {"format": "jsonlines"}}}, None),
+        ({"FEEDS": IN_FILES}, ("out/%(batch_id)d.jl",)),
+        ({"FEEDS": COMPRESSED}, ("x.jl.gz",)),
+        (
+            {"FEEDS": {"%(batch_id)d.csv": {}}, "FEED_EXPORT_BATCH_ITEM_COUNT": 3},
+            ("%(batch_id)d.csv",),
+        ),
+        (
+            {"DISTRIBUTED_OUTPUTS": [{"path": "/t/%(batch_id)d.jl", "batch_item_count": 25}]},
+            ("/t/%(batch_id)d.jl",),
+        ),
+    ],
+)
+def test_a_feed_that_depends_on_the_order_of_items_is_named(
+    settings: dict[str, Any], places: tuple[str, ...] | None
+) -> None:
+    assert names(settings).get("order of items") == places
+
+
+def test_the_feeds_that_a_producer_has_taken_are_named_as_they_were_given() -> None:
+    settings = Settings({"FEEDS": IN_FILES})
+    take_feeds(settings, None)
+    found = {one.difference.name: tuple(one.found) for one in find_differences(settings, Plain)}
+    assert found["order of items"] == ("out/%(batch_id)d.jl",)
 
 
 def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:

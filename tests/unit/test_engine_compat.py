@@ -1,14 +1,14 @@
-"""What a worker has Scrapy read of a spider before its first page, and how often it is asked of sites."""
+"""What a worker has Scrapy read of a spider before its first page, and do before each request leaves."""
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from scrapy import Request, Spider
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.misc import is_generator_with_return_value
-from scrapyd_dist.middlewares.engine_compat import OffsiteFilter, origin_text, read_generators
+from scrapyd_dist.middlewares.engine_compat import guard_downloads, origin_text, read_generators
 
 
 class Books(Spider):
@@ -47,6 +47,21 @@ def test_a_property_in_the_place_of_a_callback_is_left_alone() -> None:
     assert [method.__name__ for method in read_generators(Odd())] == ["parse_book"]
 
 
+@pytest.mark.parametrize("name", ["download_request", "download_request_async"])
+def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
+    left: list[Request] = []
+    handlers = SimpleNamespace(**{name: left.append})
+    crawler: Any = SimpleNamespace(
+        engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers))
+    )
+    good, bad = Request("http://web/good"), Request("http://web/bad")
+    guard_downloads(crawler, lambda request: "lost" if request is bad else "")
+    getattr(handlers, name)(good)
+    with pytest.raises(IgnoreRequest, match="lost"):
+        getattr(handlers, name)(bad)
+    assert left == [good]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
@@ -59,24 +74,3 @@ def test_a_property_in_the_place_of_a_callback_is_left_alone() -> None:
 )
 def test_addresses_of_one_origin_share_their_beginning(one: str, other: str, is_same: bool) -> None:
     assert (origin_text(one) == origin_text(other)) is is_same
-
-
-def test_scrapy_is_asked_once_for_an_origin_until_the_domains_of_the_spider_change() -> None:
-    asked: list[str] = []
-
-    def should_follow(request: Request, spider: Spider) -> bool:
-        asked.append(request.url)
-        return "own.test" in request.url
-
-    middleware = OffsiteMiddleware(MagicMock())
-    middleware.should_follow = should_follow  # type: ignore[method-assign]
-    spider = Spider("s", allowed_domains=["own.test"])
-    crawler = MagicMock(spider=spider)
-    crawler.get_downloader_middleware.return_value = middleware
-    offsite = OffsiteFilter(crawler)
-    urls = [f"http://{host}/{page}" for page in range(3) for host in ("own.test", "other.test")]
-    assert [offsite.drops(Request(url)) for url in urls] == [False, True] * 3
-    assert asked == urls[:2]
-    spider.allowed_domains.append("other.test")  # type: ignore[attr-defined]
-    assert offsite.drops(Request(urls[1]))
-    assert asked == [*urls[:2], urls[1]]

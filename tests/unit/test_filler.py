@@ -24,7 +24,7 @@ from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.frontier.packing import FrontierIntake, pack
 from scrapyd_dist.payload import BATCH_MAX_BYTES, decode, from_json, to_json
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet

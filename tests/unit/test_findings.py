@@ -66,7 +66,7 @@ LOST = KeptLogs(kept=6, lost=3, most=6)
         ({"latency": 3.0}, Severity.WARNING, "latency", "max_proc"),
         ({"start_delay": 5.2}, Severity.WARNING, "poll_interval", "poll_interval = 0.5"),
         ({"knows_status": False}, Severity.WARNING, "version", "scrapyd>=1.5"),
-        ({"knows_status": False, "too_old": True}, Severity.DANGER, "version", "scrapyd>=1.5"),
+        ({"knows_status": False, "old_scrapyd": True}, Severity.DANGER, "version", "scrapyd>=1.5"),
         ({"old_scrapy": "2.11.2"}, Severity.DANGER, "version", "scrapy>=2.13"),
         (
             {"eggs": "ImportError: Scrapy 2.11 is too old for scrapyd-dist; it needs 2.13"},

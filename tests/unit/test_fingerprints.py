@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -60,3 +61,17 @@ def test_what_lies_across_the_border_of_two_others_is_not_there() -> None:
     seen = FingerprintSet([one, two])
     looked_for = (b"b" * 10 + b"c" * 10, b"a" * 20, one, two)
     assert [seen.discard(fingerprint) for fingerprint in looked_for] == [False, False, True, True]
+
+
+def test_a_fingerprint_takes_at_most_40_bytes() -> None:
+    """As a Python set of them it is about a hundred."""
+    tracemalloc.start()
+    try:
+        seen = FingerprintSet()
+        for number in range(50_000):
+            seen.add(hashed(number))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen.count == 50_000
+    assert taken / seen.count < 40

@@ -104,7 +104,7 @@ def test_nodes_in_trouble_stand_first_and_the_others_are_counted(
     assert "and 80 more nodes: 80 up" in shown.err
     assert "120 nodes: 3 down, 117 up" in shown.err
     assert len(run_sdist_here(hundred, "nodes", "--all").out.splitlines()) == 121
-    down = run_sdist_here(hundred, "nodes", "--state", "down", "--names")
+    down = run_sdist_here(hundred, "nodes", "--state", "down", "-o", "names")
     assert sorted(down.out.split()) == ["gone0", "gone1", "gone2"]
 
 

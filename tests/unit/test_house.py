@@ -23,7 +23,7 @@ BARE_WORDS = {
     *("meant", "said", "heard", "there", "much", "fine"),
 }
 #: names that mean the same in every folder
-COMMON_MODULES = {"__init__", "base", "commands"}
+COMMON_MODULES = {"__init__"}
 
 
 def several(found: Iterable[tuple[str, object]]) -> set[str]:

@@ -13,7 +13,7 @@ from rig.nodemodel import ModelSender, model
 from scrapyd_dist.batches import Batch, WorkerEntry
 from scrapyd_dist.errors import ConfigError, NoReply
 from scrapyd_dist.frontier.backlog import WorkerRequest
-from scrapyd_dist.frontier.intake import pack
+from scrapyd_dist.frontier.packing import pack
 from scrapyd_dist.frontier.worklists import intake_of, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS

@@ -1,6 +1,7 @@
 """A part that is not at home any more as its worker wrote it is never merged, copied or delivered in silence."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,40 @@ async def test_a_part_that_its_node_has_no_more_stays_lost_and_its_neighbours_st
         kept = KeptParts.found_in(o.folder, o.attempts())
         assert [one.batch for one in kept.whole] == [2]
         assert [one.batch for one in kept.gone] == [1]
+
+
+async def test_a_batch_whose_part_is_nowhere_any_more_is_crawled_again_and_comes_once(
+    tmp_path: Path,
+) -> None:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2, 2)
+        await until(o.workers, "its worker")
+        worker = o.workers()[0].begin().work_off()
+        await o.over(whole=2)
+        (o.folder / "c.b1.a1.jl").write_bytes(TEXT[:-3])
+        del o.nodes[0].files[f"logs/_sdist/{HOME}/c.b1.a1.jl"]
+        lost = await o.scheduler.make_parts_whole()
+        assert [one.job for one in lost] == [one.job for one in await o.scheduler.reopen(lost)]
+        assert o.states() == ["failed", "done"]
+        assert o.scheduler.state.counters.done == 1
+        worker.work_off()
+        await until(lambda: o.states() == ["done", "done"], "it is crawled again")
+        assert await o.scheduler.make_parts_whole() == []
+        states = [(one.batch, one.number, one.state.value) for one in o.attempts()]
+        assert sorted(states) == [(1, 1, "failed"), (1, 2, "accepted"), (2, 1, "accepted")]
+
+
+async def test_a_batch_of_which_a_request_was_retried_stays_as_it_is(tmp_path: Path) -> None:
+    """Its page has come in another batch; it would come twice."""
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2)
+        await until(o.workers, "its worker")
+        o.workers()[0].begin().work_off()
+        await o.over(whole=1)
+        (attempt,) = o.attempts()
+        retried = replace(attempt, report={**attempt.report, "missed": 1})
+        assert await o.scheduler.reopen([retried]) == []
+        assert o.states() == ["done"]
 
 
 def test_a_damaged_part_is_delivered_when_it_was_fetched_again_and_not_before(

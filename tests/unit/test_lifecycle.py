@@ -12,9 +12,9 @@ from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.producer import crawl_check, filler, lifecycle
 from scrapyd_dist.middlewares.producer.lifecycle import (
-    ExitCode,
     Fault,
     Faults,
+    ProcessExit,
     Signals,
     ending,
     faults,
@@ -103,9 +103,9 @@ def test_a_fault_at_the_start_is_told_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    exits = ExitCode()
+    exits = ProcessExit()
     monkeypatch.setattr(exits, "_leave", lambda: None)  # this process is not to end with it
-    monkeypatch.setattr(lifecycle, "exit_code", exits)
+    monkeypatch.setattr(lifecycle, "process_exit", exits)
     monkeypatch.setattr(module, "read_options", broken)
 
     async def begin(crawler: Any) -> None:

@@ -11,7 +11,7 @@ from scrapyd_dist.middlewares.producer.crawl_repository import CrawlRepository
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.store_thread import StoreThread
 
 CRAWL = Crawl(id="c", project="p", spider="s", created=1.0)
 

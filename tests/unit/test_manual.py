@@ -176,8 +176,8 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
 @pytest.mark.parametrize(
     ("typed", "near"),
     [
-        ("stop", "'crawls stop'?"),
-        ("pause", "'crawls pause', 'throttle pause', 'strategy pause'?"),
+        ("drain", "'nodes drain'?"),
+        ("add", "'frontier add', 'strategy add', 'nodes add'?"),
         ("crwl", "'crawl'"),
     ],
 )
@@ -249,7 +249,7 @@ def test_the_schemas_of_documents_are_those_that_the_tests_hold_them_to() -> Non
     page = (folder / "json.md").read_text("utf-8")
     assert json_page(page) == page, "make manual writes them anew"
     assert (folder / "schemas.json").read_text("utf-8") == schemas(), "make manual writes them anew"
-    assert "$ref" in json.loads(schemas())["sdist crawls wait"]["properties"]["crawls"]["items"]
+    assert "$ref" in json.loads(schemas())["sdist crawls list"]["properties"]["crawls"]["items"]
 
 
 def test_the_page_of_the_api_has_the_public_names_and_no_other() -> None:

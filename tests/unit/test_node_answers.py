@@ -14,7 +14,7 @@ from scrapyd_dist.errors import (
     StoreError,
 )
 from scrapyd_dist.messenger import NoMessenger
-from scrapyd_dist.node_answers import exit_code, without_drained
+from scrapyd_dist.node_answers import answers_exit_code, without_drained
 from scrapyd_dist.nodes import Node
 
 WEB1, WEB2, WEB3 = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3"))
@@ -33,7 +33,7 @@ ERROR = ConnectionRefused("connection refused")
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert exit_code(total, errors) == code
+    assert answers_exit_code(total, errors) == code
 
 
 class Listener(NoMessenger):

@@ -2,8 +2,6 @@
 
 from rig.members import load
 
-from scrapyd_dist.batches import Crawl
-from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN, NodeCapacity
 
 
@@ -32,16 +30,3 @@ def test_slots_that_are_stated_are_believed_and_others_are_learned() -> None:
     assert (again.slots, again.likely_slots, again.learned) == (3, 3, 3)
     stated.recall(7)
     assert stated.slots == 2
-
-
-def test_what_the_crawls_have_learned_of_slots_is_the_most_that_one_has_seen() -> None:
-    def crawl(**learned: int) -> Crawl:
-        nodes = [
-            {"url": f"http://{name}:6800", "learned": slots} for name, slots in learned.items()
-        ]
-        return Crawl(id="c", project="p", spider="s", created=0, summary={"nodes": nodes})
-
-    found = learned_slots(
-        [crawl(a=1, b=0), crawl(a=8), Crawl(id="d", project="p", spider="s", created=0)]
-    )
-    assert found == {"http://a:6800": 8, "http://b:6800": 0}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.nodes import Node, distinct_nodes, is_local
+from scrapyd_dist.nodes import Node, distinct_nodes
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,3 @@ def test_not_even_in_nonsense(form: str, secret: str) -> None:
         assert "hush" not in str(e)
     else:
         assert "hush" not in f"{node} {node!r} {node.url}"
-
-
-def test_what_is_local() -> None:
-    assert all(is_local(host) for host in ("localhost", "127.0.0.7", "::1"))
-    assert not any(is_local(host) for host in ("web1", "10.0.0.1", "localhost.example"))

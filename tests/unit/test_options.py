@@ -17,9 +17,9 @@ from scrapyd_dist.batches import Batch, WorkerEntry
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.readiness import Readiness
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits
 from scrapyd_dist.settings import SETTINGS, limits_in
 from scrapyd_dist.store.reach import Way
 

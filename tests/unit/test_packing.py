@@ -4,8 +4,7 @@ import pytest
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
-from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen_cuts
-from scrapyd_dist.frontier.packing import halve_batch
+from scrapyd_dist.frontier.packing import FrontierIntake, add_unseen_cuts, halve_batch
 from scrapyd_dist.payload import decode, encode
 
 BATCH = Batch(number=1, size=7, slot="s", priority=3)

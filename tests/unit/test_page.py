@@ -234,5 +234,5 @@ def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(
     assert f'class="state {tone}"' in text
     words = Reader(text).text
     assert ("finished, 100 failed" in words) == bool(code)
-    assert (f"sdist crawls retry {crawl.id} --failed-urls" in words) == bool(code)
+    assert (f"sdist retry {crawl.id} --failed-urls" in words) == bool(code)
     assert "requests done7of 120 found" in Reader(text).text.replace("\n", "")

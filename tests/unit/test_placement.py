@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.members import load, member, paced, put
-from simulated import Machine, Rule, Simulation
+from rig.simulated_fleet import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.scheduling.node_state import AHEAD, NodeState

@@ -286,7 +286,7 @@ def test_a_crawl_whose_process_is_gone(
         assert died.value.exit_code == 1
 
 
-@pytest.mark.parametrize("command", ["watch", "crawl", "resume", "crawls retry"])
+@pytest.mark.parametrize("command", ["watch", "crawl", "resume", "retry"])
 def test_the_time_of_a_watch_is_given_in_seconds_minutes_or_hours(command: str) -> None:
     found: Any = dict(walk())[command]
     assert found.make_context(command, ["c", "--timeout", "1.5m"]).params["timeout"] == 90

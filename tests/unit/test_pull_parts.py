@@ -469,3 +469,35 @@ def test_a_part_stays_unless_the_store_says_that_it_counts_for_nothing(
     assert not acker.held
     assert batch.part is not None
     assert batch.part.path.exists() is (answer is not None)
+
+
+def test_a_batch_that_ends_by_itself_while_its_worker_ends_is_acked_once(
+    leased: Callable[[int], BatchUnit],
+) -> None:
+    """It ends while the worker waits for the ack of another one."""
+    batches = [leased(1), leased(1)]
+    batches[1].key = (8, 1)
+    for batch in batches:
+        batch.finds = Mock(take_misses=list, take_counts=dict, found=[])
+        batch.end(batch.begin(batch.todo.popleft()))
+    acked: list[tuple[int, int]] = []
+
+    async def ack(key: tuple[int, int], *_: object) -> dict[str, int]:
+        acked.append(key)
+        if key == batches[0].key:
+            acker.changed(batches[1])
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        return {}
+
+    client = Mock(missed=AsyncMock(), ack=ack, unclaimed=AsyncMock(return_value=()))
+    crawler = Mock(stats=Mock(get_stats=dict))
+    crawler.engine.scraper.slot = None
+    report = LeaseReport(JOB)
+    acker = BatchAcker(Mock(client=client, crawler=crawler), report)
+    acker.held.update({batch.key: batch for batch in batches})
+    run(acker.finish("shutdown"))
+    assert acked == [(7, 2), (8, 1)]
+    assert report.trouble == ""
+    assert not acker.held
+    assert all(batch.part is not None and batch.part.path.exists() for batch in batches)

@@ -33,7 +33,7 @@ VALUES = {
     ),
     "MAX_REQUESTS": (100, "DISTRIBUTED_GOAL_REQUESTS = 100, or --max-requests 100"),
     "SEEDS_SOURCE": ("seeds.txt", "--seeds FILE"),
-    "DOMAINS_BLACKLIST": (["a.com"], "sdist throttle block DOMAIN"),
+    "DOMAINS_BLACKLIST": (["a.com"], "sdist throttle set DOMAIN --block"),
     "SPIDER_FEED_PARTITIONS": (4, "--workers"),
     "HCF_PRODUCER_FRONTIER": ("shop", "DISTRIBUTED_FRONTIER = 'shop'"),
     "HCF_PRODUCER_NUMBER_OF_SLOTS": (8, "DISTRIBUTED_SLOTS = 8"),

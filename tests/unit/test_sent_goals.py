@@ -71,7 +71,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         monkeypatch.setattr(GoalKeeper, "for_crawler", lambda _: keeper)
         monkeypatch.setattr(sent_session, "LeaseRenewer", Renewer)
         session = SentSession(crawler, job, None, lambda _, reason: ends.append(reason))
-        monkeypatch.setattr(session, "_heed", lambda _: None)  # there is no engine to rest
+        # there is no engine to rest, or to guard
+        monkeypatch.setattr(session, "_obey", lambda _: None)
+        monkeypatch.setattr(sent_session, "guard_downloads", lambda *_: None)
         await session._hold_lease()
         await session._keep_to_goals(keeper)
         left = 0
@@ -95,7 +97,7 @@ class Renewer:
     def hold(self, *_: object) -> None:
         pass
 
-    start = guard = hold
+    start = hold
 
 
 def test_a_store_that_is_away_for_a_moment_is_waited_for(made: Callable[..., int]) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.progress import finite_number, is_sample_due, sample_of
 from scrapyd_dist.report import charts, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
 from scrapyd_dist.report.facts import Facts, gather, natural
@@ -52,24 +51,6 @@ def attempt(number: int = 1, **fields: Any) -> Attempt:
         "state": AttemptState.ACCEPTED,
     }
     return Attempt(**{**told, "number": number, "sent_at": BEGUN, "ended_at": BEGUN + 10, **fields})
-
-
-def test_samples_get_rarer_as_the_crawl_gets_older() -> None:
-    assert is_sample_due(5.0, None, 5.0)
-    assert [is_sample_due(now, 5.0, 0.0) for now in (5.9, 6.0)] == [False, True]
-    assert [is_sample_due(now, 5000.0, 0.0) for now in (5001.0, 5010.1)] == [False, True]
-
-
-def test_a_sample_counts_what_goes_to_nodes_only() -> None:
-    summary = {
-        "state": "working", "urls_distinct": 12, "local": 1, "refused": 1,
-        "requests": {"total": 9, "sent": 7, "done": 3}, "pages": 5, "items": 4, "index": {"pages": 2, "total": None},
-        "nodes": [{"name": "web1", "pages": 3, "items": 2, "running": 1, "state": "up"}],
-    }  # fmt: skip
-    sample = sample_of(summary, {"0": [2, 9, 1.0, 2.0]})
-    assert (sample["found"], sample["sealed"], sample["sent"], sample["done"]) == (10, 9, 7, 3)
-    assert sample["nodes"] == {"web1": [3, 2, 1, "up"]}
-    assert json.loads(json.dumps(sample)) == sample
 
 
 def test_a_line_never_goes_back_though_a_batch_is_done_again_and_a_time_without_work_is_marked() -> (
@@ -229,15 +210,6 @@ def test_versions_by_node() -> None:
     ]
     data = known(series.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows)))
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
-
-
-@given(
-    st.one_of(
-        st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())
-    )
-)
-def test_a_number_is_finite_whatever_came(value: Any) -> None:
-    assert abs(finite_number(value)) <= 1e18
 
 
 def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:

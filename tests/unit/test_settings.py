@@ -14,7 +14,7 @@ from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.goals import Goals
-from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.scheduler_state import SchedulerLimits
 from scrapyd_dist.settings import (
     SETTINGS,
     Setting,

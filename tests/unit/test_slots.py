@@ -25,7 +25,7 @@ from scrapyd_dist.frontier.backlog import (
     SlotCount,
     check_slot_name,
 )
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.packing import FrontierIntake
 from scrapyd_dist.frontier.slots import (
     SITE,
     SlotRule,

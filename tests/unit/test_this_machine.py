@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from scrapyd_dist.store.ports.this_machine import is_here
+from scrapyd_dist.this_machine import is_here, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,8 @@ def test_an_own_address_is_this_machine() -> None:
     own = {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
     assert own
     assert all(is_here(address) for address in own)
+
+
+def test_which_hosts_are_loopback_addresses() -> None:
+    assert all(map(is_loopback, ("localhost", "shop.localhost", "127.0.0.7", "::1")))
+    assert not any(map(is_loopback, ("web1", "10.0.0.1", "localhost.example")))

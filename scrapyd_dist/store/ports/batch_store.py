@@ -275,6 +275,34 @@ class BatchStore(ABC):
         self._step(step)
         return end
 
+    def reopen(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        *,
+        reason: str,
+        misses: Sequence[Miss],
+        now: float,
+    ) -> None:
+        """Let a batch that is done wait again: its accepted attempt is failed, and counts no more.
+
+        It gets as many attempts as a new batch. `misses` are all that it has, and are forgotten.
+        Raises `StepRefused` if the batch is not done, or has others.
+        """
+        step = BatchStep(
+            crawl,
+            batch,
+            attempt,
+            to=AttemptState.FAILED,
+            changes={"reason": reason, "ended_at": now},
+            batch_to=BatchState.FAILED,
+            batch_changes={"reason": reason, "forgiven": attempt},
+            reopens=True,
+            retried=misses,
+        )
+        self._step(step)
+
     def ack(
         self,
         crawl: str,

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState, Miss, check_step
+from scrapyd_dist.batches import (
+    OUT,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Miss,
+    check_step,
+    no_step,
+    states_before,
+)
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import NewBatch, SlotCount
 from scrapyd_dist.strategy.links import LinkEvent
@@ -38,6 +48,8 @@ class BatchStep:
     holder: str | None = None
     #: only an attempt that is not acked
     out: bool = False
+    #: the attempt was accepted, and counts no more: only this step leads back from there
+    reopens: bool = False
     #: a new attempt of the batch
     opened: Attempt | None = None
     #: misses to be added
@@ -58,6 +70,27 @@ class BatchStep:
     counts: Mapping[str, int] = field(default_factory=dict)
     #: to be kept for the crawl's strategy
     events: Sequence[LinkEvent] = ()
+
+    @property
+    def attempt_before(self) -> set[AttemptState]:
+        """Return the states that the attempt may have before it changes."""
+        if self.to is None:
+            return set(AttemptState)
+        if self.reopens:
+            return {AttemptState.ACCEPTED}
+        before = set(states_before(self.to))
+        if self.out:
+            before.discard(AttemptState.ACKED)
+        return before
+
+    @property
+    def batch_before(self) -> set[BatchState]:
+        """Return the states that the batch may have before it changes."""
+        if self.batch_to is None:
+            return set(BatchState)
+        if self.reopens:
+            return {BatchState.DONE}
+        return set(states_before(self.batch_to))
 
 
 def joined(prints: Iterable[bytes]) -> bytes:
@@ -98,8 +131,8 @@ def handed_down(
 ) -> list[tuple[bytes, ...]]:
     """Return the fingerprints of each part of a batch: its own, else those of the batch, in order.
 
-    Where some requests of the batch have none, nobody knows whose they are, unless the batch stays
-    in one piece.
+    Where some requests of the batch have none, it is not known whose they are, unless the batch
+    stays in one piece.
 
     Args:
         whole: the fingerprints of the batch.
@@ -138,8 +171,8 @@ def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
         StepRefused: the step is not possible from here.
     """
     _check_attempt(step, row, old)
-    if step.batch_to is not None:
-        check_step(row.state, step.batch_to)
+    if step.batch_to is not None and row.state not in step.batch_before:
+        raise no_step(row.state, step.batch_to)
     if step.dropped and row.state in OUT:
         raise StepRefused(
             f"batch {step.batch} is out: a worker has it. It can be removed when that has ended"
@@ -158,7 +191,8 @@ def _check_attempt(step: BatchStep, row: Batch, old: AttemptState | None) -> Non
             raise NothingMatched(f"crawl {step.crawl} has no {what}.")
         if step.out and old is AttemptState.ACKED:
             raise StepRefused(f"{what} was acked meanwhile")
-        check_step(old, step.to)
+        if old not in step.attempt_before:
+            raise no_step(old, step.to)
         if step.attempt != row.attempts:
             raise StepRefused(f"{what} is over; attempt {row.attempts} is the one that counts")
     if step.opened is not None and old is not None:

@@ -29,6 +29,10 @@ from scrapyd_dist.throttle.permits import (
 
 #: changes that are remembered, for those who ask what has changed: more than come in between
 CHANGES = 1000
+#: microseconds after which a domain that is not asked for goes, unless something of it still counts
+IDLE_STAYS = 3600 * SECOND
+#: domains that are checked for that with each new one
+CHECKED = 4
 #: the fields of a rule, each with its check
 _RULE = {
     "hits": maybe(whole(1)),

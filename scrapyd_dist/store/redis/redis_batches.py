@@ -128,11 +128,8 @@ class RedisBatches(RedisPort, BatchStore):
         needed = []
         attempt_key = self._attempt_key(step.crawl, step.batch, step.attempt)
         if step.to is not None:
-            before: set[AttemptState] = set(states_before(step.to))
-            if step.out:
-                before.discard(AttemptState.ACKED)
             batch_key = self._batch_key(step.crawl, step.batch)
-            needed.append(in_state(attempt_key, before))
+            needed.append(in_state(attempt_key, step.attempt_before))
             needed.append(Condition(batch_key, "attempts", [step.attempt]))
         if step.opened is not None:
             old = self._attempt_state(step.crawl, step.batch, step.attempt)
@@ -144,7 +141,7 @@ class RedisBatches(RedisPort, BatchStore):
         needed = []
         batch_key = self._batch_key(step.crawl, step.batch)
         if step.batch_to is not None:
-            needed.append(in_state(batch_key, states_before(step.batch_to)))
+            needed.append(in_state(batch_key, step.batch_before))
         if step.retried:
             needed.append(in_state(batch_key, [BatchState.DONE]))
         if step.dropped:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store.ports.address_text import shown
 from scrapyd_dist.store.ports.engine import ClientPackage, Engine, Ports, StoreRequest
-from scrapyd_dist.store.ports.this_machine import is_here, is_loopback
+from scrapyd_dist.this_machine import is_here, is_loopback
 
 #: Before Python 3.11.3 the client imports async-timeout for its asyncio half, which no worker uses.
 _ASYNC_TIMEOUT = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a \

@@ -43,7 +43,7 @@ TIMEOUT = 15.0
 PATIENCE = 30.0
 #: the same while the store is opened, when nothing depends on it yet
 OPENING = 3.0
-#: seconds for which a step is recognised; longer than anybody tries
+#: seconds for which a step is recognised; longer than any process tries
 KEPT = 180
 #: seconds before the first new try; each further pause is twice as long, up to the longest
 _PAUSE = 0.1

@@ -6,8 +6,8 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store.ports.address_text import FILE_SCHEME, file_of
 from scrapyd_dist.store.ports.engine import Engine, Ports, StoreRequest
-from scrapyd_dist.store.ports.this_machine import is_here
 from scrapyd_dist.store.sqlite.file_systems import check_local, kind_on
+from scrapyd_dist.this_machine import is_here
 
 
 def _open_ports(request: StoreRequest) -> Ports:

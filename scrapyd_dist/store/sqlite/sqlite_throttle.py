@@ -10,6 +10,8 @@ from dataclasses import asdict, fields, replace
 
 from scrapyd_dist.store.ports.throttle_rows import (
     CHANGES,
+    CHECKED,
+    IDLE_STAYS,
     answer_of,
     changed_since,
     domain_of,
@@ -39,10 +41,6 @@ from scrapyd_dist.throttle.permits import (
 
 #: microseconds after which it is noted anew that a domain was asked for: every write costs
 _ASKED = 60 * SECOND
-#: microseconds after which a domain that nobody asks for goes, unless something of it still counts
-_STAYS = 3600 * SECOND
-#: domains that are checked for that with each new one
-_CHECKED = 4
 #: permits that bound others still, also where a limit gets harder
 _COUNTS = (
     "SELECT 1 FROM throttle_keys JOIN grants ON grants.key = number"
@@ -347,11 +345,11 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         """
         query = "SELECT domain FROM throttle_domains WHERE domain > ? ORDER BY domain LIMIT ?"
         behind = new if self._last_checked is None else self._last_checked
-        rows = self._db.execute(query, (behind, _CHECKED)).fetchall()
-        self._last_checked = rows[-1]["domain"] if len(rows) == _CHECKED else ""
+        rows = self._db.execute(query, (behind, CHECKED)).fetchall()
+        self._last_checked = rows[-1]["domain"] if len(rows) == CHECKED else ""
         pages = "SELECT 1 FROM pages WHERE pages.domain = throttle_domains.domain"
         query = f"{_FORGET} AND delay = 0 AND NOT EXISTS ({pages}) AND domain = :domain"
-        times = {"before": now - _STAYS, "now": now}
+        times = {"before": now - IDLE_STAYS, "now": now}
         self._db.executemany(query, [{**times, "domain": row["domain"]} for row in rows])
 
     def forget_pages(self, budgets: Collection[str]) -> None:

@@ -55,7 +55,7 @@ class SqliteTurns(SqlitePort):
         """
         holders = []
         if share.held < share.most:
-            holders.append("")  # slots that are nobody's
+            holders.append("")  # slots without a holder
         if share.held <= share.most:
             holders.append(wanted.lessee.job)
         candidates = []
@@ -69,7 +69,7 @@ class SqliteTurns(SqlitePort):
     def _line(self, wanted: LeaseRequest, holder: str) -> list[tuple[int, int, str]]:
         """Return slots of this holder in which something waits, in turn: as many as may be needed.
 
-        Each is requests under way, turn and name; the holder of a slot that is nobody's is empty.
+        Each is requests under way, turn and name; the holder is empty where a slot has none.
         """
         names = wanted.slots
         where = _LINE

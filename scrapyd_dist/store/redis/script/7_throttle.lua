@@ -6,7 +6,8 @@
 
 -- Seconds after which what is known of a domain goes, where nobody has asked for it.
 local DOMAIN_STAYS = 90 * 86400
--- The same for what has neither pages nor a delay, unless it counts still; and how many are looked at with a new one.
+-- The same for what has neither pages nor a delay, unless it counts still; and how many are looked at with a new one:
+-- as throttle_rows.py has them.
 local IDLE_STAYS, LOOKED_AT = 3600, 4
 -- A later grant than this from now is worth requesting anew: as permits.py has it.
 local FAR_OFF = 5 * SECOND

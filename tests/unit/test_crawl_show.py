@@ -1,0 +1,88 @@
+"""`sdist crawls show`: how a crawl stands, its batches or its misses, and which options go together."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rig.commands import Result
+
+from scrapyd_dist.batches import Crawl, CrawlState, Miss
+from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.store import open_store
+
+Run = Callable[..., Result]
+NEW = NewBatch(payload={"A": "1"}, size=2, sealed_at=1.0)
+
+
+@pytest.fixture
+def _stored(root: Path) -> None:
+    """A frontier, an older crawl, and the newest one: with two batches, and a miss of each of three kinds."""
+    (root / ".sdist").mkdir()
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.add_crawl(Crawl(id="shop", project="p", spider="", created=3.0, kind="frontier"))
+        store.add_crawl(Crawl(id="old", project="p", spider="s", created=1.0))
+        store.add_crawl(
+            Crawl(id="new", project="p", spider="s", created=2.0, state=CrawlState.STOPPED)
+        )
+        for _ in range(2):
+            store.seal("new", NEW, fingerprints=(), counts={})
+        for kind in ("gone", "failed", "dead"):
+            url = f"http://a/{kind}"
+            store.add_misses("new", [Miss(url=url, kind=kind, reason="HTTP 5", batch=1)])
+
+
+@pytest.mark.usefixtures("_stored")
+@pytest.mark.parametrize("name", [["new"], [], ["old"], ["shop"]])
+def test_without_a_list_it_is_what_status_says(sdist: Run, name: list[str]) -> None:
+    for form in ([], ["--json"]):
+        assert sdist("crawls", "show", *name, *form) == sdist("status", *name, *form).expect(0)
+
+
+@pytest.mark.usefixtures("_stored")
+def test_its_batches_are_listed_and_chosen(sdist: Run) -> None:
+    listed = sdist("crawls", "show", "new", "--batches", "--json").expect(0).json()
+    assert [(row["batch"], row["state"]) for row in listed["batches"]] == [
+        (1, "sealed"), (2, "sealed"),
+    ]  # fmt: skip
+    chosen = sdist("crawls", "show", "--batches", "--batch", 2, "--state", "sealed").expect(0).out
+    assert [line.split()[0] for line in chosen.splitlines()] == ["BATCH", "2"]
+    sdist("crawls", "show", "new", "--batches", "--state", "dead").expect(
+        4, "`sdist crawls show new --batches` lists all."
+    )
+    sdist("crawls", "show", "new", "--batches", "--state", "lost").expect(2, "lost")
+
+
+@pytest.mark.usefixtures("_stored")
+def test_its_misses_are_listed_and_chosen(sdist: Run) -> None:
+    listed = sdist("crawls", "show", "--misses", "--json").expect(0).json()
+    assert (listed["crawl"], [row["kind"] for row in listed["misses"]]) == (
+        "new",
+        ["gone", "failed", "dead"],
+    )
+    words = ("--misses", "--kind", "gone", "--kind", "dead")
+    chosen = sdist("crawls", "show", "new", *words).expect(0).out.splitlines()
+    assert [line.split()[0] for line in chosen] == ["KIND", "gone", "dead"]
+    assert sdist("crawls", "show", "new", *words, "--urls").expect(0).out == (
+        "http://a/gone\nhttp://a/dead\n"
+    )
+
+
+@pytest.mark.usefixtures("_stored")
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--batches --misses", "give one of the two"),
+        ("--state dead", "add --batches"),
+        ("--misses --batch 1", "add --batches"),
+        ("--batches --kind dead", "add --misses"),
+        ("--urls", "add --batches or --misses"),
+        ("--batches --urls --json", "give one of the two"),
+        ("--misses --urls --json", "give one of the two"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_in_a_paragraph(
+    sdist: Run, words: str, part: str
+) -> None:
+    done = sdist("crawls", "show", "new", *words.split()).expect(2, part)
+    assert (done.out, done.err.count("\n")) == ("", 1)

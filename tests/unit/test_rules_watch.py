@@ -1,0 +1,90 @@
+"""A job is sent with what was known of the throttle's rules, also after the store has lost them."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from rig.nodemodel import ModelNode, model
+from rig.scheduling import SPEC, Bench, leasing, reach, sending, until
+from rig.throttled import empty_throttle_tables
+
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling import rules_watch
+from scrapyd_dist.store.reach import Way
+from scrapyd_dist.throttle.permits import Rule
+
+Work = Callable[..., AbstractAsyncContextManager[Bench]]
+PUSH: Work = partial(sending, spec=replace(SPEC, ways=reach))
+BOTH = pytest.mark.parametrize("work", [PUSH, leasing], ids=["push", "pull"])
+RULE = Rule(hits=10, window=2.0)
+
+
+def _rules_told(one: ModelNode) -> list[object]:
+    """What each job was told of the rules, in the order of the posts."""
+    return [one.jobs[job].told.get("rules") for job in one.posts]
+
+
+async def _post_one_more(b: Bench, one: ModelNode) -> None:
+    posts = len(one.posts)
+    if b.scheduler.state.leases:
+        b.add(2)
+    else:
+        await b.seal()
+    await until(lambda: len(one.posts) > posts, "one job more")
+
+
+@BOTH
+async def test_a_job_knows_the_rules_that_the_store_has_lost(
+    tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rules_watch, "LOOK", 0.0)
+    one = model("one", quick=False, slots=4)
+    async with work(tmp_path, one) as b:
+        await _post_one_more(b, one)
+        b.store.change_rules({"a.example": RULE, "b.example": RULE})
+        watch = b.scheduler.state.rules
+        await until(lambda: watch.known.version == 1, "the rules are read")
+        await _post_one_more(b, one)
+        with caplog.at_level(logging.ERROR):
+            empty_throttle_tables(tmp_path / "store.db")
+            await until(lambda: watch._is_lost, "the loss is seen")
+        await _post_one_more(b, one)
+        known = {"version": 1, "domains": ["a.example", "b.example"]}
+        assert _rules_told(one) == [None, known, known]
+        assert "lost the throttle's rules for a.example, b.example" in caplog.text
+        b.store.change_rules({"a.example": RULE, "b.example": RULE})
+        await until(lambda: not watch._is_lost, "they are set again")
+
+
+async def test_a_rule_that_was_removed_is_known_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules_watch, "LOOK", 0.0)
+    one = model("one", quick=False)
+    async with PUSH(tmp_path, one) as b:
+        watch = b.scheduler.state.rules
+        b.store.change_rules({"a.example": RULE})
+        await until(lambda: watch.known.version == 1, "the rule is read")
+        b.store.change_rules({"a.example": None})
+        await until(lambda: watch.known.version == 2, "its end is read")
+        await _post_one_more(b, one)
+        assert _rules_told(one) == [None]
+
+
+async def test_a_job_that_does_not_reach_the_store_is_told_of_no_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_way(_: Node) -> Way:
+        return Way(reason="it is elsewhere")
+
+    monkeypatch.setattr(rules_watch, "LOOK", 0.0)
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, spec=replace(SPEC, ways=no_way)) as b:
+        b.store.change_rules({"a.example": RULE})
+        await until(lambda: b.scheduler.state.rules.known.version == 1, "the rule is read")
+        await _post_one_more(b, one)
+        assert _rules_told(one) == [None]
