@@ -163,6 +163,7 @@ class Addon:
         # A filler's own items go to its own feeds, and its queue may be on disk.
         if not is_filler(settings):
             self._keep_at_home(settings)
+            _take_early(settings)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
         """Do what counts for a crawl that is not spread, too.
@@ -204,6 +205,13 @@ class Addon:
             settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
         except ConfigError:
             return  # the producer refuses it, in words
+
+
+def _take_early(settings: BaseSettings) -> None:
+    """Let a producer take target requests before they pass Scrapy's spider middlewares."""
+    from .producer.early_capture import CLOSEST, EarlyCapture
+
+    settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", EarlyCapture, CLOSEST)
 
 
 def _depends_on_target(settings: BaseSettings) -> bool:

@@ -24,12 +24,15 @@ from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, p
 
 from .assignment import follows_strategy
 from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
+from .engine_compat import origin_text
 from .session_cookies import SessionCookies
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import callback_name
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
+#: most origins of which it is remembered whether they are other sites
+MOST_ORIGINS = 10_000
 
 
 class Disposition(str, Enum):
@@ -66,6 +69,9 @@ class OffsiteFilter:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._domains: list[str] = []  #: those of the spider by which all below was judged
+        #: origin, as it is written -> whether Scrapy filters requests to it
+        self._dropped: dict[str, bool] = {}
 
     @cached_property
     def _middleware(self) -> OffsiteMiddleware | None:
@@ -75,8 +81,19 @@ class OffsiteFilter:
         """Tell whether Scrapy filters this request."""
         if request.dont_filter or request.meta.get("allow_offsite") or self._middleware is None:
             return False
-        assert self._crawler.spider
-        return not self._middleware.should_follow(request, self._crawler.spider)
+        spider = self._crawler.spider
+        assert spider
+        # A class of the project's own may judge by more than the site.
+        if type(self._middleware) is not OffsiteMiddleware:
+            return not self._middleware.should_follow(request, spider)
+        domains = list(getattr(spider, "allowed_domains", None) or ())
+        if domains != self._domains or len(self._dropped) > MOST_ORIGINS:
+            self._domains = domains
+            self._dropped.clear()
+        origin = origin_text(request.url)
+        if origin not in self._dropped:
+            self._dropped[origin] = not self._middleware.should_follow(request, spider)
+        return self._dropped[origin]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -97,6 +97,14 @@ def is_seen(crawler: Crawler, request: Request) -> bool:
     return bool(scheduler.df.request_seen(request))
 
 
+def origin_text(url: str) -> str:
+    """Return an address up to its path: two that share it have the same scheme, host and port.
+
+    It is as it is written; of an address without a path it is all.
+    """
+    return url[: url.find("/", len("https://")) + 1] or url
+
+
 def share_robots_rules(crawler: Crawler) -> None:
     """Hold all requests that wait for a site's robots.txt to it; call once the engine is there.
 

@@ -112,7 +112,7 @@ class Capture(FrontierFeed):
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if not self._seen.add(fingerprint):
             return Disposition.DUPLICATE
-        if self.before.discard(fingerprint):
+        if self.before.count and self.before.discard(fingerprint):
             return Disposition.SEALED
         return None
 

@@ -40,6 +40,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         connect(self._idle, signals.spider_idle)
         # A receiver that disconnects itself while it is called makes Scrapy pass over the next one.
         connect(self._idle_again, signals.spider_idle)
+        #: requests that were sorted early, and what that has raised
+        self._sorted_early: dict[Request, BaseException | None] = {}
 
     # what goes in
 
@@ -110,6 +112,37 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             raise
         self._came(response, shard, page)
 
+    def takes_early(self, request: Request, response: Response) -> bool:
+        """Tell whether `sort_early` may sort a request that a callback of this page has made."""
+        run = self._run
+        if run is None or run.finds_no_more or LOCAL in response.meta:
+            return False
+        assert self._crawler.spider
+        return run.target.takes(request, self._crawler.spider)
+
+    def sort_early(self, request: Request, shard: int) -> bool:
+        """Sort a target request in before it comes out of the spider's page.
+
+        Returns whether it has to come all the same: it is to be crawled here, or could not be
+        sorted, which is raised then.
+        """
+        _remove_marks(request)
+        try:
+            if self._sort_target(self.run, request, shard) is None:
+                return False
+        except BaseException as error:  # noqa: BLE001  (it is raised where it is always raised)
+            self._sorted_early[request] = error
+        else:
+            self._sorted_early[request] = None
+        return True
+
+    def _sorted_before(self, request: Request) -> Request:
+        """Return a request that was sorted early, or raise what that has raised."""
+        error = self._sorted_early.pop(request)
+        if error is not None:
+            raise error
+        return request
+
     def _came(self, response: Response, shard: int, page: int | None) -> None:
         """Note that the callback of an index page has ended; `page` is the request's number."""
         if page is not None:
@@ -133,9 +166,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
         None when it is for the fleet, or is not crawled at all.
         """
-        # A callback may have passed the whole meta of its response on.
-        for name in (SHARD, PAGE, LOCAL):
-            request.meta.pop(name, None)
+        if request in self._sorted_early:
+            return self._sorted_before(request)
+        _remove_marks(request)
         spider = self._crawler.spider
         assert spider
         if run.finds_no_more:
@@ -213,6 +246,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _idle_again(self) -> None:
         self._idle()
+
+
+def _remove_marks(request: Request) -> None:
+    """Remove the marks of another request: a callback may have passed its response's meta on."""
+    for name in (SHARD, PAGE, LOCAL):
+        request.meta.pop(name, None)
 
 
 def _first_url(page: Response | Request) -> str:

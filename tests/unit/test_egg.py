@@ -309,6 +309,7 @@ PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.producer",
     "scrapyd_dist.middlewares.producer.probe",
     "scrapyd_dist.middlewares.producer.scrapy_parts",
+    "scrapyd_dist.middlewares.producer.early_capture",
     "scrapyd_dist.middlewares.producer.set_aside",
 }
 

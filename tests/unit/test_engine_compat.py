@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.misc import is_generator_with_return_value
-from scrapyd_dist.middlewares.engine_compat import guard_downloads, read_generators
+from scrapyd_dist.middlewares.engine_compat import guard_downloads, origin_text, read_generators
 
 
 class Books(Spider):
@@ -60,3 +60,17 @@ def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
     with pytest.raises(IgnoreRequest, match="lost"):
         getattr(handlers, name)(bad)
     assert left == [good]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("https://a.test/x", "https://a.test/y?z=/", True),
+        ("https://a.test/x", "http://a.test/x", False),
+        ("https://a.test/x", "https://a.test:443/x", False),
+        ("http://ab", "http://abc", False),
+        ("http://a.test", "http://a.test/", False),
+    ],
+)
+def test_addresses_of_one_origin_share_their_beginning(one: str, other: str, is_same: bool) -> None:
+    assert (origin_text(one) == origin_text(other)) is is_same
