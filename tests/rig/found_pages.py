@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 from scrapy import Request, signals
@@ -39,9 +39,9 @@ class FoundPages(CrawlSpider):
     """Yields requests of every kind that a middleware has something to say about."""
 
     name = "found"
-    allowed_domains: ClassVar = ["site.test", "plain.test"]
-    start_urls: ClassVar = [f"{SITE}/index/plain"]
-    custom_settings: ClassVar = {
+    allowed_domains = ["site.test", "plain.test"]  # noqa: RUF012  (Scrapy's own way)
+    start_urls = [f"{SITE}/index/plain"]  # noqa: RUF012
+    custom_settings = {  # noqa: RUF012
         "DISTRIBUTED_TARGET_RULE": 1,
         "DISTRIBUTED_TARGET_CALLBACKS": ["found"],
     }
@@ -50,7 +50,7 @@ class FoundPages(CrawlSpider):
         Rule(LinkExtractor(restrict_css="a.found"), callback="found"),
     )
 
-    def parse_start_url(self, response: Any) -> Iterator[Any]:
+    def parse_start_url(self, response: Any, **_: Any) -> Iterator[Any]:
         yield {"before": response.url}
         for number, options in enumerate(_OPTIONS):
             address = f"{SITE}/made/{response.url[-4:]}/{number}"
@@ -127,7 +127,8 @@ class Pages:
         if slot is None or slot.is_idle():
             waiting.callback(response)
         else:
-            reactor.callLater(0, self._answer, waiting, response)  # type: ignore[attr-defined]
+            clock: Any = reactor
+            clock.callLater(0, self._answer, waiting, response)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -295,7 +296,7 @@ def main() -> None:
     answers: list[Any] = []
 
     @defer.inlineCallbacks
-    def crawl_all() -> Iterator[Any]:
+    def crawl_all() -> Generator[defer.Deferred[Any], Any, None]:
         for settings in asked:
             answer = yield crawl(process, settings)
             answers.append(answer)
