@@ -208,7 +208,10 @@ ALIASES = {
     "node": "nodes",
     "item": "items",
     # a verb in its group, though it has none
+    "crawls pause": "pause",
+    "crawls stop": "stop",
     "crawls resume": "resume",
+    "crawls retry": "retry",
     "crawls watch": "watch",
     "crawls status": "status",
     "crawls report": "report",

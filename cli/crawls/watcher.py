@@ -472,4 +472,4 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
 
 def describe_bad_end(row: Crawl, code: int) -> str:
     """Return why a crawl ended with this exit code, which is not 0, in a sentence."""
-    return row.message or f"The {row.kind} {row.id} {row.state.value} with exit code {code}."
+    return row.message or f"The {row.kind} {row.id} is {row.state.value}; exit code {code}."
