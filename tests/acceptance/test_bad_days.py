@@ -147,6 +147,8 @@ def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: Begi
     nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
     it, command = begun(nodes, pages)
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
+    # Else what is left may be only what had failed on this node, and goes to the other one.
+    wait_for(lambda: last_crawl(it).summary.get("sealed") == 800, 60, "the end of the index")
     # The site stands still meanwhile, so that work is left for the node when it is back.
     with pages.paused():
         nodes[0].kill()

@@ -368,7 +368,7 @@ def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
         ("schedule god", 4, "Did you mean good?"),
         ("schedule z*", 4, "There are: broken, good, shop, slow"),
         ("schedule good --on nosuch", 4, "node1, node2"),
-        ("schedule good --on node1 --all-nodes", 2, "Take one"),
+        ("schedule good --on node1 --all-nodes", 2, "one of the two has to go"),
         ("schedule good --version 1.9", 4, "1.9"),
         ("schedule good -p nosuch", 4, "deploy --all"),
         ("schedule good -a x", 2, "NAME=VALUE"),
