@@ -163,7 +163,8 @@ class Addon:
         # A filler's own items go to its own feeds, and its queue may be on disk.
         if not is_filler(settings):
             self._keep_at_home(settings)
-            _take_early(settings)
+            if PROBE not in settings:  # a probe sorts what it finds in its own way
+                _take_early(settings)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
         """Do what counts for a crawl that is not spread, too.

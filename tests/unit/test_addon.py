@@ -12,9 +12,12 @@ from scrapy.crawler import Crawler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
+from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.addon import PROFILE_SETTINGS, USUAL
+from scrapyd_dist.middlewares.addon import PROFILE_SETTINGS, USUAL, Addon
+from scrapyd_dist.middlewares.assignment import PROBE
+from scrapyd_dist.middlewares.producer.early_capture import EarlyCapture
 from scrapyd_dist.middlewares.producer.producer import Producer
 
 ADDON = {"ADDONS": {"scrapyd_dist.Addon": 500}}
@@ -130,3 +133,10 @@ def test_a_crawler_without_a_spider_spreads_nothing(how: dict[str, Any], tmp_pat
         type(one) for one in SpiderMiddlewareManager.from_crawler(crawler).middlewares
     ]
     assert crawler.settings["FEEDS"]
+
+
+@pytest.mark.parametrize(("more", "is_in"), [({}, True), ({PROBE: 3}, False)])
+def test_a_probe_gets_each_request_where_it_sorts_them(more: dict[str, Any], is_in: bool) -> None:
+    settings = Settings(more)
+    Addon().update_settings(settings)
+    assert (EarlyCapture in settings["SPIDER_MIDDLEWARES"]) is is_in
