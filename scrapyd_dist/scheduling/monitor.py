@@ -114,6 +114,10 @@ class NodeMonitor:
         if not readiness.prepared and not readiness.unfit:
             readiness.code_brought(problem=await self.prepare(member))
             self.state.check_unfit()
+            if readiness.prepared:
+                # What failed or was refused there did so for want of the machine or of its code.
+                self.state.queue.end_avoidance(member.node.name)
+                self.state.pump()
 
     async def _cancel(self, member: NodeState) -> NodeError | None:
         """Cancel what was given up while the node did not answer.

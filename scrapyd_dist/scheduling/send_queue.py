@@ -50,6 +50,11 @@ class SendQueue:
         self.waiting.appendleft(batch)
         return True
 
+    def end_avoidance(self, node: str) -> None:
+        """Let the batches that avoid this node go there again: it has got the code anew."""
+        for number in [number for number, avoided in self.avoid.items() if avoided == node]:
+            del self.avoid[number]
+
     def replace(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Let the pieces of a batch wait in its place, as the first ones."""
         if batch.number in self.open:

@@ -132,7 +132,7 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
 def test_a_node_is_restarted_while_its_jobs_run(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl
 ) -> None:
-    nodes, pages = fleet(1), site(200, "--latency=0.3", per_page=100)
+    nodes, pages = fleet(1), site(200, "--latency=0.9", per_page=100)
     it, command = begun(nodes, pages, DISTRIBUTED_NODE_TIMEOUT=30)
     orphans = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker")
     nodes[0].restart()
@@ -144,7 +144,7 @@ def test_a_node_is_restarted_while_its_jobs_run(
 
 @pytest.mark.full
 def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
-    nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
+    nodes, pages = fleet(2), site(800, "--latency=0.6", per_page=100)
     it, command = begun(nodes, pages)
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
     # Else what is left may be only what had failed on this node, and goes to the other one.

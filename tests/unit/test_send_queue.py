@@ -46,3 +46,12 @@ def test_a_batch_that_waits_or_is_sent_is_not_added_again() -> None:
     made.remove(batch(2))
     made.add(batch(2))
     assert waiting(made) == [1]
+
+
+def test_a_node_that_has_its_code_anew_is_avoided_no_more() -> None:
+    made = queue(1, 2, 3)
+    for number, node in ((1, "web1"), (2, "web2"), (3, "web1")):
+        made.remove(batch(number))
+        made.put_back(batch(number), node)
+    made.end_avoidance("web1")
+    assert made.avoid == {2: "web2"}
