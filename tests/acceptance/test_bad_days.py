@@ -71,7 +71,7 @@ def assert_whole(
 def test_one_node_away_one_killed_one_worker_killed(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl
 ) -> None:
-    nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
+    nodes, pages = fleet(3), site(600, "--latency=0.8", per_page=100, offsite=2, duplicates=3)
     pages.behave({pages.site.detail_path(555): "gone"})
     nodes[0].kill()
     it, command = begun(nodes, pages)
