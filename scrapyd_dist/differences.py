@@ -24,6 +24,10 @@ class Trait(str, Enum):
     HANDLES_IDLE = "code of the spider or of a component that names `spider_idle`"
     MAKES_REQUESTS = "code of a component that calls `engine.crawl`"
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
+    BEYOND_TARGETS = (
+        "a spider middleware of the project with an order below 100 that has `process_start`, or"
+        " a `process_spider_output` that names `Request`"
+    )
     OPENS_FILES = "a pipeline that opens a file or a database"
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
@@ -166,6 +170,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "Scrapy orders all requests of the crawl by this; each process orders its own"
                 " requests only, and batches go to the nodes as they are found. Do not rely on one"
                 " page being crawled before another."
+            ),
+        ),
+        Difference(
+            name="spider middlewares beyond the targets",
+            meaning=_TOLD,
+            trait=Trait.BEYOND_TARGETS,
+            sentence=(
+                "Scrapy passes all requests that callbacks yield through its process_spider_output;"
+                " with an order below 100 it does not get target requests there, and each job"
+                " passes the requests of its batches through its process_start instead. Give it an"
+                " order of more than 100."
             ),
         ),
         Difference(

@@ -4,7 +4,7 @@ Nothing of the project is made for that: of classes only the code is read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from inspect import getmro
 from itertools import chain
@@ -35,6 +35,8 @@ from .set_aside import setting_given
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
+#: the order of this program's spider middleware, as `addon.PRIORITY`
+OWN_ORDER = 100
 #: what code that opens a file or a database calls, besides `connect`
 _OPENS = frozenset(
     {
@@ -155,6 +157,21 @@ def _load_listed(settings: BaseSettings, name: str) -> Iterator[type]:
             yield kind
 
 
+def _beyond_targets(settings: BaseSettings, code: Mapping[type, set[str]]) -> list[str]:
+    """Return the project's spider middlewares that would get requests, but not those of targets.
+
+    They are between this program's own one and the engine. `code`: class -> the names in its code.
+    """
+    names = []
+    for component, order in settings.getwithbase("SPIDER_MIDDLEWARES").items():
+        kind = None if order is None or order >= OWN_ORDER else _load_class(component)
+        if kind is None or kind not in code:
+            continue
+        if hasattr(kind, "process_start") or "Request" in code[kind]:
+            names.append(kind.__qualname__)
+    return names
+
+
 def _load_class(component: Any) -> type | None:
     try:
         kind = load_object(component)
@@ -175,6 +192,7 @@ def _find_traits(
         code[kind] = names_in(kind, package)
         if {"engine", "crawl"} <= code[kind]:
             traits[Trait.MAKES_REQUESTS].append(kind.__qualname__)
+    traits[Trait.BEYOND_TARGETS] = _beyond_targets(settings, code)
     for kind, names in code.items():
         if "spider_idle" in names:
             traits[Trait.HANDLES_IDLE].append(kind.__qualname__)

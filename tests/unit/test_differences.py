@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy import Spider, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.addon import PRIORITY, Addon
 from scrapyd_dist.middlewares.producer.code_reader import attribute_use
 from scrapyd_dist.middlewares.producer.difference_finder import (
+    OWN_ORDER,
     find_differences,
     kept_by_callbacks,
     refuse_differences,
@@ -200,6 +201,29 @@ def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]
     Addon(crawler).update_settings(Settings({"JOBDIR": "job", **role}))
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
     assert spider.state == {}
+
+
+class Begin:
+    async def process_start(self, start: Any) -> Any:
+        async for output in start:
+            yield output
+
+
+class Sees:
+    def process_spider_output(self, response: Any, result: Any, spider: Any) -> Any:
+        return [output for output in result if not isinstance(output, Request)]
+
+
+class Items:
+    def process_spider_output(self, response: Any, result: Any, spider: Any) -> Any:
+        return result
+
+
+def test_a_middleware_that_target_requests_do_not_pass_is_named() -> None:
+    found = names({"SPIDER_MIDDLEWARES": {Begin: 50, Sees: 60, Items: 70}})
+    assert found["spider middlewares beyond the targets"] == ("Begin", "Sees")
+    assert names({"SPIDER_MIDDLEWARES": {Begin: 150, Sees: 600}}) == {}
+    assert OWN_ORDER == PRIORITY
 
 
 IN_FILES = {"out/%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 25}}
