@@ -102,7 +102,8 @@ def _show_misses(context: Context, listed: ListOptions, crawl: str) -> None:
     found = crawl_lists.choose_misses(context.store, context.root, crawl, kinds)
     if listed.urls:
         for miss in found:
-            put(miss.url)
+            if miss.url:  # a batch that cannot be read has none
+                put(miss.url)
     else:
         crawl_lists.list_misses(crawl, found, listed)
 

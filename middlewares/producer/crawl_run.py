@@ -298,9 +298,11 @@ class CrawlRun(BaseRun):
     async def _is_to_crawl_again(self, lost: Sequence[Attempt]) -> bool:
         """Stop if batches have to be crawled again, as their parts are nowhere any more.
 
-        What was delivered elsewhere is there, and would be there twice.
+        What was delivered elsewhere is there, and would be there twice. Of a crawl that its spider
+        has closed, all that was left would be crawled as well.
         """
-        if not lost or self.reporter.publisher is not None:
+        is_closed = bool(self._scheduler.state.closed_by)
+        if not lost or is_closed or self.reporter.publisher is not None:
             return False
         reopened = await self._scheduler.reopen(lost)
         if not reopened:

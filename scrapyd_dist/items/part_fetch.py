@@ -32,6 +32,10 @@ class PartLost(DistError):
     """A part could not be fetched whole from its node."""
 
 
+class PartOutOfReach(PartLost):
+    """A node did not answer for too long, or sends too slowly; it may still have the part."""
+
+
 class PartTooBig(PartLost):
     """There is no room for a part at home, so its node has no part in that."""
 
@@ -64,7 +68,7 @@ async def fetch_part(
     try:
         return await asyncio.wait_for(fetching, patience + LONGEST + part.bytes / SLOWEST)
     except asyncio.TimeoutError:
-        raise PartLost(f"the part of {job} comes too slowly from {node.name}") from None
+        raise PartOutOfReach(f"the part of {job} comes too slowly from {node.name}") from None
 
 
 def _free_bytes(folder: Path) -> int:
@@ -92,7 +96,9 @@ async def _fetch_part(
                 chunk = await sender.send(node, call)
             except NodeError as error:
                 if time.monotonic() > deadline:
-                    raise PartLost(f"the part of {job} could not be fetched: {error}") from error
+                    raise PartOutOfReach(
+                        f"the part of {job} could not be fetched: {error}"
+                    ) from error
                 await asyncio.sleep(RETRY_PAUSE)
                 continue
             if chunk is None or file.tell() == begin:

@@ -30,7 +30,7 @@ from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
 from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
-from scrapyd_dist.items.part_fetch import PartLost, PartTooBig, fetch_part
+from scrapyd_dist.items.part_fetch import PartLost, PartOutOfReach, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     PartInfo,
@@ -414,8 +414,10 @@ class Collector:
                 attempt.batch,
                 error,
             )
-            # Where nothing can be written here, another attempt would not help.
-            return isinstance(error, PartLost) and not isinstance(error, PartTooBig)
+            # A node that is away may have it yet, and where nothing can be written here, another
+            # attempt would not help.
+            may_be_had_later = isinstance(error, (OSError, PartOutOfReach, PartTooBig))
+            return not may_be_had_later
         logger.warning(
             "the part of batch %d was damaged or lost at home, and was fetched again",
             attempt.batch,
@@ -437,14 +439,18 @@ class Collector:
             own = misses.get(attempt.batch, [])
             if len(own) != attempt.report.get("missed", 0):
                 continue
-            await state.run(
-                state.db.reopen,
-                attempt.batch,
-                attempt.number,
-                reason=f"its part is lost: {attempt.node} does not have it any more",
-                misses=own,
-                now=time.time(),
-            )
+            try:
+                await state.run(
+                    state.db.reopen,
+                    attempt.batch,
+                    attempt.number,
+                    reason=f"its part is lost: {attempt.node} does not have it any more",
+                    misses=own,
+                    now=time.time(),
+                )
+            except StepRefused as error:  # some of its requests are retried at this moment
+                logger.info("batch %d stays done: %s", attempt.batch, error)
+                continue
             reopened.append(attempt)
         return reopened
 

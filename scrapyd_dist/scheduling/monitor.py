@@ -115,9 +115,8 @@ class NodeMonitor:
             readiness.code_brought(problem=await self.prepare(member))
             self.state.check_unfit()
             if readiness.prepared:
-                # What failed or was refused there did so for want of the machine or of its code.
+                # It may be another machine now; a batch that fails there again uses up an attempt.
                 self.state.queue.end_avoidance(member.node.name)
-                self.state.pump()
 
     async def _cancel(self, member: NodeState) -> NodeError | None:
         """Cancel what was given up while the node did not answer.

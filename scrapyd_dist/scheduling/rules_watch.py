@@ -39,8 +39,11 @@ class RulesWatch:
         if answer.version == self.known.version and not self._is_lost:
             return
         rules = await self.store(db.rules)
+        if rules.version > answer.version:
+            return  # they have changed between the two answers: the next ones say what
         missing = self.known.missing_in(rules, answer.changed)
-        self.known = self.known.after(rules, answer.changed)
+        if not missing:
+            self.known = KnownRules.from_rules(rules)
         if missing and not self._is_lost:
             logger.error(
                 "The store has lost the throttle's rules for %s: jobs that begin wait for them, or"

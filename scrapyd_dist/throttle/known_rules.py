@@ -46,7 +46,7 @@ class KnownRules:
     def missing_in(self, rules: Rules, changed: Collection[str]) -> list[str]:
         """Return the domains whose rules the store has lost, by name.
 
-        They had rules, and have none although nobody has removed them.
+        They had rules, and have none although no one has taken them away.
 
         Args:
             rules: what the store has now.
@@ -57,9 +57,3 @@ class KnownRules:
         if rules.version >= self.version:
             missing = frozenset() if ALL in changed else missing - frozenset(changed)
         return sorted(missing)
-
-    def after(self, rules: Rules, changed: Collection[str]) -> KnownRules:
-        """Return what is known after the store has said this: the same if it has lost some."""
-        if self.missing_in(rules, changed):
-            return self
-        return KnownRules.from_rules(rules)

@@ -9,6 +9,22 @@ from scrapyd_dist.middlewares.producer import crawl_run
 from scrapyd_dist.middlewares.producer.crawl_run import CrawlRun
 
 
+async def test_what_the_spider_has_closed_is_not_crawled_again_for_a_lost_part() -> None:
+    """`sdist resume` would crawl all that was left, and not only what is lost."""
+    reporter = MagicMock(publisher=None)
+    reporter.scheduler.state.closed_by = "quota_used_up"
+    run = CrawlRun(
+        MagicMock(settings=Settings()),
+        MagicMock(),
+        MagicMock(),
+        reporter,
+        MagicMock(),
+        on_finish="",
+    )
+    assert not await run._is_to_crawl_again([MagicMock()])
+    reporter.scheduler.reopen.assert_not_called()
+
+
 async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,8 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.config import PARTS
-from scrapyd_dist.items import publisher
+from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.items import part_fetch, publisher
 from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.kept_parts import KeptParts
 from scrapyd_dist.items.merging import ItemOutput
@@ -148,6 +149,36 @@ async def test_a_batch_whose_part_is_nowhere_any_more_is_crawled_again_and_comes
         assert await o.scheduler.make_parts_whole() == []
         states = [(one.batch, one.number, one.state.value) for one in o.attempts()]
         assert sorted(states) == [(1, 1, "failed"), (1, 2, "accepted"), (2, 1, "accepted")]
+
+
+async def test_a_node_that_does_not_answer_has_not_lost_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_fetch, "RETRY_PAUSE", 0.01)
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2)
+        await until(o.workers, "its worker")
+        o.workers()[0].begin().work_off()
+        await o.over(whole=1)
+        (o.folder / "c.b1.a1.jl").unlink()
+        o.nodes[0].down = ConnectionRefused
+        assert await o.scheduler.make_parts_whole() == []
+        o.nodes[0].down = None
+        assert await o.scheduler.make_parts_whole() == []
+        o.whole(1)
+
+
+async def test_a_batch_that_cannot_be_opened_again_leaves_the_others_to_be_opened(
+    tmp_path: Path,
+) -> None:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2, 2)
+        await until(o.workers, "its worker")
+        o.workers()[0].begin().work_off()
+        await o.over(whole=2)
+        first, second = sorted(o.attempts(), key=lambda attempt: attempt.batch)
+        reopened = await o.scheduler.reopen([first, first, second])
+        assert [attempt.batch for attempt in reopened] == [1, 2]
 
 
 async def test_a_batch_of_which_a_request_was_retried_stays_as_it_is(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rig.nodemodel import ModelNode, model
@@ -15,7 +16,7 @@ from rig.throttled import empty_throttle_tables
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import rules_watch
 from scrapyd_dist.store.reach import Way
-from scrapyd_dist.throttle.permits import Rule
+from scrapyd_dist.throttle.permits import DomainLook, Rule, Rules
 
 Work = Callable[..., AbstractAsyncContextManager[Bench]]
 PUSH: Work = partial(sending, spec=replace(SPEC, ways=reach))
@@ -58,6 +59,28 @@ async def test_a_job_knows_the_rules_that_the_store_has_lost(
         assert "lost the throttle's rules for a.example, b.example" in caplog.text
         b.store.change_rules({"a.example": RULE, "b.example": RULE})
         await until(lambda: not watch._is_lost, "they are set again")
+
+
+async def test_a_rule_that_goes_between_two_questions_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rules_watch, "LOOK", 0.0)
+    both = {"a.example": RULE, "b.example": RULE}
+    answers: list[object] = [
+        DomainLook(version=1, changed=frozenset()),
+        Rules(version=1, rules=both),
+        DomainLook(version=2, changed=frozenset({"c.example"})),
+        Rules(version=3, rules={"b.example": RULE}),
+    ]
+
+    async def answer(*_: object) -> object:
+        return answers.pop(0)
+
+    watch = rules_watch.RulesWatch(store=Mock(side_effect=answer))
+    await watch.follow()
+    await watch.follow()
+    assert caplog.text == ""
+    assert watch.known.version == 1, "it asks for all that has changed since, the next time"
 
 
 async def test_a_rule_that_was_removed_is_known_no_more(
