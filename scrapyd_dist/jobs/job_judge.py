@@ -360,17 +360,10 @@ def _to_judge(rows: Iterable[ListedJob], memory: JobMemory) -> list[ListedJob]:
 
 def verdict_of(record: JobRecord) -> Verdict:
     """Return the verdict that is remembered; a job that waits has what it waits for as reason."""
-    reason = record.reason
+    verdict = Verdict(outcome=record.state, **record.result)
     if record.state is Outcome.WAITING:
-        reason = record.waits_for
-    return Verdict(
-        outcome=record.state,
-        reason=reason,
-        pages=record.pages,
-        items=record.items,
-        errors=record.errors,
-        codes=record.codes,
-    )
+        return replace(verdict, reason=record.waits_for)
+    return verdict
 
 
 def is_quiet(seen: LogExcerpt) -> bool:
