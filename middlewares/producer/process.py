@@ -2,7 +2,7 @@
 
 It is called as `python -m scrapyd_dist.middlewares.producer.process CRAWL`. What to crawl comes
 from the store (or, for a plan, from standard input), and where that is from the environment
-(SDIST_STORE); neither from the argument list, which everybody on the machine can read.
+(SDIST_STORE); neither from the argument list, which every user of the machine can read.
 """
 
 import argparse

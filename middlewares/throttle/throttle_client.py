@@ -437,7 +437,7 @@ class ThrottleClient:
         )
 
     def _check_whole(self, rules: Rules, answer: DomainLook) -> None:
-        """See that rules which no one has taken away are among these; RulesLost if one is not."""
+        """See that rules which were not removed are among these; RulesLost if one is not."""
         known = KnownRules(version=self._known or 0, domains=self._domains)
         missing = known.missing_in(rules, self._changed | answer.changed)
         if missing:

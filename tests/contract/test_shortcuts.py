@@ -355,7 +355,7 @@ async def test_an_output_whose_work_fails_does_not_hold_up_the_others() -> None:
 
 
 class Changed(Scraper):
-    """A scraper of somebody else's."""
+    """A scraper of a project's own."""
 
 
 def test_what_is_not_as_it_is_known_is_left_alone() -> None:

@@ -4,7 +4,7 @@
 -- with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap, apart); and of
 -- a key `g:<key>`, its grants.
 
--- Seconds after which what is known of a domain goes, where nobody has asked for it.
+-- Seconds after which what is known of a domain goes, where no worker has asked for it.
 local DOMAIN_STAYS = 90 * 86400
 -- For how many seconds changes are remembered at most.
 local CHANGES_STAY = 86400
@@ -162,7 +162,7 @@ function looks.time()
   return {now = whole(micros())}
 end
 
--- Nobody knows any more how far the key is full; nor any other key of the domain that has to keep away from it.
+-- It is not known any more how far the key is full; nor any other key of the domain that has to keep away from it.
 local function make_room(keys, key)
   local found = redis.call('HGETALL', keys)
   for at = 1, #found, 2 do
