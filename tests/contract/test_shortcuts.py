@@ -318,6 +318,21 @@ async def test_so_many_outputs_are_in_work_and_twice_as_many_are_read_ahead() ->
     assert sorted(pipeline.done) == list(range(20))
 
 
+async def test_a_page_of_many_outputs_has_no_more_tasks_than_may_be_in_work() -> None:
+    tasks = set()
+
+    async def begin(output: int) -> None:
+        tasks.add(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    async def outputs() -> AsyncIterator[int]:
+        for number in range(100):
+            yield number
+
+    await OutputWork(3, begin).do(outputs())
+    assert len(tasks) == 3
+
+
 async def test_an_output_is_in_work_while_its_callback_waits() -> None:
     pipeline, more = Pipeline(), asyncio.Event()
 
