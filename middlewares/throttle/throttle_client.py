@@ -473,6 +473,9 @@ class ThrottleClient:
         self._is_look_due = bool(self._news)
         try:
             answer, ruled = await self._call(self._send_to_store, news)
+        except RulesLost:  # the store has the news all the same
+            self._is_look_due = True
+            raise
         except BaseException:
             self._is_look_due = True
             self._news = [*news, *self._news][-AT_ONCE:]
