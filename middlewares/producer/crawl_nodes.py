@@ -129,6 +129,8 @@ class CrawlNodes:
             limits=limits,
             reach=self.ways if options.leases else None,
             sends=options.sends,
+            # With the moment of the crawl's beginning: another one may have had its name.
+            rules_file=self.repository.folder / f"{self.repository.home}.rules.json",
         )
         return Scheduler(
             state=state,
