@@ -82,6 +82,9 @@ class SchedulerState:
     status: RunStatus = field(default_factory=RunStatus)
 
     def __post_init__(self) -> None:
+        self._by_url: dict[str, NodeState] = {}
+        for member in self.members:
+            self._by_url.setdefault(member.node.url, member)
         self.db = self.store.store  #: whose verbs are called with `run`
         self.leases = self.reach is not None
         self.client = NodeClient(
@@ -187,6 +190,7 @@ class SchedulerState:
     def join(self, member: NodeState) -> None:
         """Let a node join the crawl."""
         self.members.append(member)
+        self._by_url.setdefault(member.node.url, member)
 
     def workers(self) -> Iterator[WorkerRun]:
         """Generate the workers on all nodes."""
@@ -219,10 +223,7 @@ class SchedulerState:
 
     def member_at(self, url: str) -> NodeState | None:
         """Return the node at this address, or None when it is not in the fleet any more."""
-        for member in self.members:
-            if member.node.url == url:
-                return member
-        return None
+        return self._by_url.get(url)
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
         """Note that a node does not answer, for this reason."""
