@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,12 +80,19 @@ def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
         return []
     pids = [pid for node in nodes for pid in node.job_pids()]
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
     if growing(nodes):
         return pids
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    let_go_on(pids)
     return []
+
+
+def let_go_on(pids: list[int]) -> None:
+    """Continue jobs that were stopped; one that had just ended by then is gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def growing(nodes: list[ScrapydNode]) -> bool:
@@ -126,8 +134,7 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert numbers["sdist_crawl_running"].value(crawl="c") == 1
     assert numbers["sdist_node_jobs"].value(node="node1", state="pending") >= 0
 
-    for pid in halted:
-        os.kill(pid, signal.SIGCONT)
+    let_go_on(halted)
     assert place.json("watch", "c")["items"] == ITEMS
     rows = [json.loads(line) for line in follower.wait(30, code=0).out.splitlines()]
     assert place.site.differences(rows) == {}
