@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +11,7 @@ from rig.commands import Command, Result
 from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
+from rig.processes import halt, let_go_on
 from rig.projects import Project
 from rig.prometheus import parse
 from rig.sites import SiteProcess
@@ -79,20 +77,11 @@ def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
     if not growing(nodes):
         return []
     pids = [pid for node in nodes for pid in node.job_pids()]
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
+    halt(pids)
     if growing(nodes):
         return pids
     let_go_on(pids)
     return []
-
-
-def let_go_on(pids: list[int]) -> None:
-    """Continue jobs that were stopped; one that had just ended by then is gone."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def growing(nodes: list[ScrapydNode]) -> bool:
