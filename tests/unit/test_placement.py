@@ -22,9 +22,7 @@ from scrapyd_dist.scheduling.readiness import Readiness
 def chosen_by(
     placement: Placement, members: list[NodeState], *, avoid: str = ""
 ) -> NodeState | None:
-    dealt = placement.deal(
-        [Batch(number=0, size=1)], members, requests=1, avoid={0: avoid}
-    )
+    dealt = placement.deal([Batch(number=0, size=1)], members, requests=1, avoid={0: avoid})
     return dealt[0][1] if dealt else None
 
 
