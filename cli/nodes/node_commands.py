@@ -28,6 +28,7 @@ from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.liveness import SKEW
+from scrapyd_dist.scrapyd.versions import short_version
 
 from ..context import Context
 from ..options import (
@@ -287,7 +288,7 @@ def _show(
         if with_clock:
             row.insert(-2, describe_skew(status.skew))
         rows.append(row)
-    table(headings, rows)
+    table(headings, rows, shortened={"version": _shorten_version}, left_out=("url",))
     if rest := describe_rest([status.state.value for status in statuses[most:]]):
         say(f"{rest} (--all lists them)")
     _complain_of_some(statuses)
@@ -316,6 +317,12 @@ def _version_text(document: Mapping[str, Any]) -> str | None:
         return f"{document['version'] or 'none'} (drift)"
     version: str | None = document["version"]
     return version
+
+
+def _shorten_version(text: str) -> str:
+    """Return the same of a cell of `_version_text` with a short version."""
+    version, space, remark = text.partition(" ")
+    return f"{short_version(version)}{space}{remark}"
 
 
 def _complain_of_some(statuses: Sequence[NodeStatus]) -> None:
