@@ -95,18 +95,33 @@ def _part(
     columns: list[Column], width: int, narrowing: Narrowing
 ) -> tuple[list[Column], list[Column]]:
     """Return the columns of the rows, and those that stand below the rows."""
-    if not _fit(columns, width):
-        columns = [column.shorten(narrowing.shortened) for column in columns]
     if _fit(columns, width):
         return columns, []
-    *columns, last = columns
-    for heading in narrowing.left_out:
-        if not _fit(columns, width):
-            columns = [column for column in columns if column.heading != heading]
+    columns = [column.shorten(narrowing.shortened) for column in columns]
     if _fit(columns, width):
-        return columns, [last]
-    below = [column for column in columns if column.heading in narrowing.below]
-    return [column for column in columns if column not in below], [*below, last]
+        return columns, []
+    beside = _leave_out(columns[:-1], width, narrowing.left_out)
+    if _fit(beside, width):
+        return beside, columns[-1:]
+    above, below = _divide(beside, narrowing.below)
+    return above, [*below, columns[-1]]
+
+
+def _leave_out(columns: list[Column], width: int, headings: Sequence[str]) -> list[Column]:
+    """Return the columns without the first of these headings that make them fit."""
+    for heading in headings:
+        if not _fit(columns, width):
+            columns, _ = _divide(columns, {heading})
+    return columns
+
+
+def _divide(
+    columns: Sequence[Column], headings: Collection[str]
+) -> tuple[list[Column], list[Column]]:
+    """Return the columns without these headings, and those with them."""
+    others = [column for column in columns if column.heading not in headings]
+    chosen = [column for column in columns if column.heading in headings]
+    return others, chosen
 
 
 def _fit(columns: Sequence[Column], width: int) -> bool:

@@ -404,6 +404,9 @@ def test_a_picture_of_80_columns_keeps_its_lines_while_its_numbers_grow() -> Non
         "up", "2/4", "2", f"{great:,}", "1,260", f"{great:,}", "1,206", "4"
     ]  # fmt: skip
     assert small[-2] == large[-2], "a growing number moves no column"
+
+
+def test_a_long_name_of_a_node_gives_way_to_its_numbers() -> None:
     hostile = crawl_document(nodes=[{**WEB1, "name": "eu-west-3." * 20, "pages": 10**9 - 1}])
     (row,) = [line for line in drawn(crawl_picture.frame(hostile), width=80) if "999" in line]
     assert row.startswith("eu-west-3.")
