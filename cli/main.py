@@ -66,7 +66,7 @@ def help_(
     """
     sdist: Any = context.find_root().command
     sdist.whole = all_
-    sdist.main([*(command or ()), "--help"], prog_name="sdist")
+    sdist.main([*(command or ()), "--help"], prog_name="sdist", standalone_mode=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -108,7 +108,9 @@ def program() -> Any:
         rich_markup_mode=MARKUP,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback(cls=LazyGroup, epilog="sdist COMMAND --help tells more of a command.")(top)
+    app.callback(
+        cls=LazyGroup, epilog="sdist COMMAND --help tells more of a command; with --all, all of it."
+    )(top)
     return typer.main.get_command(app)
 
 

@@ -33,7 +33,10 @@ from .watcher import WATCHING, WatchOptions
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
-Name = Annotated[str | None, option("Name of the crawl; made from spider and time if left out.")]
+Name = Annotated[
+    str | None,
+    option("Name of the crawl; made from spider and time if left out.", metavar="NAME"),
+]
 Detach = Annotated[
     bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)
 ]

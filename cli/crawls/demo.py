@@ -48,9 +48,9 @@ def demo(
     keep: Annotated[
         bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")
     ] = False,
-    folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path(
-        "sdist-demo"
-    ),
+    folder: Annotated[
+        Path, option("Where the demo project is made.", "--dir", metavar="DIR")
+    ] = Path("sdist-demo"),
 ) -> None:
     """Show it all on this machine: a site, nodes, and one crawl.
 

@@ -91,7 +91,8 @@ class StrategyOptions(SpiderOptions, Output):
         option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE"),
     ] = None
     name: Annotated[
-        str | None, _option("The crawl's name; made from that of the class if left out.")
+        str | None,
+        _option("The crawl's name; made from that of the class if left out.", metavar="NAME"),
     ] = None
     standing: Annotated[bool, option("Wait for more when nothing is left.")] = False
     max_depth: Annotated[

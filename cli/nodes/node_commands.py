@@ -48,6 +48,7 @@ from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 
 #: nodes in trouble of which all is said
 SAID = 5
+_STATES = ", ".join(health.value for health in NodeHealth)
 #: columns of the table that are fields of a node's document
 _COLUMNS = ("name", "state", "running", "pending", "finished", "slots")
 Names = Annotated[
@@ -192,7 +193,8 @@ def list_(
         str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
     state: Annotated[
-        list[NodeHealth] | None, option("Only nodes in this state. Repeatable.")
+        list[NodeHealth] | None,
+        option(f"Only nodes in this state: {_STATES}. Repeatable.", metavar="STATE"),
     ] = None,
     all_: Annotated[
         bool, option(f"A row for each node, also where there are more than {ROWS}.")
