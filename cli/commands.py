@@ -3,10 +3,12 @@
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from scrapyd_dist.near_names import ask_about
 
 #: what a code means wherever nothing else is said
 MEANINGS = {
@@ -282,9 +284,8 @@ class LazyGroup(BareHelp, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find and load the command of a line; a verb without its group is an error with a hint."""
         completes = ctx.resilient_parsing
-        near = [] if args[0] in COMMANDS else with_verb(args[0])
-        if near and not completes:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, near))}?")
+        if args[0] not in COMMANDS and not completes:
+            _refuse_word(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if name not in COMMANDS:
             return name, command, rest
@@ -308,6 +309,22 @@ class VerbGroup(BareHelp, TyperGroup):
             args = [LIST, *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb of a line; a wrong one is an error with a hint."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            _refuse_word(ctx, args[0], ctx.info_name)
+        return super().resolve_command(ctx, args)
+
+
+def _refuse_word(ctx: Any, word: str, group: str = "") -> NoReturn:
+    """Say that there is no such command, or verb of this group, and what was probably meant."""
+    from .suggestions import suggest_commands
+
+    verbs_of = {name: _modules(entry).keys() for name, entry in COMMANDS.items()}
+    near = suggest_commands(word, group, verbs_of)
+    command = f"{group} {word}".strip()
+    ctx.fail(f"There is no command {command!r}.{ask_about(*map(repr, near))}")
+
 
 def _has_no_verb(ctx: Any, args: list[str]) -> bool:
     """Tell whether what follows a group is nothing, or an option other than that for help."""
@@ -323,11 +340,6 @@ def expand_alias(args: list[str]) -> list[str]:
         if words is not None:
             return expand_alias([*words.split(), *args[most:]])
     return args
-
-
-def with_verb(verb: str) -> list[str]:
-    """Return the commands that have this verb: `nodes drain` for `drain`."""
-    return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
 
 
 def _modules(entry: CommandEntry) -> dict[str, str]:
