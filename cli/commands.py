@@ -3,7 +3,7 @@
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -316,8 +316,8 @@ class VerbGroup(BareHelp, TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _refuse_word(ctx: Any, word: str, group: str = "") -> NoReturn:
-    """Say that there is no such command, or verb of this group, and what was probably meant."""
+def _refuse_word(ctx: Any, word: str, group: str = "") -> None:
+    """Refuse a line: there is no such command, or verb of the group; it says what was meant."""
     from .suggestions import suggest_commands
 
     verbs_of = {name: _modules(entry).keys() for name, entry in COMMANDS.items()}

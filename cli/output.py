@@ -174,8 +174,8 @@ def table(
 
     console = Console()
     narrowing = Narrowing(shortened=shortened, left_out=left_out, below=below)
-    for line in screen_lines(headings, cells, console.width, narrowing, colour_of):
-        console.print(line, no_wrap=True, overflow="ignore", highlight=False)
+    for drawn in screen_lines(headings, cells, console.width, narrowing, colour_of):
+        console.print(drawn, no_wrap=True, overflow="ignore", highlight=False)
 
 
 def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

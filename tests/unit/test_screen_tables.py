@@ -40,7 +40,7 @@ class Size(NamedTuple):
     """Names and numbers of a fleet."""
 
     names: list[str]
-    count: int
+    number: int
 
 
 SIZES = {
@@ -82,12 +82,12 @@ def test_jobs(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
     why = "a feed could not be stored: " + "the disk is full, " * 9
     rows = []
     for number, name in enumerate(size.names):
-        rows.append(job(name, size.count, ago=AGO + number, reason=why, state="failed"))
+        rows.append(job(name, size.number, ago=AGO + number, reason=why, state="failed"))
     jobs_table._show([job("web1", 3, ago=AGO + 3600), *rows], is_complete=True)
     lines = shown_lines(capsys.readouterr().out, "NODE SPIDER STATE PAGES ITEMS ERRORS AGE TOOK")
     assert len(lines) == 9
     assert lines[1].split()[2:] == [
-        "failed", f"{size.count:,}", f"{size.count:,}", "12", "2h", "12:05", "min"
+        "failed", f"{size.number:,}", f"{size.number:,}", "12", "2h", "12:05", "min"
     ]  # fmt: skip
     assert lines[2][:6] == f"  {size.names[0]}"[:6]
     assert {line[-1] for line in lines[2:8:2]} == {"…"}
@@ -105,7 +105,7 @@ def test_jobs_of_several_projects_have_a_column_for_it() -> None:
 
 @pytest.mark.usefixtures("_screen")
 def test_nodes(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
-    load = Load(pending=size.count, running=4, finished=size.count, node_name="", date=None)
+    load = Load(pending=size.number, running=4, finished=size.number, node_name="", date=None)
     statuses = []
     for number, name in enumerate(size.names):
         node = Node.parse(f"http://web{number}.example.com:6800", name=name, slots=4)
@@ -162,13 +162,13 @@ def test_crawls(spider: str, count: int, headings: str, sdist: Run, root: Path) 
 def test_stats(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
     sums = {}
     for name in ("downloader/response_status_count/200", *size.names):
-        sums[name] = StatTotal(jobs=12, sum=size.count, min=1, max=size.count)
+        sums[name] = StatTotal(jobs=12, sum=size.number, min=1, max=size.number)
     sums["finish_reason"] = StatTotal(jobs=12)
     for reason in ("finished", "shutdown", LONG):
         sums["finish_reason"].add(reason)
     job_stats._show_sums({}, sums, Output())
     lines = shown_lines(capsys.readouterr().out, "STAT SUM MIN MAX JOBS")
-    assert lines[1].split()[1:] == [f"{size.count:,}", "1", f"{size.count:,}", "12"]
+    assert lines[1].split()[1:] == [f"{size.number:,}", "1", f"{size.number:,}", "12"]
     assert lines[-1].startswith("  finished, shutdown, a-spider")
     assert len(lines) == 3 + len(sums) - 1
 
