@@ -292,11 +292,16 @@ class LazyGroup(BareHelp, TyperGroup):
         verb = ""
         if not completes:
             verb = LIST if _has_no_verb(ctx, rest) else rest[0]
-        is_whole = self.whole or completes
-        if ALL in rest and not {*rest}.isdisjoint(ctx.help_option_names):
-            is_whole = True
-            rest = [word for word in rest if word != ALL]
+        wants_all, rest = _part_all(ctx, rest)
+        is_whole = self.whole or completes or wants_all
         return name, load(name, whole=is_whole, only=verb), rest
+
+
+def _part_all(ctx: Any, words: list[str]) -> tuple[bool, list[str]]:
+    """Return whether the whole help is asked for, and the words without that option."""
+    if ALL not in words or set(words).isdisjoint(ctx.help_option_names):
+        return False, words
+    return True, [word for word in words if word != ALL]
 
 
 class VerbGroup(BareHelp, TyperGroup):

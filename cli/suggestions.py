@@ -37,28 +37,39 @@ def suggest_commands(word: str, group: str, verbs_of: Mapping[str, Collection[st
     named = _command_for_name(word, group)
     if named:
         return [named]
-    own = verbs_of[group] if group else verbs_of
-    alike = _words_like(word)
-    found = [verb for verb in own if verb in alike]
-    elsewhere = [f"{name} {verb}" for name in verbs_of for verb in verbs_of[name]]
-    exact = [command for command in elsewhere if command.endswith(f" {word}")]
-    if not group:
-        found += exact
-        found = found or [command for command in elsewhere if command.split()[-1] in alike]
-        return _or_nearest(found, word, own)
-    return [f"{group} {verb}" for verb in _or_nearest(found, word, own)] or exact
+    verbs = [f"{name} {verb}" for name, own in verbs_of.items() for verb in own]
+    exact = [command for command in verbs if command.endswith(f" {word}")]
+    if group:
+        return _with_group(group, _alike_or_near(word, verbs_of[group])) or exact
+    found = _alike_in(word, verbs_of) + exact
+    return (found or _alike_or_near(word, verbs, verbs_of))[:_MOST]
 
 
-def _or_nearest(found: list[str], word: str, words: Collection[str]) -> list[str]:
-    """Return the first of what was found, else the nearest of the words."""
-    near = nearest(word, words)
-    if found or near is None:
-        return found[:_MOST]
+def _with_group(group: str, verbs: Collection[str]) -> list[str]:
+    return [f"{group} {verb}" for verb in verbs]
+
+
+def _alike_in(word: str, commands: Collection[str]) -> list[str]:
+    """Return the commands whose last word means the same."""
+    alike: set[str] = set()
+    for words in _ALIKE:
+        if word in words:
+            alike |= words
+    return [command for command in commands if command.split()[-1] in alike]
+
+
+def _alike_or_near(
+    word: str, commands: Collection[str], names: Collection[str] | None = None
+) -> list[str]:
+    """Return the commands whose last word means the same, else the nearest of the names.
+
+    names: the commands, if left out.
+    """
+    alike = _alike_in(word, commands)
+    near = nearest(word, names or commands)
+    if alike or near is None:
+        return alike
     return [near]
-
-
-def _words_like(word: str) -> set[str]:
-    return set().union(*(words for words in _ALIKE if word in words))
 
 
 def _command_for_name(word: str, group: str) -> str:

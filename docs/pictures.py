@@ -81,8 +81,8 @@ def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
     with closing(open_store(store)) as opened:
         row = opened.crawls()[0]
         facts = gather(opened, row.id, now=row.ended or time.time(), lives=False)
-    crawl = replace(facts.crawl, summary=without_folders(row.summary))
-    return without_folders(live or summary_of(row)), replace(facts, crawl=crawl)
+    shown = replace(facts.crawl, summary=without_folders(row.summary))
+    return without_folders(live or summary_of(row)), replace(facts, crawl=shown)
 
 
 def without_folders(summary: Mapping[str, Any]) -> dict[str, Any]:
