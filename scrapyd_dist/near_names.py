@@ -1,4 +1,7 @@
-"""Says which known name a wrong one probably means. No IO."""
+"""Says which known name a wrong one probably means. No IO.
+
+Part of the worker half: imports the standard library only.
+"""
 
 import difflib
 from collections.abc import Iterable
