@@ -43,6 +43,7 @@ WORKER_MODULES = {
         "goals",
         "job_record",
         "keys",
+        "near_names",
         "nodes",
         "ownership",
         "payload",

@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from rich.console import Console
 from rig.browser import browser
-from scrapyd_dist.cli.crawls.watcher import frame
+from scrapyd_dist.cli.crawls.crawl_picture import frame
 
 from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.report.facts import gather
@@ -81,9 +81,13 @@ def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
     with closing(open_store(store)) as opened:
         row = opened.crawls()[0]
         facts = gather(opened, row.id, now=row.ended or time.time(), lives=False)
-    # Where the demo was on this machine is nothing to show.
-    summary = {**row.summary, "output": [Path(path).name for path in row.summary["output"]]}
-    return live or summary_of(row), replace(facts, crawl=replace(facts.crawl, summary=summary))
+    shown = replace(facts.crawl, summary=without_folders(row.summary))
+    return without_folders(live or summary_of(row)), replace(facts, crawl=shown)
+
+
+def without_folders(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary whose files have only names: where the demo was on this machine is nothing to show."""
+    return {**summary, "output": [Path(path).name for path in summary["output"]]}
 
 
 def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class SpiderOptions(JobLimits):
     overwrite: Annotated[
         list[str] | None,
         _option(
-            "The same, and replace a file that is there.",
+            "The same as -o, but replace a file that is there.",
             "-O",
             "--overwrite-output",
             panel=_ITEMS,

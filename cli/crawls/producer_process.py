@@ -19,10 +19,11 @@ from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import load, state_dir, state_folder
-from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.errors import ConfigError, NameTaken, NoCrawl, NothingMatched
 from scrapyd_dist.fleet.live_crawls import is_here, lives, runs
 from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.near_names import ask_about, did_you_mean
 from scrapyd_dist.pidfile import note_pid, noted_pid
 from scrapyd_dist.project_names import project_name, quick_project
 from scrapyd_dist.python_process import command_of_module
@@ -31,6 +32,7 @@ from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
+from ..options import nodes
 from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message
@@ -72,10 +74,21 @@ def crawl_folder(root: Path, crawl: str) -> Path:
     return state_folder(root) / "crawls" / crawl
 
 
+def find_crawl(store: Store, name: str) -> Crawl:
+    """Return the crawl or frontier of this name; NoCrawl says what was probably meant."""
+    try:
+        return store.crawl(name)
+    except NoCrawl as error:
+        question = did_you_mean(name, [crawl.id for crawl in store.crawls()])
+        if name in dict(nodes()):
+            question = ask_about(f"`sdist nodes --node {name}`")
+        raise NoCrawl(f"{error}{question} `sdist crawls` lists those there are.") from None
+
+
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:
     """Return the crawl or frontier of this name; without one the newest crawl."""
     if name is not None:
-        return store.crawl(name)
+        return find_crawl(store, name)
     for crawl in store.crawls():
         if crawl.kind != "frontier":
             return crawl

@@ -15,6 +15,7 @@ from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import runs
 from scrapyd_dist.fleet.project_store import find_store_address, maybe_store, project_store
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
@@ -342,7 +343,7 @@ def _rows_named(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     if unknown:
         raise NothingMatched(
             f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
-            " `sdist throttle show` lists all that is known."
+            f"{did_you_mean(unknown[0], known)} `sdist throttle show` lists all that is known."
         )
     return found
 

@@ -45,7 +45,8 @@ def move(
         Literal["fingerprint", "domain"],
         option(
             "Spread requests by their fingerprint, or keep each site (fingerprint, domain) "
-            "together."
+            "together.",
+            metavar="KEY",
         ),
     ] = "fingerprint",
     uniform: Annotated[

@@ -51,6 +51,7 @@ class DeployOptions(Output):
             "Name of the version; GIT or HG puts the commit's name behind time and content hash.",
             "--version",
             "-v",
+            metavar="NAME",
         ),
     ] = None
     egg: Annotated[Path | None, _what("Send this egg, and build nothing.", metavar="FILE")] = None

@@ -37,6 +37,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import store_address
 
@@ -220,7 +221,8 @@ def check_known(settings: Settings, spider: str) -> type[Spider]:
             why = f" {text.strip().splitlines()[-1]}"
             break
     raise NothingMatched(
-        f"There is no spider {spider!r} in this project; there are: {listed}.{why}"
+        f"There is no spider {spider!r} in this project.{did_you_mean(spider, known)} There are:"
+        f" {listed}.{why}"
     )
 
 

@@ -177,14 +177,14 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
     ("typed", "near"),
     [
         ("drain", "'nodes drain'?"),
-        ("add", "'nodes add', 'frontier add', 'strategy add'?"),
+        ("add", "'nodes add', 'frontier add' or 'strategy add'?"),
         ("crwl", "'crawl'"),
     ],
 )
 def test_a_name_that_is_none_is_answered_with_what_was_meant(
     sdist: Run, typed: str, near: str
 ) -> None:
-    done = sdist(typed, "x").expect(2, f"No such command {typed!r}. Did you mean {near}")
+    done = sdist(typed, "x").expect(2, f"There is no command {typed!r}. Did you mean {near}")
     assert (done.out, done.err.count("\n")) == ("", 1)
 
 
@@ -195,7 +195,7 @@ def test_a_group_alone_lists_and_takes_the_options_of_its_list(sdist: Run) -> No
     assert sdist("crawls", "--json").expect(0).json() == {"schema": 1, "crawls": []}
     assert "drain" in sdist("nodes", "--help").expect(0).out
     sdist("nodes", "--node", "x", "drain").expect(2, "drain")
-    sdist("nodes", "drian").expect(2, "'drain'")
+    sdist("nodes", "drian").expect(2, "Did you mean 'nodes drain'?")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_command_without_a_word_that_it_needs_shows_its_help(
         assert done.err.splitlines()[-1].startswith("sdist: Missing ")
 
 
-@pytest.mark.parametrize("path", [path for path in EVERY if path != "crawl"])
+@pytest.mark.parametrize("path", EVERY)
 def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
     sdist: Run, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -221,14 +221,47 @@ def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
     whole = sdist("help", "--all", *path.split()).expect(0).out
     names = [name for param in EVERY[path].params for name in param.opts if name.startswith("--")]
     assert [name for name in names if f"{name} " not in whole] == []
-    assert ("options more: sdist help --all" in text) == (whole != text)
+    assert (f"options more: sdist {path} --help --all" in text) == (whole != text)
+    assert sdist(*path.split(), "--help", "--all").out == whole
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_help_says_what_is_wanted_and_nothing_of_python(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = sdist(*path.split(), "--help").expect(0).out
+    whole = sdist(*path.split(), "--help", "--all").expect(0).out
+    assert re.findall(r"<[a-z][\w|\[\]]*>|list\[|BOOLEAN", text + whole) == []
+    for param in EVERY[path].params:
+        wants = param.param_type_name == "argument" or not param.is_flag
+        assert bool(param.metavar) == wants, param.name
+    examples = " ".join(re.findall(r"^ *Example: (.*)$", EVERY[path].help, re.MULTILINE))
+    used = set(re.findall(r"(?<=\s)--?[A-Za-z][\w-]*", examples))
+    assert [option for option in sorted(used) if f"{option} " not in text] == []
+
+
+def test_the_help_of_crawl_has_twelve_options_those_first_that_most_crawls_need(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = {}
+    for path in ("crawl", "plan"):
+        text = sdist(path, "--help").expect(0).out
+        rows = re.findall(r"^│ (--[\w-]+)? +(-\w)? .*$", text, re.MULTILINE)
+        options[path] = [row for row in rows if any(row)]
+    assert len(options["crawl"]) == 12
+    assert options["crawl"][:2] == [("--callback", ""), ("--overwrite-output", "-O")]
+    assert options["plan"][:2] == options["crawl"][:2]
+    assert options["crawl"][-2:] == [("--json", ""), ("--help", "-h")]
 
 
 def test_help_is_a_word_too(sdist: Run) -> None:
     assert sdist("help", "nodes", "drain") == sdist("nodes", "drain", "--help")
     assert sdist("help", "cancel") == sdist("jobs", "cancel", "--help")
     assert sdist("help") == sdist("--help")
-    sdist("help", "nosuch").expect(2, "nosuch")
+    done = sdist("help", "wtach").expect(2, "There is no command 'wtach'. Did you mean 'watch'?")
+    assert (done.out, done.err.count("\n")) == ("", 1)
     assert sdist("-V") == sdist("--version") == sdist("version")
 
 
