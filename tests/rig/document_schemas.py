@@ -74,7 +74,7 @@ def json_page(text: str) -> str:
 def _names(shape: dict[str, Any]) -> str:
     whole = SUMMARY.keys() <= shape.keys()
     names = [f"`{name.removesuffix('?')}`" for name in shape if not (whole and name in SUMMARY)]
-    return ", ".join([*(["those of [a crawl's summary](summary.md)"] if whole else []), *names])
+    return ", ".join([*(["those of [a crawl's summary](#the-summary-of-a-crawl)"] if whole else []), *names])
 
 
 if __name__ == "__main__":
