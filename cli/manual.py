@@ -1,12 +1,13 @@
 """`make manual`: writes the generated pages of the reference.
 
-They are a page of Markdown for each command, the definitions of settings, and what changes in many
-processes. What is written by hand below a page's marker stays. Tests compare them with the code.
+They are a page of Markdown for each command, the definitions of settings, what changes in many
+processes, and what to write instead of related systems' names. What is written by hand stays. Tests
+compare the pages with the code.
 """
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from textwrap import indent
@@ -14,10 +15,11 @@ from typing import Any
 
 import typer
 
-from scrapyd_dist import differences
+from scrapyd_dist import differences, related_names
 from scrapyd_dist.settings import GROUPS, Setting
 
 from .commands import COMMANDS, MEANINGS, load
+from .setting_options import as_sentence_start
 
 _NOTE = (
     "<!-- Made from the code by `make manual`. Change the help texts of the command instead. -->"
@@ -53,6 +55,10 @@ _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)
 _DEFINITIONS = re.compile(
     r"(?P<start><!-- settings: (?P<heading>[^\n]+) -->)\n.*?(?P<end><!-- end of settings -->)",
     re.DOTALL,
+)
+#: names between two markers, the first of which has their system
+_NAMES = re.compile(
+    r"(?P<start><!-- names of (?P<system>[^\n]+) -->)\n.*?(?P<end><!-- end of names -->)", re.DOTALL
 )
 _CODES = re.compile(r"^Exit codes:\n((?: *\d+  .*\n)+)", re.MULTILINE)
 _CODE = re.compile(r"^ *(\d+)  ", re.MULTILINE)
@@ -173,7 +179,24 @@ def _definition(row: Setting) -> Iterator[str]:
     if row.cluster:
         facts.append(f"in Scrapy Cluster `{row.cluster}`")
     yield "; ".join(facts) + "."
-    yield f"{row.help[0].upper()}{row.help[1:]}."
+    yield f"{as_sentence_start(row.help)}."
+
+
+def related_names_page(text: str) -> str:
+    """Return `docs/coming-from/frontera.md` with the names of today between their markers."""
+    return _NAMES.sub(_related_names, text)
+
+
+def _related_names(found: re.Match[str]) -> str:
+    system = found["system"]
+    instead = {
+        name: text.format(value="…") for name, text in related_names.SETTINGS_OF[system].items()
+    }
+    for name, (owner, text) in {**related_names.META, **related_names.OPTIONS}.items():
+        if owner == system:
+            instead[name] = as_sentence_start(text)
+    lines = [f"- `{name}`: {text.removesuffix('.')}." for name, text in instead.items()]
+    return "\n\n".join([found["start"], "\n".join(lines), found["end"]])
 
 
 def differences_page() -> str:
@@ -192,13 +215,17 @@ def differences_page() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write all pages, and bring the two generated pages beside the folder up to date.
+    """Write the pages of commands, and bring the others up to date.
 
     Pages of commands that are gone are removed.
+
+    Args:
+        folder: `docs/reference/commands`, or one in a copy of `docs`.
     """
-    settings = folder.parent / "settings.md"
-    settings.write_text(settings_page(settings.read_text("utf-8")), encoding="utf-8")
-    (folder.parent / "what-changes.md").write_text(differences_page(), encoding="utf-8")
+    reference = folder.parent
+    _rewrite(reference / "settings.md", settings_page)
+    _rewrite(reference.parent / "coming-from" / "frontera.md", related_names_page)
+    (reference / "what-changes.md").write_text(differences_page(), encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     texts = pages(read_notes(folder))
     for old in folder.glob("*.md"):
@@ -206,6 +233,10 @@ def write(folder: Path) -> None:
             old.unlink()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _rewrite(path: Path, make_page: Callable[[str], str]) -> None:
+    path.write_text(make_page(path.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

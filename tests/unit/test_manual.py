@@ -19,9 +19,18 @@ from scrapyd_dist.cli.commands import (
     load,
     walk,
 )
-from scrapyd_dist.cli.manual import differences_page, page, pages, read_notes, settings_page, write
+from scrapyd_dist.cli.manual import (
+    differences_page,
+    page,
+    pages,
+    read_notes,
+    related_names_page,
+    settings_page,
+    write,
+)
 
 import scrapyd_dist
+from scrapyd_dist.related_names import SETTINGS_OF
 from scrapyd_dist.settings import GROUPS, SETTINGS
 
 Run = Callable[..., Result]
@@ -237,6 +246,9 @@ def test_what_is_written_by_hand_below_a_page_stays(tmp_path: Path) -> None:
     folder = tmp_path / "reference" / "commands"
     folder.mkdir(parents=True)
     (folder.parent / "settings.md").write_text("")
+    frontera = tmp_path / "coming-from" / "frontera.md"
+    frontera.parent.mkdir()
+    frontera.write_text("")
     write(folder)
     plan = folder / "plan.md"
     generated = plan.read_text("utf-8")
@@ -267,6 +279,12 @@ def test_the_definitions_of_settings_are_those_of_the_registry() -> None:
 
     assert re.findall("^<!-- settings: (.+) -->$", text, re.MULTILINE) == list(GROUPS)
     assert re.findall("^### `(DISTRIBUTED_.+)`$", text, re.MULTILINE) == list(SETTINGS)
+
+
+def test_the_names_of_related_systems_are_answered_as_by_the_commands() -> None:
+    text = (ROOT / "docs" / "coming-from" / "frontera.md").read_text("utf-8")
+    assert related_names_page(text) == text, "make manual writes them anew"
+    assert re.findall("^<!-- names of (.+) -->$", text, re.MULTILINE) == list(SETTINGS_OF)
 
 
 def test_the_page_of_what_changes_is_that_of_the_code() -> None:
