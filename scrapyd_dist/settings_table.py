@@ -167,7 +167,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             AUTO,
             "requests in a batch: exactly so many, but for the last one and what has waited for"
             " long; or `auto`: as many as the fleet can use, at most 100 (10,000 where no worker"
-            " reaches the store) ([more](../explanation/placement.md))",
+            " reaches the store) ([more](../internals/placement.md))",
             option="--batch-size",
             metavar="N|auto",
             least=1,
@@ -193,10 +193,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FAIR",
             _CHOICE,
             "",
-            "how many sites share batches and workers ([more](../explanation/fair.md)): `spread`,"
-            " the next batch is of the site with the least under way in the fleet; `by-domain`,"
-            " the same, and a site stays with one worker. With `pull`, batches have 10 requests of"
-            " one site",
+            "how many sites share batches and workers"
+            " ([more](../internals/placement.md#fair-work)): `spread`, the next batch is of the"
+            " site with the least under way in the fleet; `by-domain`, the same, and a site stays"
+            " with one worker. With `pull`, batches have 10 requests of one site",
             option="--fair",
             choices=("", "spread", "by-domain"),
             travels=_SLOTS,
@@ -210,7 +210,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "nodes of the crawl, in place of scrapy.cfg's: names of targets, addresses"
             " (`host:port`, URLs), `file:PATH` (a list, read again when it changes) and"
             " `cmd:COMMAND` (prints a list)"
-            " ([more](../explanation/placement.md#nodes-that-come-and-go))",
+            " ([more](../internals/placement.md#nodes-that-come-and-go))",
             option="--node",
             secret=True,
         ),
@@ -234,7 +234,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "by-capacity",
             "where a batch that is sent goes (`--push`): `by-capacity`, where it will be done"
             " first, by the nodes' load, slots and speed; `round-robin`; `least-loaded`, the"
-            " fewest jobs per process slot ([more](../explanation/placement.md))",
+            " fewest jobs per process slot ([more](../internals/placement.md))",
             choices=("by-capacity", "round-robin", "least-loaded"),
         ),
         _setting(
@@ -372,7 +372,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _SECONDS,
             60.0,
             "seconds after which the lease of a worker that stands still expires"
-            " ([more](../explanation/store.md#leases-and-fencing))",
+            " ([more](../internals/store.md#leases-and-fencing))",
             travels=_CALL,
         ),
         _setting(
@@ -536,7 +536,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _TEXT,
             ".sdist/store.db",
             "path of an SQLite file on a local disk, or `redis://…`"
-            " ([more](../explanation/store.md)). `SDIST_STORE` in the environment goes before it",
+            " ([more](../internals/store.md)). `SDIST_STORE` in the environment goes before it",
             secret=True,
             variable="SDIST_STORE",
             travels=_CALL,
@@ -548,7 +548,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "what makes a page cheaper, and changes neither results nor settings of yours:"
             " `usual`, `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage"
             " collection; `fast`, it is 4, `LOG_LEVEL` is INFO, and records below the log's level"
-            " are not made; `none`, Scrapy as it is ([more](../explanation/speed.md))",
+            " are not made; `none`, Scrapy as it is ([more](../explanation/benchmarks.md))",
             choices=("usual", "fast", "none"),
             travels=_JOBS,
             in_force=True,
