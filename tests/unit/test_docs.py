@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 
@@ -86,3 +87,16 @@ def test_pictures_fetch_nothing() -> None:
     texts = [path.read_text("utf-8") for path in (ROOT / "docs" / "pictures").glob("*.svg")]
     assert texts
     assert [text for text in texts if "@font-face" in text or "url(http" in text] == []
+
+
+def test_the_diagram_is_as_its_program_draws_it() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "diagram.py"))
+    assert drawn["PICTURE"].read_text("utf-8") == drawn["draw"]()
+
+
+def test_the_benchmarks_that_make_runs_are_those_that_the_page_quotes() -> None:
+    page = (ROOT / "docs" / "explanation" / "benchmarks.md").read_text("utf-8")
+    rules = (ROOT / "Makefile").read_text("utf-8")
+    made = re.findall(r"python benchmarks/(\w+\.py)$", rules, re.MULTILINE)
+    assert len(made) == 6
+    assert set(re.findall(r"benchmarks/(\w+\.py)", page)) == set(made)
