@@ -172,7 +172,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "requests in a batch. A number is kept exactly, except for the last batch and for"
             " requests that have waited long; `auto` is as many as the fleet can use, at most"
             " 100 (10,000 where no worker reaches the store)"
-            " ([more](../explanation/placement.md))",
+            " ([more](../internals/placement.md))",
             option="--batch-size",
             metavar="N|auto",
             least=1,
@@ -240,7 +240,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "which node is sent a batch, where batches are sent: `by-capacity`, the one that"
             " will finish it first by its load, slots and speed; `round-robin`, each in turn;"
             " `least-loaded`, the one with the fewest jobs per process slot"
-            " ([more](../explanation/placement.md))",
+            " ([more](../internals/placement.md))",
             choices=("by-capacity", "round-robin", "least-loaded"),
         ),
         _setting(
@@ -388,7 +388,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _SECONDS,
             60.0,
             "seconds after which the lease of a worker that makes no progress expires"
-            " ([more](../explanation/store.md))",
+            " ([more](../internals/store.md))",
             travels=_CALL,
         ),
         _setting(
@@ -562,7 +562,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _TEXT,
             ".sdist/store.db",
             "path of an SQLite file on a local disk, or `redis://…`"
-            " ([more](../explanation/store.md)). `SDIST_STORE` in the environment goes before it",
+            " ([more](../internals/store.md)). `SDIST_STORE` in the environment goes before it",
             secret=True,
             variable="SDIST_STORE",
             travels=_CALL,
@@ -572,7 +572,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _CHOICE,
             "usual",
             "what makes a page cheaper without changing results or your settings"
-            " ([more](../explanation/speed.md)). With `usual`, `CONCURRENT_ITEMS` is 16, and"
+            " ([more](../explanation/benchmarks.md)). With `usual`, `CONCURRENT_ITEMS` is 16, and"
             " objects made at the start are left out of garbage collection. With `fast`, it is"
             " 4, `LOG_LEVEL` is INFO, and records below the log's level are not made. With"
             " `none`, Scrapy is as it is",
