@@ -134,10 +134,12 @@ def test_the_throttle(project: MakeProject, run_cli: RunCommand) -> None:
 
 @pytest.mark.black_box
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(120, "--latency=0.2")
     shop.behave({shop.site.detail_path(3): "fail:1"})
-    made = at_work(project, shop, fleet(2))
+    # A command that stops or pauses a crawl starts while that crawl runs, also on a busy machine.
+    made = project(nodes=fleet(2), settings={"START_URL": shop.start_url, "DOWNLOAD_DELAY": 1})
     said = follow(page("howto/resume-and-retry"), made.path, replaced={})
     assert "exit code 3" in said
     for name in ("shaky.jl", "items.jl", "slowly.jl"):
