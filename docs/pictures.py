@@ -1,4 +1,4 @@
-"""Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
+"""Makes the pictures: a demo crawl on real nodes of this machine, its live view on the way, its report, a diagram."""
 # ruff: noqa: INP001, E402 - a script of its own, and what it imports is found by what it does first
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from diagram import PICTURE, draw
 from rich.console import Console
 from rig.browser import browser
 from scrapyd_dist.cli.crawls.crawl_picture import frame
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "pictures", help="where the pictures go")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / PICTURE.name).write_text(draw(), encoding="utf-8")
     with TemporaryDirectory() as folder:
         live, facts = crawl(Path(folder), asked.items, asked.nodes)
         (asked.out / "watch.svg").write_text(svg(live), encoding="utf-8")
