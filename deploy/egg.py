@@ -40,6 +40,7 @@ WORKER_MODULES = {
         "config",
         "errors",
         "escapes",
+        "garbage_collection",
         "goals",
         "job_record",
         "keys",

@@ -33,6 +33,7 @@ from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
 from ..options import nodes
+from . import producer_standby
 from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message
@@ -141,11 +142,14 @@ def _add_crawl(
 def forget_refused(root: Path, store: Store, name: str) -> None:
     """Remove a refused crawl, whose reason was shown.
 
-    Where that is an internal error or names the log, the crawl is kept.
+    Where that is an internal error or names the log, the crawl is kept. So it is where workers were
+    posted before it was refused: they ask the store why they were.
     """
     crawl = store.crawl(name)
     log = str(crawl_folder(root, name) / LOG)
-    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message:
+    _, last_worker = store.workers(name)
+    is_told = crawl.exit_code != 1 and log not in crawl.message
+    if crawl.state is CrawlState.REFUSED and is_told and not last_worker:
         store.forget(name)
         shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
@@ -241,22 +245,30 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own: Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
-    command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: find_store_address(root)}
-    with (folder / LOG).open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    log = folder / LOG
+    process = producer_standby.call(crawl, root=root, log=log, environment=environment)
+    if process is None:
+        process = _start(root, crawl, log, environment)
     note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())
     return process
+
+
+def _start(
+    root: Path, crawl: str, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command_of_module("scrapyd_dist.middlewares.producer.process", crawl),
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
 
 
 def interrupt(root: Path, crawl: Crawl) -> None:

@@ -272,7 +272,7 @@ def _request(
         retries=asked.retries,
         dry_run=asked.dry_run,
         timeout=asked.timeout,
-        dirty=not (asked.only_missing or asked.egg) and is_dirty(root),
+        is_dirty=lambda: not (asked.only_missing or asked.egg) and is_dirty(root),
     )
 
 

@@ -269,8 +269,9 @@ def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
 
 def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
     """Return the project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
+    scrapys = settings.getdict("EXTENSIONS_BASE")  # are not loaded before their turn
     for path, order in settings.getwithbase("EXTENSIONS").items():
-        if order is None:
+        if order is None or path in scrapys:
             continue
         kind = load_object(path)
         is_exporter = isinstance(kind, type) and issubclass(kind, FeedExporter)

@@ -254,7 +254,7 @@ def _roll_out(
     order = RollOutRequest(
         spider=request.spider,
         upload=request.options.deploy != "never",
-        dirty=dirty and is_dirty(request.project.root),
+        is_dirty=lambda: dirty and is_dirty(request.project.root),
         for_crawl=True,
         given=given,
         only_missing=True,
