@@ -15,6 +15,7 @@ from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
 from scrapyd_dist.related_names import option_answer
 from scrapyd_dist.version import __version__
 
+from . import producer_standby
 from .commands import MARKUP, LazyGroup
 from .output import complain, put, say
 
@@ -119,6 +120,7 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
+    producer_standby.start_for(arguments)
     try:
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by
@@ -132,6 +134,8 @@ def main() -> NoReturn:
         code = 1
     except OSError as error:  # what is left in its buffer cannot be written
         code = _report_full(error)
+    finally:
+        producer_standby.end()
     if code == INTERRUPTED:
         # Calls to nodes that are still under way would keep the process until they time out.
         with suppress(OSError):

@@ -31,6 +31,7 @@ from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
+from .. import producer_standby
 from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message
@@ -228,22 +229,30 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own: Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
-    command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: find_store_address(root)}
-    with (folder / LOG).open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    log = folder / LOG
+    process = producer_standby.call(crawl, root=root, log=log, environment=environment)
+    if process is None:
+        process = _start(root, crawl, log, environment)
     note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())
     return process
+
+
+def _start(
+    root: Path, crawl: str, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command_of_module("scrapyd_dist.middlewares.producer.process", crawl),
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
 
 
 def interrupt(root: Path, crawl: Crawl) -> None:
