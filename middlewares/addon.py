@@ -28,6 +28,7 @@ from scrapyd_dist.garbage_collection import collect_as_before, collect_rarely
 from scrapyd_dist.settings import SETTINGS, find_warnings
 
 from .assignment import (
+    EARLY,
     PROBE,
     ZIPPED,
     Assignment,
@@ -176,6 +177,10 @@ class Addon:
             self._keep_at_home(settings)
             if PROBE not in settings:  # a probe sorts what it finds in its own way
                 _take_early(settings)
+        if settings.getbool(EARLY) and self._crawler is not None:
+            from .producer.crawl_start import start_early
+
+            start_early(self._crawler)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
         """Do what counts for a crawl that is not spread, too.

@@ -129,11 +129,14 @@ def _add_crawl(
 def forget_refused(root: Path, store: Store, name: str) -> None:
     """Remove a refused crawl, whose reason was shown.
 
-    Where that is an internal error or names the log, the crawl is kept.
+    Where that is an internal error or names the log, the crawl is kept. So it is where workers were
+    posted before it was refused: they ask the store why they were.
     """
     crawl = store.crawl(name)
     log = str(crawl_folder(root, name) / LOG)
-    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message:
+    _, last_worker = store.workers(name)
+    is_told = crawl.exit_code != 1 and log not in crawl.message
+    if crawl.state is CrawlState.REFUSED and is_told and not last_worker:
         store.forget(name)
         shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 

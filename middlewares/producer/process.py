@@ -40,7 +40,7 @@ from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import store_address
 
-from ..assignment import PROBE
+from ..assignment import EARLY, PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
 from .lifecycle import faults, process_exit, signals
 
@@ -76,9 +76,8 @@ def _crawl(crawl: str, store: str) -> int:
         root = find_root()
         if root is not None:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
-        settings = project_settings(
-            {**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store}
-        )
+        ours = {"DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store, EARLY: row.version is None}
+        settings = project_settings({**row.options["settings"], **ours})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.

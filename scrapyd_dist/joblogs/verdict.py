@@ -20,6 +20,8 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
+#: why a worker ended that was posted before its crawl was refused
+REFUSED = "its crawl was refused before it began"
 #: what is said of a job whose log tells no end
 UNCLOSED = "its log ends without 'Spider closed'"
 #: what is said of a job whose items did not reach its feed
