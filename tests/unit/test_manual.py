@@ -303,7 +303,7 @@ def test_the_manual_has_each_option_below_the_panel_of_its_help(
     assert re.findall(r"^\*\*(.+)\*\*:$", page("crawl"), re.MULTILINE) == shown
     limits = page("crawl").partition("**Goals for the whole crawl**:")[2].partition("**")[0]
     names = re.findall(r"^\* `--max-(\w+) ", limits, re.MULTILINE)
-    assert names == ["items", "pages", "requests", "errors", "time", "depth"]
+    assert names == ["items", "time", "pages", "requests", "errors", "depth"]
 
 
 def test_the_definitions_of_settings_are_those_of_the_registry() -> None:
