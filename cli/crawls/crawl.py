@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
-from scrapyd_dist.fleet.live_crawls import alive_state, runs
+from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
-from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of, summary_of
+from scrapyd_dist.progress.summary_document import count_in
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
@@ -347,10 +347,10 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
 
     Example: sdist crawls --label night=1
     """
-    rows = _listed(context.store_if_any, label)
+    rows = list_crawls(context.store_if_any, label)
     documents = []
     for row in rows:
-        document = {**summary_of(row), "state": alive_state(row)}
+        document = describe_crawl(row)
         documents.append(document)
     if output.rows({"crawls": documents}, "crawls", "crawl"):
         return
@@ -360,14 +360,6 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
         return
     cells = list(map(_cells, rows, documents))
     table(("crawl", "spider", "state", "started", "batches", "items", "exit", "go on with"), cells)
-
-
-def _listed(store: Store | None, label: Sequence[str] | None) -> list[Crawl]:
-    """Return the crawls with these labels."""
-    if store is None:
-        return []
-    crawls = [row for row in store.crawls() if row.kind != "frontier"]
-    return [row for row in crawls if has_labels(labels_of(row), label)]
 
 
 def _cells(row: Crawl, document: Mapping[str, Any]) -> tuple[object, ...]:

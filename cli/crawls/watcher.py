@@ -23,6 +23,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.store import Store
@@ -43,7 +44,6 @@ from ..output import (
     say,
 )
 from . import wording
-from .missing import missing_rows
 from .producer_process import LOG, crawl_folder, interrupt, last_words
 
 #: seconds between two looks at the store
