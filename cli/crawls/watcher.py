@@ -22,6 +22,7 @@ from rich.text import Text
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
+from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.plurals import counted
@@ -44,7 +45,7 @@ from ..output import (
     say,
 )
 from . import wording
-from .producer_process import LOG, crawl_folder, interrupt, last_words
+from .producer_process import interrupt, last_words
 
 #: seconds between two looks at the store
 LOOK = 0.25

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.strategy_listing import describe_strategy, list_strategies
 from scrapyd_dist.frontier.backlog import Backlog
@@ -16,7 +17,6 @@ from scrapyd_dist.strategy.links import WORK, LinkChange
 
 from ..context import Context
 from ..crawls import stored_crawls
-from ..crawls.producer_process import crawl_folder
 from ..crawls.watcher import interruptible_pause
 from ..options import Yes, argument, option
 from ..output import Listing, Output, confirm, put, put_values, say, table
