@@ -12,7 +12,7 @@ from scrapyd_dist.time_spans import describe_span
 def node_trouble(node: Mapping[str, Any]) -> str:
     """Return what is wrong with a node of a watch's document; empty if it works, or is drained."""
     name = node["name"]
-    if node["running"] is None and not node["draining"]:
+    if node["running"] is None and not node.get("draining"):
         return f"The node {name} does not work: {node['reason'] or node['state']}"
     if node["state"] == "wedged":
         return f"The node {name}: {node['reason']}"

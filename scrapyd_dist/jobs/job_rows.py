@@ -64,13 +64,7 @@ def list_jobs(
     if chosen.since is not None:
         since = time.time() - chosen.since.total_seconds()
     memory = JobMemory(site.store, since, site.messenger, most=0 if names else chosen.newest)
-    if names:
-        listed, found = wanted.named(site, names)
-        jobs = _last_listed(found, chosen.newest)
-    else:
-        listed = wanted.list_jobs(site)
-        jobs = _last_listed(listed.jobs, chosen.newest)
-        jobs += memory.unlisted(listed, wanted)
+    listed, jobs = _find_jobs(site, wanted, chosen, names, memory)
     memory.read_named(job.job for job in jobs)
     if chosen.states:
         # No log is read of a job that cannot be in one of the states.
@@ -79,6 +73,22 @@ def list_jobs(
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
     rows = _find_rows(judge, judge.all(labelled), chosen)
     return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+
+
+def _find_jobs(
+    site: JobSite,
+    wanted: JobFilter,
+    chosen: JobChoice,
+    names: Sequence[str],
+    memory: JobMemory,
+) -> tuple[JobList, list[ListedJob]]:
+    """Return what the nodes list, and the jobs that are to be judged."""
+    if names:
+        listed, found = wanted.named(site, names)
+        return listed, _last_listed(found, chosen.newest)
+    listed = wanted.list_jobs(site)
+    jobs = _last_listed(listed.jobs, chosen.newest)
+    return listed, [*jobs, *memory.unlisted(listed, wanted)]
 
 
 def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]:
