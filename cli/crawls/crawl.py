@@ -16,6 +16,7 @@ from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.crawl_words import state_of
 from scrapyd_dist.progress.summary_document import count_in
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
@@ -371,7 +372,7 @@ def _cells(row: Crawl, document: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         row.id,
         row.spider,
-        wording.state_of(document),
+        state_of(document),
         started,
         f"{done:,}/{total:,}",
         count_in(row.summary, "items"),

@@ -26,6 +26,7 @@ from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
@@ -118,7 +119,7 @@ class PlainView:
 
     def show(self, subject: Crawl, now: float) -> None:
         """Say what is new of a crawl; now: by the monotonic clock."""
-        state = wording.state_of(summary_of(subject))
+        state = state_of(summary_of(subject))
         if self._last_line is None:
             self._last_line = (now, CrawlState.STARTING.value)
         last, last_state = self._last_line
@@ -180,9 +181,7 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
     colour = "cyan"
     if is_paused(document):
         colour = "yellow"
-    head = Text.assemble(
-        (str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour)
-    )
+    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (state_of(document), colour))
     if document.get("duration_s") is not None:
         head.append(f"  {describe_span(float(document['duration_s']))}", "dim")
     parts: list[RenderableType] = [head]
@@ -192,7 +191,7 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
         wording.rated(document, "pages"),
         wording.rated(document, "items"),
         wording.rated(document, "failed"),
-        wording.outlook(document)[1],
+        outlook(document)[1],
     ]
     parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
     nodes = document.get("nodes") or ()
@@ -228,7 +227,7 @@ def _bars(document: Mapping[str, Any]) -> Table:
 
 
 def _requests_text(document: Mapping[str, Any]) -> str:
-    expected, _ = wording.outlook(document)
+    expected, _ = outlook(document)
     pieces = [f"{succeeded(document):,} done of {expected}"]
     gone = count_in(document, "gone_urls")
     if gone:
