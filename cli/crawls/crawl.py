@@ -186,17 +186,16 @@ def follow(
     if not detach:
         return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
-    document = {
-        "crawl": begun.id,
-        "spider": begun.spider,
-        "state": begun.state.value,
-        "pid": process.pid,
-    }
-    if not watched.document(document):
+    if not watched.document(describe_begun(begun, process.pid)):
         put(begun.id)
     if not watched.quiet:
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
     return 0
+
+
+def describe_begun(crawl: Crawl, pid: int) -> dict[str, Any]:
+    """Return what is said of a crawl that was begun, and runs in this process."""
+    return {"crawl": crawl.id, "spider": crawl.spider, "state": crawl.state.value, "pid": pid}
 
 
 def plan(

@@ -22,6 +22,7 @@ from rich.text import Text
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
+from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.missing import missing_rows
@@ -38,7 +39,6 @@ from ..output import (
     Output,
     ask_yes_or_no,
     can_ask,
-    colourless,
     complain,
     on_terminal,
     one_line,
