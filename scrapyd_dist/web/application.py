@@ -25,7 +25,7 @@ from scrapyd_dist.fleet.present_troubles import find_present_troubles
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
 from .drawing import describe_now, make_filters
-from .project_pages import JobQuery, PageView, ProjectPages
+from .project_pages import AskedJobs, PageView, ProjectPages
 from .shared_answers import EVERY
 
 #: the report's, with scripts and a style sheet of our own
@@ -95,7 +95,7 @@ class _Site:
             f"{crawl}/jobs": lambda request: pages.crawl_jobs(_name(request)),
             f"{crawl}/log": lambda request: pages.crawl_log(_name(request)),
             crawl: lambda request: pages.crawl(_name(request)),
-            "/jobs": lambda request: pages.jobs(JobQuery.parse(request.query_params.getlist)),
+            "/jobs": lambda request: pages.jobs(AskedJobs.parse(request.query_params.getlist)),
             "/jobs/{name:path}": lambda request: pages.job(_name(request), _nodes(request)),
             "/nodes/{name}": lambda request: pages.node(_name(request)),
             "/throttle": lambda _: pages.throttle(),

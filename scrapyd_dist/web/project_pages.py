@@ -73,7 +73,7 @@ class ListedCrawl(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobQuery:
+class AskedJobs:
     """Which jobs a page lists, by the words in its address."""
 
     states: frozenset[Outcome] = frozenset()
@@ -84,7 +84,7 @@ class JobQuery:
     crawl: str | None = None  #: only jobs of this crawl, or the job of this id
 
     @classmethod
-    def parse(cls, words: Callable[[str], Sequence[str]]) -> "JobQuery":
+    def parse(cls, words: Callable[[str], Sequence[str]]) -> "AskedJobs":
         """Return the query of an address; words: gives the values of a name.
 
         Raises:
@@ -231,7 +231,7 @@ class ProjectPages:
         }
         return PageView("home", document, values)
 
-    def jobs(self, query: JobQuery) -> PageView:
+    def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
         document = self._list_jobs(query)
         return PageView("jobs", document, {"query": query, "outcomes": list(Outcome), "most": ROWS})
@@ -240,7 +240,7 @@ class ProjectPages:
         """Return the jobs of a crawl."""
         crawl = self._crawl_row(name)
         try:
-            document = self._list_jobs(JobQuery(crawl=name))
+            document = self._list_jobs(AskedJobs(crawl=name))
         except NothingMatched:
             document = {"jobs": [], "nodes": 0, "unreached": []}
         return PageView("crawl_jobs", document, {"crawl": crawl, "most": ROWS})
@@ -250,7 +250,7 @@ class ProjectPages:
 
         nodes: where it is looked for; none for everywhere.
         """
-        document = self._list_jobs(JobQuery(crawl=name, nodes=nodes), 2.0)
+        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), 2.0)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
         log, fault = self._job_log(name, nodes)
@@ -267,7 +267,7 @@ class ProjectPages:
         document = self._ask(("node", name), examine, EXAM_EVERY)
         fleet, _, _ = self._fleet_or_why_not()
         rows = [node for node in fleet["nodes"] if node["name"] == name]
-        jobs = self._list_jobs(JobQuery(nodes=(name,)))
+        jobs = self._list_jobs(AskedJobs(nodes=(name,)))
         values = {"name": name, "row": rows[:1], "jobs": jobs["jobs"], "most": ROWS}
         return PageView("node", document, values)
 
@@ -280,7 +280,7 @@ class ProjectPages:
             return nothing, (), str(error)
         return document, points, ""
 
-    def _list_jobs(self, query: JobQuery, every: float = JOBS_EVERY) -> Mapping[str, Any]:
+    def _list_jobs(self, query: AskedJobs, every: float = JOBS_EVERY) -> Mapping[str, Any]:
         def read(workspace: Workspace) -> dict[str, Any]:
             nodes = workspace.nodes(query.nodes) if query.nodes else workspace.all_nodes
             wanted = JobFilter(nodes=nodes, narrowed=bool(query.nodes), spider=query.spider)
