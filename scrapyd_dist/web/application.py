@@ -123,8 +123,10 @@ class _Site:
         return HTMLResponse(self._render(shown.template, request, values))
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
-        query = f"?{request.url.query}" if request.url.query else ""
-        path = quote(request.url.path)
+        # Not by `request.url`, for which a question mark in a name begins the query.
+        path = quote(request.scope["path"], errors="replace")
+        asked = request.scope["query_string"].decode("latin-1")
+        query = f"?{asked}" if asked else ""
         beside = "/index.json" if path == "/" else f"{path}.json"
         made = self._environment.get_template(f"templates/{template}.html.j2")
         return made.render(here=f"{path}{query}", json_beside=f"{beside}{query}", **values)

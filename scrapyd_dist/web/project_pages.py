@@ -41,7 +41,7 @@ from .shared_answers import SharedAnswers
 #: rows of a list that a page shows
 ROWS = 200
 #: jobs that are over, at the nodes and in the store, among which a page's filters look
-NEWEST = 1000
+NEWEST = 500
 #: lines of a log that are shown
 LINES = 200
 #: crawls on the first page
@@ -253,8 +253,9 @@ class ProjectPages:
         document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), 2.0)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
-        log, fault = self._job_log(name, nodes)
-        values = {"row": document["jobs"][-1], "live": live[-1:], "log": log, "fault": fault}
+        row = document["jobs"][-1]
+        log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
+        values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
         return PageView("job", document, values)
 
     def node(self, name: str) -> PageView:

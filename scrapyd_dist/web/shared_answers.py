@@ -30,7 +30,7 @@ class NotAnsweredYet(DistError):
 class Answer:
     """What was answered, and when."""
 
-    at: float  #: by the monotonic clock, when the question was asked
+    at: float  #: when the question was asked, by the clock
     took: float  #: seconds
     value: Any = None
     error: Exception | None = None
@@ -42,11 +42,16 @@ class _Topic:
 
     viewed: float = 0.0  #: when somebody looked last, by the monotonic clock
     answer: Answer | None = None
-    asking: "Future[None] | None" = None
+    asking: "Future[None] | None" = None  #: the last time that it was asked
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is on its way."""
+        return self.asking is not None and not self.asking.done()
 
     def is_due(self, now: float, every: float) -> bool:
         """Tell whether the question is to be asked again."""
-        if self.asking is not None:
+        if self.is_asked:
             return False
         if self.answer is None:
             return True
@@ -57,10 +62,14 @@ class SharedAnswers:
     """Asks each question once for all who want its answer, in threads of its own.
 
     Nobody waits longer than `patience` seconds: whoever looks meanwhile sees the last answer.
+    clock: gives seconds.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._patience = patience
+        self._clock = clock
         self._topics: dict[Hashable, _Topic] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web")
@@ -74,7 +83,7 @@ class SharedAnswers:
             NotAnsweredYet: the first answer takes longer than a viewer waits.
             Exception: what `gather` has raised.
         """
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             self._forget(now)
             topic = self._topics.setdefault(key, _Topic())
@@ -96,19 +105,18 @@ class SharedAnswers:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _gather(self, topic: _Topic, gather: Callable[[], Any]) -> None:
-        began = time.monotonic()
+        began = self._clock()
         value = None
         fault = None
         try:
             value = gather()
         except Exception as error:  # noqa: BLE001 - whoever looks is told of it
             fault = error
-        took = time.monotonic() - began
+        took = self._clock() - began
         topic.answer = Answer(at=began, took=took, value=value, error=fault)
-        topic.asking = None
 
     def _forget(self, now: float) -> None:
         """Drop the answers that nobody looks at any more."""
         for key, topic in list(self._topics.items()):
-            if topic.asking is None and now - topic.viewed > FORGOTTEN:
+            if not topic.is_asked and now - topic.viewed > FORGOTTEN:
                 del self._topics[key]

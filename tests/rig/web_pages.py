@@ -1,7 +1,7 @@
 """The pages of a project whose nodes are made up: a store with known contents, and a client of the pages."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,8 @@ def fill_store(root: Path) -> Crawl:
 
 @contextmanager
 def served(
-    root: Path, sender: Sender, *, patience: float = 20.0, actions: Actions | None = None, password: str = ""
+    root: Path, sender: Sender, *, patience: float = 20.0, actions: Actions | None = None, password: str = "",
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[TestClient]:  # fmt: skip
     """A client of the pages of a project; patience: seconds that a page waits for an answer."""
 
@@ -70,7 +71,7 @@ def served(
 
     pages = ProjectPages(
         open_workspace=open_workspace,
-        answers=SharedAnswers(patience=patience),
+        answers=SharedAnswers(patience=patience, clock=clock),
         board=FleetBoard(open_workspace),
     )
     with closing(pages):
