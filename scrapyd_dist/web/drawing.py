@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
 from scrapyd_dist.fleet.throttled_domains import unheeded
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.summary_document import count_in, succeeded
-from scrapyd_dist.report.charts import percent
+from scrapyd_dist.report.charts import percent, span
 from scrapyd_dist.time_spans import describe_span
 
 from .fleet_board import SPAN, Point
@@ -27,6 +28,9 @@ _TONES = {
     "running": "going",
     "stalled": "bad",
     "failed": "bad",
+    "pending": "idle",
+    "waiting": "idle",
+    "unknown": "idle",
     "died": "bad",
     "killed": "partial",
     "cancelled": "partial",
@@ -58,6 +62,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "line": draw_line,
         "lost": lost_urls,
         "moment_age": describe_moment_age,
+        "newest": sort_jobs,
         "shade": shade,
         "span_words": describe_span,
         "state": state_of,
@@ -92,7 +97,7 @@ def describe_age(at: float | None, now: float) -> str:
     """Return how long ago a moment was; both are seconds since the epoch."""
     if at is None:
         return ""
-    return f"{describe_span(max(0.0, now - at))} ago"
+    return f"{span(max(0.0, now - at))} ago"
 
 
 def describe_moment_age(moment: str | None) -> str:
@@ -141,6 +146,12 @@ def draw_line(points: Sequence[Point], name: str) -> str:
 def sort_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the nodes of a watch's document, those with trouble first."""
     return sort_by_urgency(nodes, lambda node: node["state"], lambda node: node["running"])
+
+
+def sort_jobs(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return jobs with those first that have not ended, and then those that began last."""
+    by_start = sorted(rows, key=lambda row: row["started"] or "", reverse=True)
+    return sorted(by_start, key=lambda row: Outcome(row["state"]).over)
 
 
 def shade(node: Mapping[str, Any]) -> int:

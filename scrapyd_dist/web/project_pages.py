@@ -41,7 +41,7 @@ from .shared_answers import SharedAnswers
 #: rows of a list that a page shows
 ROWS = 200
 #: jobs that are over, at the nodes and in the store, among which a page's filters look
-NEWEST = 500
+NEWEST = 300
 #: lines of a log that are shown
 LINES = 200
 #: crawls on the first page

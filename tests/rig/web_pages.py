@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
@@ -16,6 +18,7 @@ from scrapyd_dist.transports import Sender
 from scrapyd_dist.web.application import Actions, make_application
 from scrapyd_dist.web.fleet_board import FleetBoard
 from scrapyd_dist.web.project_pages import ProjectPages
+from scrapyd_dist.web.server import bind
 from scrapyd_dist.web.shared_answers import SharedAnswers
 
 from .made_crawls import made_up
@@ -77,3 +80,25 @@ def served(
     with closing(pages):
         application: Any = make_application(pages, password=password, actions=actions)
         yield TestClient(application, base_url=ADDRESS)
+
+
+@contextmanager
+def served_on_port(root: Path, sender: Sender) -> Iterator[str]:
+    """The address at which a server of this process has the pages, for a browser."""
+
+    def open_workspace() -> Workspace:
+        return project_at(root, sender)
+
+    pages = ProjectPages(open_workspace=open_workspace, board=FleetBoard(open_workspace))
+    with closing(pages), bind("127.0.0.1", 0) as listener:
+        config = uvicorn.Config(
+            make_application(pages), log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
