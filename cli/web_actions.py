@@ -1,6 +1,6 @@
 """Starts crawls and jobs that were asked for over HTTP, as the commands do."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,9 @@ def _check(asked: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
             raise ConfigError(f"{name!r} means nothing here. There are: {', '.join(kinds)}.")
         if not isinstance(value, kinds[name]):
             raise ConfigError(f"{name!r} has to be a {kinds[name].__name__}.")
-        inner = value.values() if isinstance(value, dict) else value
+        inner: Iterable[object] = value
+        if isinstance(value, dict):
+            inner = value.values()
         if not all(isinstance(part, str) for part in inner):
             raise ConfigError(f"{name!r} has a value that is no text.")
     if not asked.get("spider"):

@@ -195,7 +195,7 @@ class ProjectPages:
             document = throttle_document(rows, version, list_heedings(store))
             return document, [row.cells() for row in rows[:ROWS]]
 
-        empty = (throttle_document([], 0, []), [])
+        empty: tuple[dict[str, Any], list[tuple[object, ...]]] = (throttle_document([], 0, []), [])
         document, cells = self._ask_store("throttle", read, empty=empty)
         return PageView("throttle", document, {"cells": cells})
 

@@ -18,6 +18,7 @@ from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, Job, Jobs, JobState
 from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.store.ports.rows import Door
 
 NODE = Node.parse("http://web1:6800/", name="web1")
 NOW = datetime.now(timezone.utc).replace(microsecond=0)
@@ -119,12 +120,18 @@ def ended(number: int, minutes: int) -> JobRecord:
     )
 
 
-def test_of_many_remembered_jobs_only_the_last_are_read(site: JobSite, store: Store) -> None:
+def test_of_many_remembered_jobs_only_the_last_are_read(
+    site: JobSite, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.keep_jobs([ended(number, minutes=number) for number in range(1, 60)])
     read: list[str] = []
-    door = store.connection.door
-    judge = door.job
-    door.job = lambda *row: (read.append(str(row[0])), judge(*row))[1]  # type: ignore[method-assign]
+    judge = Door.job
+
+    def noted(door: Door, name: Any, kept: Any) -> JobRecord:
+        read.append(str(name))
+        return judge(door, name, kept)
+
+    monkeypatch.setattr(Door, "job", noted)
     found = states(site, newest=2)
     assert set(found) == {"hard-3", "hard-2", "easy-1", "old-1", "old-2"}
     assert set(read) == {"easy-1", "old-1", "old-2"}
