@@ -24,6 +24,7 @@ from rig.commands import Command, Result
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
+from rig.processes import halt, let_go_on
 from rig.projects import Project
 from rig.proxy import Proxy
 from rig.sites import SiteProcess
@@ -101,8 +102,7 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     with pages.paused():
         nodes[0].pause()
         stopped = nodes[0].job_pids()
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        halt(stopped)
         wait_for(lambda: set(held.values()) <= failed_jobs(it), 60, "its jobs given up")
         given_up = max(attempt.ended_at or 0 for attempt in attempts(it, AttemptState.FAILED))
         nodes[0].go_on()
@@ -111,8 +111,7 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
         wait_for(
             lambda: nodes[0].log.count("POST /cancel.json") >= least, 60, "its old jobs cancelled"
         )
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        let_go_on(stopped)
         wait_for(
             lambda: all("SIGINT" in nodes[0].job_log(job) for job in held.values()),
             60,

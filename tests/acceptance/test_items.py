@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +11,7 @@ from rig.commands import Command, Result
 from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
+from rig.processes import halt, let_go_on
 from rig.projects import Project
 from rig.prometheus import parse
 from rig.sites import SiteProcess
@@ -78,12 +77,10 @@ def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
     if not growing(nodes):
         return []
     pids = [pid for node in nodes for pid in node.job_pids()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    halt(pids)
     if growing(nodes):
         return pids
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    let_go_on(pids)
     return []
 
 
@@ -126,8 +123,7 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert numbers["sdist_crawl_running"].value(crawl="c") == 1
     assert numbers["sdist_node_jobs"].value(node="node1", state="pending") >= 0
 
-    for pid in halted:
-        os.kill(pid, signal.SIGCONT)
+    let_go_on(halted)
     assert place.json("watch", "c")["items"] == ITEMS
     rows = [json.loads(line) for line in follower.wait(30, code=0).out.splitlines()]
     assert place.site.differences(rows) == {}

@@ -1,11 +1,15 @@
 """A machine with two users: nothing that one of them has planted makes a command of the other one act."""
 
 import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rig.fixtures import MakeProject, RunCommand
+from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import state_dir
@@ -45,3 +49,55 @@ def test_a_planted_crawl_runs_no_command_and_a_planted_node_gets_no_code(
         done = run_cli(it, *words)
         done.expect(2, "belongs to 54321, and this is run by root", "chown root")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder in which every user of the machine may write."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+
+
+def run_as_other(*words: str | Path) -> None:
+    """Run a program as the other user."""
+    subprocess.run(words, user=OTHER, group=OTHER, extra_groups=[], cwd="/", check=True)
+
+
+@two_users
+@pytest.mark.full
+@pytest.mark.black_box
+def test_links_that_another_user_plants_where_items_go_are_not_followed(
+    project: MakeProject,
+    run_cli: RunCommand,
+    site: StartSite,
+    fleet: StartFleet,
+    shared_folder: Path,
+    tmp_path: Path,
+) -> None:
+    settings = {**QUICK, "START_URL": site(12).start_url}
+    it = project(nodes=fleet(1), settings=settings)
+    secret = tmp_path / "secret"
+    secret.write_text("a file of the user who crawls\n")
+    merged, pulled, crawled = (shared_folder / name for name in ("merged.jl", "pulled", "new.jl"))
+    pulled.mkdir()
+    pulled.chmod(0o777)
+    for output in (merged, crawled):
+        run_as_other("ln", "-s", secret, output)
+        run_as_other("ln", "-s", secret, output.with_name(f".{output.name}.part"))
+    run_cli(it, "crawl", "easy", "--name", "c", "-O", crawled).expect(0)
+    run_cli(it, "items", "merge", "c", "-O", merged).expect(0)
+    for output in (merged, crawled):
+        assert not output.is_symlink()
+        assert len(output.read_text().splitlines()) == 12
+    run_cli(it, "items", "pull", "c", "-d", tmp_path / "first").expect(0)
+    files = [path for path in (tmp_path / "first").rglob("*.jl") if path.is_file()]
+    assert files
+    for file in files:
+        again = pulled / file.relative_to(tmp_path / "first")
+        run_as_other("mkdir", "-p", again.parent)
+        run_as_other("ln", "-s", secret, again)
+        run_as_other("ln", "-s", secret, again.with_name(f"{again.name}.part"))
+    run_cli(it, "items", "pull", "c", "-d", pulled)
+    assert secret.read_text() == "a file of the user who crawls\n"

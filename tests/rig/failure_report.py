@@ -27,6 +27,9 @@ def describe_failure(folder: Path, fixtures: Mapping[str, Any]) -> Iterator[tupl
     logs = list(folder.glob("**/.sdist/crawls/*/producer.log"))
     for log in _newest(logs):
         yield f"producer: {log.parent.name}", _last_lines(log)
+    # Of jobs that a test starts without a node.
+    for log in _newest(folder.glob("project*/logs/*/*/*.log")):
+        yield f"job without a node: {log.stem}", _last_lines(log)
     for node in _nodes_in(fixtures.values()):
         yield f"{node.name}: {node.url}", _tail(node.log)
         for log in _newest(node.logs_dir.glob("*/*/*.log")):

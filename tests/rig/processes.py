@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import version
@@ -46,6 +47,22 @@ def with_home(home: Path) -> dict[int, list[str]]:
                         argument.decode("utf-8", "replace") for argument in arguments
                     ]
     return found
+
+
+def halt(pids: Iterable[int]) -> None:
+    """Stop processes where they are; one that has just ended is gone."""
+    _signal_all(pids, signal.SIGSTOP)
+
+
+def let_go_on(pids: Iterable[int]) -> None:
+    """Continue processes that were halted; one that had just ended by then is gone."""
+    _signal_all(pids, signal.SIGCONT)
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def end_all(home: Path) -> None:

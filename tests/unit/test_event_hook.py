@@ -1,5 +1,6 @@
 """A command that is told of an event: what it is given, and what others can see of it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,22 @@ def test_the_text_of_a_command_is_in_no_argument_and_its_programs_do_not_get_it(
     assert (b"hush" in files["arguments"], b"hush" in files["environment"]) == (False, False)
     assert b"SDIST_HOOK" not in files["environment"]
     assert (files["given"], files["items"]) == (b'{"items": 3}', b"3\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
+def test_another_user_sees_nothing_of_a_command_s_text(tmp_path: Path) -> None:
+    other = "setpriv --reuid 54321 --regid 54321 --clear-groups cat"
+    seen = (
+        f"{other} /proc/$$/cmdline >arguments; {other} /proc/$$/environ >environment 2>refusal;"
+        " setpriv --reuid 54321 --regid 54321 --clear-groups ps -ef >processes"
+    )
+    assert told(f"SECRET=hush; {seen}", tmp_path) == ""
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert "sdist_hook_text" in files["arguments"]
+    assert "sdist_hook_text" in files["processes"]
+    assert "Permission denied" in files["refusal"]
+    for text in files.values():
+        assert "SECRET=hush" not in text
 
 
 @pytest.mark.parametrize(
