@@ -1,6 +1,6 @@
 """Starts crawls and jobs that were asked for over HTTP, as the commands do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +105,10 @@ def _check(asked: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
             raise ConfigError(f"{name!r} means nothing here. There are: {', '.join(kinds)}.")
         if not isinstance(value, kinds[name]):
             raise ConfigError(f"{name!r} has to be a {kinds[name].__name__}.")
-        inner: Iterable[object] = value
-        if isinstance(value, dict):
-            inner = value.values()
-        if not all(isinstance(part, str) for part in inner):
+        parts = asked[name]
+        if isinstance(parts, dict):
+            parts = parts.values()
+        if not all(isinstance(part, str) for part in parts):
             raise ConfigError(f"{name!r} has a value that is no text.")
     if not asked.get("spider"):
         raise ConfigError("The name of a spider is needed, as `spider`.")
