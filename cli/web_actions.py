@@ -77,7 +77,7 @@ class WebActions:
 
         Raises:
             ConfigError: what is asked for cannot be.
-            NodeError: no node answers.
+            NoNodeReachable: no node answers.
             NothingMatched: there is no such spider, version or node.
         """
         _check(asked, _OF_JOBS)
@@ -105,7 +105,7 @@ def _check(asked: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
             raise ConfigError(f"{name!r} means nothing here. There are: {', '.join(kinds)}.")
         if not isinstance(value, kinds[name]):
             raise ConfigError(f"{name!r} has to be a {kinds[name].__name__}.")
-        parts = asked[name]
+        parts: Any = value
         if isinstance(parts, dict):
             parts = parts.values()
         if not all(isinstance(part, str) for part in parts):

@@ -49,6 +49,8 @@ def read_job_log_end(site: JobSite, wanted: JobFilter, job: str, most: int) -> J
     if not rows:
         raise NothingMatched(f"There is no job {job}.")
     row = rows[-1]
+    if not row.node.url:  # it waits in the store
+        return JobLogEnd(lines=(), errors=(), whole=True)
     tap = LogTap(site.sender, row.node, row.log, timeout=wanted.timeout)
     begin = max(0, tap.size() - BLOCK)
     tap.begin_at(begin, torn=begin > 0)
