@@ -226,6 +226,7 @@ class BatchAcker:
         batch = self.held.get(key)
         if batch is None or batch.key in self._ending:  # the ack itself will find out
             return
+        self._client.release(key)
         self._part_from(batch, "lost")
         if loss is LeaseLoss.AWAY:
             self._lose_store("it has not answered for as long as a lease lasts")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ HURRY = 10.0
 MAY_RETURN = 5.0
 #: batches that one call brings at most
 MOST_LEASED = 1_000
+#: leases of this worker that are remembered, the last ones
+REMEMBERED = 10_000
 
 
 class Notifier:
@@ -99,6 +102,11 @@ class LeaseClient:
         self._began = time.monotonic()
         self._patience = job.lease  #: seconds
         self._ends = False
+        #: leases that this worker has or had, the last ones: a store that comes back without its
+        #: last steps gives them again
+        self._known: dict[tuple[int, int], None] = {}
+        #: those of them whose end has not begun
+        self._in_work: set[tuple[int, int]] = set()
         self.batches = 0  #: leased so far
         self.requests = 0  #: in them
 
@@ -116,8 +124,13 @@ class LeaseClient:
         if self._ends:
             return []
         self._leasing = None
-        # A lease may be lost already, before its batch has begun.
-        return [lease for lease in leased if self._renewer.holds(_key_of(lease))]
+        begun: list[Leased] = []
+        for lease in leased:
+            if self._renewer.holds(_key_of(lease)):
+                begun.append(lease)
+            else:  # it is lost already, before its batch has begun
+                self.release(_key_of(lease))
+        return begun
 
     async def unclaimed(self) -> list[Leased]:
         """Return the batches that the store gave while the worker was told to end."""
@@ -129,16 +142,45 @@ class LeaseClient:
         leased = await self._call(self._lease, min(limit, self._count_left()), enough)
         kept: list[Leased] = []
         for lease in leased:
-            if kept and is_suspect(kept[-1]):
+            key = _key_of(lease)
+            if key in self._in_work:
+                continue  # the store has forgotten that this worker has it: it goes on with it
+            if key in self._known:
+                await self._fail_repeated(key)
+            elif kept and is_suspect(kept[-1]):
                 # A batch that kills its worker should take no other with it.
-                await self.give_back(_key_of(lease), "one before it is worked on alone")
+                await self.give_back(key, "one before it is worked on alone")
             else:
                 kept.append(lease)
+                self._remember(key)
         if kept:
             self._drained = None
         self.batches += len(kept)
         self.requests += sum(lease.batch.size for lease in kept)
         return kept
+
+    async def _fail_repeated(self, key: tuple[int, int]) -> None:
+        """Give up a lease that this worker has had before: its batch gets another attempt.
+
+        What is left of the first one in this process has the same marks, and would be taken for a
+        part of it. One that is given back would come back with the same number.
+        """
+        await self._let_go(
+            key,
+            self._db.fail,
+            self._job.crawl,
+            *key,
+            reason="the store has lost what its worker did of it",
+            now=time.time(),
+            max_attempts=sys.maxsize,
+            out=True,
+        )
+
+    def _remember(self, key: tuple[int, int]) -> None:
+        self._in_work.add(key)
+        self._known[key] = None
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
 
     def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
         since = clock()
@@ -247,7 +289,8 @@ class LeaseClient:
         return None
 
     def release(self, key: tuple[int, int]) -> None:
-        """Renew the lease of this attempt no more."""
+        """Renew the lease of this attempt no more: it is lost, or nothing can end it."""
+        self._in_work.discard(key)
         self._renewer.release(key)
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
@@ -266,6 +309,7 @@ class LeaseClient:
         self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> bool:
         """End a lease by a call to the store; say whether the store has taken that."""
+        self._in_work.discard(key)
         try:
             await self._call(verb, *args, **kwargs)
         except StepRefused as error:

@@ -12,6 +12,7 @@ import redis
 import scrapy
 from rig.pullers import CRAWL, values_of
 from rig.redis import RedisServer
+from rig.stores import lose_steps
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
@@ -324,6 +325,35 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
     assert queue.said(1)["batches"] == {"lost": 1, "held": 0}
     assert sum(queue.turns(1).values()) == 30
     assert [path.name for path in queue.folder.iterdir()] == [f"{queue.job(1)}.json"]
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("lease", [60.0, 1.5])
+def test_a_batch_that_is_leased_again_under_way_comes_home_once(
+    project: Any, site: Any, frontier: Any, lease: float
+) -> None:
+    """A store that has lost its last steps gives a worker the lease that it has, or has just lost."""
+    shop, queue = filled(project, site, frontier, 40, "--latency=0.2", size=20, concurrent=2)
+    with lose_steps(queue.project.path / "store.db"):
+        worker = queue.begin(1, lease=lease, ahead=30)
+        wait_for(lambda: sum(shop.item_hits().values()) >= 5, 30, "the first pages")
+    queue.collect(worker)
+    assert shop.differences(queue.items) == {}
+    assert list(queue.store.misses(CRAWL)) == []
+
+
+@pytest.mark.black_box
+def test_a_batch_whose_ack_the_store_has_lost_is_crawled_again(
+    project: Any, site: Any, frontier: Any
+) -> None:
+    """The worker that has acked it gets it as another attempt: the marks of the first one are used up."""
+    shop, queue = filled(project, site, frontier, 40, "--latency=0.2", size=10, concurrent=2)
+    with lose_steps(queue.project.path / "store.db"):
+        worker = queue.begin(1)
+        wait_for(lambda: queue.acked() >= 1, 30, "an acked batch")
+    queue.collect(worker)
+    assert shop.differences(queue.items) == {}
+    assert list(queue.store.misses(CRAWL)) == []
 
 
 @pytest.mark.black_box

@@ -1,33 +1,14 @@
 """A store that fails over and loses its last steps: the scheduler goes on with what the store knows, and ends."""
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from rig.nodemodel import ModelNode, model
 from rig.scheduling import Bench, sending, until
+from rig.stores import lose_steps
 
 #: steps of a batch
 STEPS = ("sealed", "sent", "running")
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a store that is in use, or put it back into one that is."""
-    with (
-        closing(sqlite3.connect(source)) as one,
-        closing(sqlite3.connect(target, timeout=10)) as other,
-    ):
-        one.backup(other)
-
-
-@contextmanager
-def snapshot(folder: Path) -> Iterator[None]:
-    """All steps of the store that are made meanwhile are lost at the end."""
-    copy(folder / "store.db", folder / "before.db")
-    yield
-    copy(folder / "before.db", folder / "store.db")
 
 
 async def come_to(b: Bench, node: ModelNode, step: str) -> None:
@@ -50,7 +31,7 @@ async def test_what_was_done_since_is_done_again_or_taken_up(tmp_path: Path, ste
         b.state.status.sending = False
         await b.seal(2)
         await come_to(b, node, step)
-        with snapshot(tmp_path):
+        with lose_steps(tmp_path / "store.db"):
             await come_to(b, node, "running")
             for job in ("c.b1.a1", "c.b2.a1"):
                 node.finish(job)
@@ -69,7 +50,7 @@ async def test_steps_that_are_lost_between_two_steps_of_a_job_end_no_crawl(tmp_p
     async with sending(tmp_path, node) as b:
         b.state.status.sending = False
         await b.seal(2)
-        with snapshot(tmp_path):
+        with lose_steps(tmp_path / "store.db"):
             await come_to(b, node, "running")
         for job in ("c.b1.a1", "c.b2.a1"):
             node.finish(job)

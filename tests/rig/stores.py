@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -28,6 +29,24 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     """A Redis server with a password, for all tests that do not hurt it."""
     with contextlib.closing(RedisServer(tmp_path_factory.mktemp("redis"))) as server:
         yield server
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy the file of a store that is in use, or put it back into one that is."""
+    with (
+        contextlib.closing(sqlite3.connect(source)) as one,
+        contextlib.closing(sqlite3.connect(target, timeout=10)) as other,
+    ):
+        one.backup(other)
+
+
+@contextlib.contextmanager
+def lose_steps(file: Path) -> Iterator[None]:
+    """At the end, let a store lose all steps made meanwhile, as after a failover."""
+    before = file.with_name("before.db")
+    copy_store(file, before)
+    yield
+    copy_store(before, file)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
