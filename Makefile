@@ -51,7 +51,7 @@ wheels: .venv-test/ready  ## the same on Python 3.10, 3.12 and 3.14
 mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time, and sees that their tests fail
 	.venv-test/bin/python tests/mutants.py
 
-bench: .venv-test/ready  ## the six benchmarks that pages of the docs quote (about an hour; the machine should have nothing else to do)
+bench: .venv-test/ready  ## the six benchmarks that docs/explanation/benchmarks.md quotes (about an hour; the machine should have nothing else to do)
 	.venv-test/bin/python benchmarks/run.py
 	.venv-test/bin/python benchmarks/deploys.py
 	.venv-test/bin/python benchmarks/worker.py
@@ -59,7 +59,7 @@ bench: .venv-test/ready  ## the six benchmarks that pages of the docs quote (abo
 	.venv-test/bin/python benchmarks/frontier_store.py
 	.venv-test/bin/python benchmarks/broad.py
 
-pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
+pictures: .venv-test/ready servers  ## the pictures of README and docs, of a demo crawl on this machine
 	.venv-test/bin/python docs/pictures.py
 
 manual: .venv-test/ready  ## what is generated in docs/reference: commands, settings, JSON documents

@@ -1,6 +1,6 @@
 """A broad crawl over a fleet: first in, first out; round-robin; and fair leases; side by side on 1, 2 and 3 nodes.
 
-    python benchmarks/broad.py            # about seven minutes; writes the tables into docs/explanation/fair.md
+    python benchmarks/broad.py            # about seven minutes; writes its part of docs/explanation/benchmarks.md
     python benchmarks/broad.py --short    # a first look, in seconds; writes nothing
 
 1,000 hosts on one server (`broad_site.py`), with the delays of scrapy-bench: a mean of max(0.1, N(0.2, 4)) s for each
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+#: what it writes below, in docs/explanation/benchmarks.md
+HEADING = "A broad crawl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,34 +149,26 @@ def section(broad: Found, few_slow: Found) -> str:
     """What the documents say of it."""
     about = machine()
     versions = f"Python {about['python']}, Scrapy {about['scrapy']}"
-    law = f"each host has a mean of max({LEAST}, N({MEAN}, {SIGMA:g})) s, each of its answers takes N(mean, mean / 2)"
+    law = f"a mean of max({LEAST}, N({MEAN}, {SIGMA:g})) s for each host, N(mean, mean / 2) for each of its answers"
     long = f"{BROAD.usual:g} s, {BROAD.seconds['pushed']:g} s where batches are sent"
     return f"""\
-{BROAD.hosts:,} hosts on one server, with the delays of scrapy-bench's broad crawl: {law}.
-{TOGETHER} links to a host are found together, as on its pages. Real Scrapyd nodes with one job at a time,
-`CONCURRENT_REQUESTS = {BROAD.at_once}`, no retries. Items per second, counted at the site after {BROAD.settle:g} s,
-until it had served {BROAD.items} for each node, or the time was up ({long}).
-
-*First in, first out* has batches of 100 in the order in which the links were found, and Scrapy's old queue
-(`ScrapyPriorityQueue`): sent, as by `sdist crawl --push`, or leased. *Round-robin* sorts the links host by host in turn
-before they are cut, and has a queue that takes from its hosts in turn, whatever is in flight.
+{BROAD.hosts:,} hosts on one server, with the delays of scrapy-bench: {law}. {TOGETHER} links to a host are found together.
+Real Scrapyd nodes with one job at a time, `CONCURRENT_REQUESTS = {BROAD.at_once}`, no retries. Items per second at the site,
+after {BROAD.settle:g} s, until it had served {BROAD.items} for each node or the time was up ({long}).
 
 {table(broad, "pushed")}
 
-If the hosts are asked in turn, the average answer takes 1.7 s, so {BROAD.at_once} requests at a time are about 70 a
-second on each node: both round-robin and fair leases can reach that. They differ when it is a host's turn again before
-it has answered. On {FEW_SLOW.hosts} hosts, every {EVERY}th of which takes {SLOW:g} s and all others {FAST:g} s, after
-{FEW_SLOW.settle:g} s, when the queues have filled:
+*First in, first out* has batches of 100 in the order in which links were found, and Scrapy's old queue. *Round-robin* sorts
+links and queue by host in turn, whatever is in flight. An average answer takes 1.7 s, so {BROAD.at_once} requests at a time
+are about 70 a second on each node. It differs where it is a host's turn before it has answered. {FEW_SLOW.hosts} hosts, every
+{EVERY}th of which takes {SLOW:g} s and all others {FAST:g} s, after {FEW_SLOW.settle:g} s:
 
 {table(few_slow, "round-robin")}
 
-In round-robin, every host gets only as many requests as the slowest can answer, because the downloader fills up with
-requests to slow hosts. A queue that looks at the downloader leaves them waiting, and so does the store for the fleet.
+In round-robin every host gets as many requests as the slowest can answer: the downloader is full of requests to slow hosts.
 
-Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), which the site, the nodes, the store and
+`benchmarks/broad.py`; {about["date"]}, {about["cores"]} cores ({about["processor"]}), which the site, the nodes, the store and
 other work share; {versions}.
-
-    python benchmarks/broad.py
 """
 
 
@@ -202,7 +196,7 @@ def main() -> int:
         "--short", action="store_true", help="few hosts, one node: to see that everything works"
     )
     parser.add_argument(
-        "--docs", type=Path, default=DOCS, help="folder whose explanation/fair.md is written"
+        "--docs", type=Path, default=DOCS, help="folder whose explanation/benchmarks.md is written"
     )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
@@ -220,8 +214,8 @@ def main() -> int:
         given.json.write_text(json.dumps(_document(trials), indent=1), encoding="utf-8")
     if not given.short:
         put_section(
-            given.docs / "explanation" / "fair.md",
-            "Numbers",
+            given.docs / "explanation" / "benchmarks.md",
+            HEADING,
             section(trials[BROAD.law], trials[FEW_SLOW.law]),
         )
     return 0

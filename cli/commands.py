@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from scrapyd_dist.near_names import ask_about
+
 #: what a code means wherever nothing else is said
 MEANINGS = {
     0: "all good",
@@ -57,6 +59,24 @@ _ENDS: Mapping[tuple[int, ...], str] = {
 #: path of a command, without `sdist` -> its codes
 CODES = {path: codes for codes, paths in _ENDS.items() for path in paths.split(", ")}
 MOST_OPTIONS = 11  #: with more, the help of a command leaves some out
+#: commands with very many options -> those that their help shows, these first
+FIRST_OPTIONS = {
+    "crawl": (
+        "--callback",
+        "-O",
+        "-o",
+        "-a",
+        "-s",
+        "--node",
+        "--limit",
+        "--max-items",
+        "--max-time",
+        "--detach",
+        "--json",
+    ),
+    "plan": ("--callback", "-O", "-o", "-a", "-s", "--node", "--limit", "--probe", "--json"),
+}
+ALL = "--all"  #: with `--help`: also the options that are rarely used
 LIST = "list"  #: the verb of a group that is called alone
 #: docstrings keep their lines
 MARKUP: Any = "rich"
@@ -220,7 +240,29 @@ ALIASES = {
 }
 
 
-class LazyGroup(TyperGroup):
+class BareHelp:
+    """Leaves Python's types out of the help of a command: a metavar says what is wanted."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with that of `--help`, as the help is to show them."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = _show_no_type  # its metavar stands there as its name
+            elif parameter.is_flag:
+                parameter.metavar = ""
+        return found
+
+
+def _show_no_type(ctx: Any) -> None:
+    """Return what stands for the type of a parameter in its help: nothing."""
+
+
+class LeafCommand(BareHelp, TyperCommand):
+    """A command that has no verbs."""
+
+
+class LazyGroup(BareHelp, TyperGroup):
     """The command `sdist` itself, which knows its commands by the table.
 
     Only the modules of the command that is called are imported.
@@ -243,19 +285,27 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find and load the command of a line; a verb without its group is an error with a hint."""
         completes = ctx.resilient_parsing
-        near = [] if args[0] in COMMANDS else with_verb(args[0])
-        if near and not completes:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, near))}?")
+        if args[0] not in COMMANDS and not completes:
+            _refuse_word(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if name not in COMMANDS:
             return name, command, rest
         verb = ""
         if not completes:
             verb = LIST if _has_no_verb(ctx, rest) else rest[0]
-        return name, load(name, whole=self.whole or completes, only=verb), rest
+        wants_all, rest = _part_all(ctx, rest)
+        is_whole = self.whole or completes or wants_all
+        return name, load(name, whole=is_whole, only=verb), rest
 
 
-class VerbGroup(TyperGroup):
+def _part_all(ctx: Any, words: list[str]) -> tuple[bool, list[str]]:
+    """Return whether the whole help is asked for, and the words without that option."""
+    if ALL not in words or set(words).isdisjoint(ctx.help_option_names):
+        return False, words
+    return True, [word for word in words if word != ALL]
+
+
+class VerbGroup(BareHelp, TyperGroup):
     """A group of verbs. Without one it lists, if it has a `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -264,6 +314,22 @@ class VerbGroup(TyperGroup):
         if LIST in self.commands and _has_no_verb(ctx, args) and not completes_verb:
             args = [LIST, *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb of a line; a wrong one is an error with a hint."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            _refuse_word(ctx, args[0], ctx.info_name)
+        return super().resolve_command(ctx, args)
+
+
+def _refuse_word(ctx: Any, word: str, group: str = "") -> None:
+    """Refuse a line: there is no such command, or verb of the group; it says what was meant."""
+    from .suggestions import suggest_commands
+
+    verbs_of = {name: _modules(entry).keys() for name, entry in COMMANDS.items()}
+    near = suggest_commands(word, group, verbs_of)
+    command = f"{group} {word}".strip()
+    ctx.fail(f"There is no command {command!r}.{ask_about(*map(repr, near))}")
 
 
 def _has_no_verb(ctx: Any, args: list[str]) -> bool:
@@ -280,11 +346,6 @@ def expand_alias(args: list[str]) -> list[str]:
         if words is not None:
             return expand_alias([*words.split(), *args[most:]])
     return args
-
-
-def with_verb(verb: str) -> list[str]:
-    """Return the commands that have this verb: `nodes drain` for `drain`."""
-    return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
 
 
 def _modules(entry: CommandEntry) -> dict[str, str]:
@@ -311,11 +372,12 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     if entry.verbs:
         app.add_typer(_load_group(name, entry, only), name=name)
     else:
-        app.command(name)(as_typer_command(_function(entry.module, name)))
+        app.command(name, cls=LeafCommand)(as_typer_command(_function(entry.module, name)))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain(command, name)
-    if not whole and name != "crawl":  # whose options are what `sdist` is about
+    _put_first(command, name)
+    if not whole:
         _shorten(command, name)
         for verb, inner in _below(command).items():
             _shorten(inner, f"{name} {verb}")
@@ -332,7 +394,7 @@ def _load_group(name: str, entry: CommandEntry, only: str) -> typer.Typer:
     group = typer.Typer(cls=VerbGroup, help=summary)
     for verb, module in modules.items():
         if verb == only or only not in modules:
-            group.command(verb)(as_typer_command(_function(module, verb)))
+            group.command(verb, cls=LeafCommand)(as_typer_command(_function(module, verb)))
     return group
 
 
@@ -366,21 +428,57 @@ def _below(command: Any) -> dict[str, Any]:
     return found
 
 
+def _put_first(command: Any, path: str) -> None:
+    """Put the options of `FIRST_OPTIONS` before the others; the help shows them in this order."""
+    if path not in FIRST_OPTIONS:
+        return
+    words = FIRST_OPTIONS[path]
+    places = {word: place for place, word in enumerate(words)}
+    others = len(words) - 1  # before --json, which is the last one
+
+    def place_of(parameter: Any) -> int:
+        if parameter.param_type_name == "argument":
+            return -1
+        return min(places.get(word, others) for word in parameter.opts)
+
+    command.params.sort(key=place_of)
+
+
 def _shorten(command: Any, path: str) -> None:
     """Leave rarely used options out of the help, where there are many.
 
-    These are the options of a panel that have no letter.
+    What is left of those that `FIRST_OPTIONS` names stands under one heading.
     """
+    if len(command.params) <= MOST_OPTIONS:
+        return
     rare = []
     for option in command.params:
-        has_letter = min(map(len, option.opts)) <= 2
-        if getattr(option, "rich_help_panel", None) and not has_letter:
+        if _is_rare(option, command, path):
             rare.append(option)
-    if rare and len(command.params) > MOST_OPTIONS:
-        for option in rare:
-            option.hidden = True
+        elif path in FIRST_OPTIONS:
+            option.rich_help_panel = None
+    for option in rare:
+        option.hidden = True
+    if rare:
         codes = ", ".join(map(str, CODES[path]))
-        command.epilog = f"Exit codes: {codes}\n\n{len(rare)} options more: sdist help --all {path}"
+        more = f"{len(rare)} options more: sdist {path} --help {ALL}"
+        command.epilog = f"Exit codes: {codes}\n\n{more}"
+
+
+def _is_rare(parameter: Any, command: Any, path: str) -> bool:
+    """Return whether the short help leaves a parameter out.
+
+    That are, where `FIRST_OPTIONS` does not say it, the options of a panel that have no letter and
+    are in no example.
+    """
+    if parameter.param_type_name == "argument":
+        return False
+    if path in FIRST_OPTIONS:
+        return set(FIRST_OPTIONS[path]).isdisjoint(parameter.opts)
+    examples = [line for line in command.help.splitlines() if line.lstrip().startswith("Example")]
+    is_shown = not set(" ".join(examples).split()).isdisjoint(parameter.opts)
+    has_letter = min(map(len, parameter.opts)) <= 2
+    return bool(parameter.rich_help_panel) and not (has_letter or is_shown)
 
 
 def escape_markup(text: str) -> str:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated
 
-from scrapyd_dist.batches import BatchState, Crawl
+from scrapyd_dist.batches import BatchState, Crawl, MissKind
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.batch_listing import choose_batches, choose_misses
 from scrapyd_dist.fleet.live_crawls import alive_state, describe_crawl
@@ -18,9 +17,6 @@ from .crawls.producer_process import crawl_or_latest
 from .frontier import frontier_list
 from .options import option
 from .output import Output, put
-
-#: why a URL gave no result
-Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index": "index"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +35,7 @@ class ListOptions(Output):
         list[int] | None, option("With --batches: only this one. Repeatable.", metavar="N", min=1)
     ] = None
     kind: Annotated[
-        list[Kind] | None,
+        list[MissKind] | None,
         option("With --misses: only gone, failed, dead or index. Repeatable.", metavar="KIND"),
     ] = None
     urls: Annotated[
@@ -98,7 +94,7 @@ def _show_batches(context: Context, listed: ListOptions, crawl: str) -> None:
 
 
 def _show_misses(context: Context, listed: ListOptions, crawl: str) -> None:
-    kinds = {chosen.value for chosen in listed.kind or Kind}
+    kinds = {chosen.value for chosen in listed.kind or MissKind}
     found = choose_misses(context.store, context.root, crawl, kinds)
     if listed.urls:
         for miss in found:

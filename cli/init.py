@@ -175,12 +175,16 @@ def init(
         ),
     ] = None,
     name: Annotated[
-        list[str] | None, option("The node's name, in the order of --node; else after its host.")
+        list[str] | None,
+        option("The node's name, in the order of --node; else after its host.", metavar="NAME"),
     ] = None,
     project: Annotated[
         str | None,
         option(
-            "Scrapyd's name of the project; else that of [deploy], or BOT_NAME.", "--project", "-p"
+            "Scrapyd's name of the project; else that of [deploy], or BOT_NAME.",
+            "--project",
+            "-p",
+            metavar="NAME",
         ),
     ] = None,
     node_conf: Annotated[

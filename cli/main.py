@@ -12,15 +12,19 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
+from scrapyd_dist.near_names import ask_about, did_you_mean
 from scrapyd_dist.related_names import option_answer
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
+from .crawls import producer_standby
 from .output import complain, put, say
 
 DEBUG = "--debug"
 #: halves of characters, by which Python keeps bytes that are no text
 _NO_TEXT = re.compile("[\ud800-\udfff]")
+#: of the library's message about a word that is none of some
+_WRONG_CHOICE = re.compile(r"'(?P<word>[^']*)' is not one of (?P<known>.*)")
 _PLACES = {
     "bash": 'eval "$(sdist completion bash)"    # in ~/.bashrc; bash 4.4 or later',
     "zsh": 'eval "$(sdist completion zsh)"    # in ~/.zshrc, behind compinit',
@@ -66,7 +70,7 @@ def help_(
     """
     sdist: Any = context.find_root().command
     sdist.whole = all_
-    sdist.main([*(command or ()), "--help"], prog_name="sdist")
+    sdist.main([*(command or ()), "--help"], prog_name="sdist", standalone_mode=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -108,7 +112,9 @@ def program() -> Any:
         rich_markup_mode=MARKUP,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback(cls=LazyGroup, epilog="sdist COMMAND --help tells more of a command.")(top)
+    app.callback(
+        cls=LazyGroup, epilog="sdist COMMAND --help tells more of a command; with --all, all of it."
+    )(top)
     return typer.main.get_command(app)
 
 
@@ -119,6 +125,7 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
+    producer_standby.start_for(arguments)
     try:
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by
@@ -132,6 +139,8 @@ def main() -> NoReturn:
         code = 1
     except OSError as error:  # what is left in its buffer cannot be written
         code = _report_full(error)
+    finally:
+        producer_standby.end()
     if code == INTERRUPTED:
         # Calls to nodes that are still under way would keep the process until they time out.
         with suppress(OSError):
@@ -202,7 +211,7 @@ def _report(error: Exception) -> int:
 
 def _report_usage(error: Any) -> int:
     """Say what is wrong about the words of a command line, and return the exit code."""
-    message = str(error.format_message())
+    message = _say_what_is_meant(str(error.format_message()), error)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "sdist"
     if context and message.startswith("Missing"):
@@ -215,6 +224,18 @@ def _report_usage(error: Any) -> int:
     hint = option_answer(str(getattr(error, "option_name", "")))
     complain(f"{text}{hint} Try: {path} --help")
     return int(getattr(error, "exit_code", 2))
+
+
+def _say_what_is_meant(message: str, error: Any) -> str:
+    """Return a message of the library about an unknown word with a question, as ours have it."""
+    option = getattr(error, "option_name", None)
+    if option and message.startswith("No such option"):
+        return f"There is no option {option!r}.{ask_about(*(error.possibilities or ()))}"
+    choice = _WRONG_CHOICE.search(message)
+    if choice is None:
+        return message
+    known = [word.strip(" '") for word in choice["known"].split(",")]
+    return f"{message.rstrip('.')}.{did_you_mean(choice['word'], known)}"
 
 
 class _LenientStream(TextIOWrapper):

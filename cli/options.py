@@ -145,7 +145,9 @@ def span(name: str, help_: str, *, zero: bool = False, **more: Any) -> Any:
 
 def project_option(help_: str) -> Any:
     """Return `--project`, which the environment may give as well."""
-    return option(help_, "--project", "-p", envvar="SDIST_PROJECT", show_envvar=False)
+    return option(
+        help_, "--project", "-p", metavar="NAME", envvar="SDIST_PROJECT", show_envvar=False
+    )
 
 
 Project = Annotated[

@@ -10,9 +10,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -143,8 +144,18 @@ def _json_escape(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows, in colours on a terminal."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    shortened: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
+    left_out: Sequence[str] = (),
+    below: Collection[str] = (),
+) -> None:
+    """Print rows: whole into a pipe; on a terminal in colours, and so that they fit.
+
+    What gives way there is named by its heading: see `screen_table.Narrowing`.
+    """
     cells = [list(map(_text, row)) for row in rows]
     is_plain = not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR")
     if is_plain or os.environ.get("TERM") == "dumb":
@@ -152,15 +163,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             put(line)
         return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    drawn = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        drawn.add_column(heading.upper(), overflow="fold")
-    for row in cells:
-        drawn.add_row(*(Text(cell, style=colour_of(cell)) for cell in row))
-    Console().print(drawn)
+    from .screen_table import Narrowing, screen_lines
+
+    console = Console()
+    narrowing = Narrowing(shortened=shortened, left_out=left_out, below=below)
+    for drawn in screen_lines(headings, cells, console.width, narrowing, colour_of):
+        console.print(drawn, no_wrap=True, overflow="ignore", highlight=False)
 
 
 def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

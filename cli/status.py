@@ -62,7 +62,7 @@ def watch(
     """Watch a crawl to its end, or watch the fleet.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
-    node does per second, and which batch is far slower than the others. With
+    node does per minute, and which batch is far slower than the others. With
     --fleet: every node, and each job of any kind that runs on it; jobs of crawls
     with their pages, items and errors per minute.
     With --quiet it only waits: for a crawl, for several, or for jobs. The exit code

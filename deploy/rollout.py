@@ -79,7 +79,8 @@ class RollOutRequest:
     #: if not, the version with the egg's content is taken, else the newest deployment
     upload: bool = True
     timeout: float = 60.0  #: seconds for all calls to one node
-    dirty: bool = False  #: whether there are uncommitted changes, for the name of a new version
+    #: tells whether there are uncommitted changes; it is asked only for the name of a new version
+    is_dirty: Callable[[], bool] = lambda: False
     label: str = ""  #: name of the commit, for the name of a new version
     #: whether it is for a crawl, so that it must not become a node's default
     for_crawl: bool = False
@@ -276,7 +277,7 @@ def _version_for_all(
         egg.content_hash,
         later_than(now or datetime.now(timezone.utc), present),
         for_crawl=request.for_crawl,
-        dirty=request.dirty,
+        dirty=request.is_dirty(),
         label=request.label,
     )
 

@@ -21,6 +21,8 @@ html_title = f"scrapyd-dist {release}"
 html_copy_source = False
 html_show_copyright = False
 highlight_language = "none"
+# Two hyphens are those of an option, and stay two.
+smartquotes = False
 
 # Links to headings work as they do where the repository is browsed.
 myst_heading_anchors = 4

@@ -1,4 +1,4 @@
-"""Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
+"""Makes the pictures: a demo crawl on real nodes of this machine, its live view on the way, its report, a diagram."""
 # ruff: noqa: INP001, E402 - a script of its own, and what it imports is found by what it does first
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from diagram import PICTURE, draw
 from rich.console import Console
 from rig.browser import browser
-from scrapyd_dist.cli.crawls.watcher import frame
+from scrapyd_dist.cli.crawls.crawl_picture import frame
 
 from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.report.facts import gather
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "pictures", help="where the pictures go")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / PICTURE.name).write_text(draw(), encoding="utf-8")
     with TemporaryDirectory() as folder:
         live, facts = crawl(Path(folder), asked.items, asked.nodes)
         (asked.out / "watch.svg").write_text(svg(live), encoding="utf-8")
@@ -81,9 +83,13 @@ def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
     with closing(open_store(store)) as opened:
         row = opened.crawls()[0]
         facts = gather(opened, row.id, now=row.ended or time.time(), lives=False)
-    # Where the demo was on this machine is nothing to show.
-    summary = {**row.summary, "output": [Path(path).name for path in row.summary["output"]]}
-    return live or summary_of(row), replace(facts, crawl=replace(facts.crawl, summary=summary))
+    shown = replace(facts.crawl, summary=without_folders(row.summary))
+    return without_folders(live or summary_of(row)), replace(facts, crawl=shown)
+
+
+def without_folders(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary whose files have only names: where the demo was on this machine is nothing to show."""
+    return {**summary, "output": [Path(path).name for path in summary["output"]]}
 
 
 def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str, Any]:

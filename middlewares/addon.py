@@ -24,9 +24,19 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.garbage_collection import collect_as_before, collect_rarely
 from scrapyd_dist.settings import SETTINGS, find_warnings
 
-from .assignment import PROBE, ZIPPED, Assignment, is_filler, is_producer, is_worker, looks_only
+from .assignment import (
+    EARLY,
+    PROBE,
+    ZIPPED,
+    Assignment,
+    is_filler,
+    is_producer,
+    is_worker,
+    looks_only,
+)
 from .contained import contain_errors
 from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target, take_only_callback
@@ -67,6 +77,7 @@ def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
     for name, value in PROFILE_SETTINGS.get(profile, {}).items():
         settings.set(name, value, priority="addon")
     if crawler is not None and profile in (USUAL, FAST):
+        collect_rarely()
         crawler.signals.connect(leave_what_stays, signals.spider_opened)
     if crawler is not None and profile == FAST:
         crawler.signals.connect(log_no_more, signals.spider_opened)
@@ -88,6 +99,7 @@ def leave_what_stays() -> None:
     everything that stays is made: what an earlier crawl of it has left behind does not stay.
     Nothing is collected first, which would take as long as it saves a short job.
     """
+    collect_as_before()
     if not gc.get_freeze_count():
         gc.freeze()
 
@@ -165,6 +177,10 @@ class Addon:
             self._keep_at_home(settings)
             if PROBE not in settings:  # a probe sorts what it finds in its own way
                 _take_early(settings)
+        if settings.getbool(EARLY) and self._crawler is not None:
+            from .producer.crawl_start import start_early
+
+            start_early(self._crawler)
 
     def _leave_to_scrapy(self, settings: BaseSettings) -> None:
         """Do what counts for a crawl that is not spread, too.

@@ -37,6 +37,9 @@ JOB = "DISTRIBUTED_JOB"
 PULL = "DISTRIBUTED_PULL"
 #: the setting of a process that only tries so many pages of each kind
 PROBE = "SCRAPYD_DIST_PROBE"
+#: the setting of a process that `sdist` has started for a new crawl: what is begun for it may be
+#: begun before Scrapy has made the engine
+EARLY = "SCRAPYD_DIST_EARLY"
 #: the setting that says why this job's egg could not be unpacked; the egg's boot module sets it
 ZIPPED = "SCRAPYD_DIST_ZIPPED"
 
@@ -163,6 +166,8 @@ class Assignment(WorkerRequest):
     slots: Sequence[str] = ()  #: none: all but those of other spiders
     #: only say who it is: the crawl is another project's, and does not know this code yet
     introduce: bool = False
+    #: it was posted before its crawl has begun, which may be refused
+    early: bool = False
     needs_client: bool = False  #: the crawl's store needs a client, such as that of Redis
     client: str = ""  #: the package of that client; empty for that of Redis
 

@@ -21,12 +21,23 @@ CANCEL = "cancel"
 CLOSE = "close"
 #: all of these, and "" for nothing
 WANTED = frozenset({"", PAUSE, CANCEL, CLOSE})
+
+
+class MissKind(str, Enum):
+    """Why a URL gave no result."""
+
+    GONE = "gone"
+    FAILED = "failed"
+    DEAD = "dead"
+    INDEX = "index"
+
+
 #: the kinds of misses, in words for users
 MISSES = {
-    "gone": "gone (the site does not give them: 404, 403 …)",
-    "failed": "failed (they may be there; see the reason)",
-    "dead": "given up: with their batch, or since no spider can make them",
-    "index": "index pages that failed, so URLs on them are unknown",
+    MissKind.GONE.value: "gone (the site does not give them: 404, 403 …)",
+    MissKind.FAILED.value: "failed (they may be there; see the reason)",
+    MissKind.DEAD.value: "given up: with their batch, or since no spider can make them",
+    MissKind.INDEX.value: "index pages that failed, so URLs on them are unknown",
 }
 #: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
@@ -327,7 +338,7 @@ class Miss:
     """A URL without a result, and the reason."""
 
     url: str
-    kind: str  #: one of `MISSES`
+    kind: str  #: the value of a `MissKind`
     reason: str
     batch: int = 0  #: 0 for requests of the producer
 

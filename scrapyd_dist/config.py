@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.nodes import Node, distinct_nodes, is_address, names_of
 from scrapyd_dist.ownership import fault_of_folder, read_regular
-from scrapyd_dist.settings import suggest_name
 
 #: the project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes
 STATE_FOLDER = ".sdist"
@@ -228,7 +228,7 @@ def node_named(text: str, known: Iterable[Node]) -> Node:
         return known_nodes[names.index(text)]
     if text and not is_address(text):
         raise NothingMatched(
-            f"No target is called {text!r}.{suggest_name(text, names, 0.6)} The targets are:"
+            f"There is no node {text!r}.{did_you_mean(text, names)} The targets are:"
             f" {names_of(known_nodes) or 'none'}. An address will do as well, such as web1:6800."
         )
     addressed = with_netrc(Node.parse(text))

@@ -1,6 +1,6 @@
 """Forecasts how long a crawl will take, from what a few of its pages cost.
 
-Pure arithmetic, explained in docs/explanation/speed.md.
+Pure arithmetic, explained in docs/explanation/benchmarks.md.
 """
 
 from dataclasses import dataclass, replace

@@ -5,9 +5,10 @@ Invariant: of settings only the names are told, since their values may be secret
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 #: the moment since which no job has ended: only open records are asked for
 OPEN_ONLY = math.inf
@@ -35,7 +36,23 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobVerdict:
+class JobResult:
+    """What a job has come to: the same in a verdict, as one is kept, and in the job's record."""
+
+    reason: str = ""  #: of its state, a few words
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
+    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """These fields by name, to make another value with the same result."""
+        return {one.name: getattr(self, one.name) for one in fields(JobResult)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobVerdict(JobResult):
     """How a job ended, with its counts, as it was seen first.
 
     The log or the report that says so may be removed later.
@@ -44,11 +61,6 @@ class JobVerdict:
     key: str  #: of `key_of_listed` or `key_of_attempt`
     at: float  #: seconds since the epoch when it was written down
     state: Outcome
-    reason: str = ""
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None
-    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
     offset: float | None = None  #: its node's local time minus UTC in seconds, where its log told
 
 
@@ -63,7 +75,7 @@ def key_of_attempt(url: str, home: str, job: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRecord:
+class JobRecord(JobResult):
     """A job that was started here, as the store remembers it. Times are seconds since the epoch."""
 
     id: str
@@ -80,12 +92,7 @@ class JobRecord:
     state: Outcome = Outcome.PENDING
     started: float | None = None
     ended: float | None = None
-    reason: str = ""  #: of its state, a few words
     lost: bool = False  #: its node has nothing of it any more, or is gone: perhaps it never ran
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None
-    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
     # The rest is for a job that waits, or that has further attempts.
     attempt: int = 1
     first: str = ""  #: id of the first attempt, if this is a later one

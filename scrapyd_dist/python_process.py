@@ -7,8 +7,10 @@ would be taken for the library.
 
 import sys
 
+#: what Python begins with where no folder of a project is known yet
+_NOWHERE = "import os, sys; sys.path[:1] == [''] and sys.path.pop(0)"
 #: what Python begins with: neither module is looked for any more
-_BEGIN = "import os, sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.append(os.getcwd())"
+_BEGIN = f"{_NOWHERE}; sys.path.append(os.getcwd())"
 
 
 def command_of_code(code: str, *arguments: str) -> list[str]:
@@ -21,3 +23,11 @@ def command_of_module(module: str, *arguments: str) -> list[str]:
     """Return the command line that runs this module as `-m` does, in the project's folder."""
     run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return command_of_code(run, *arguments)
+
+
+def command_of_waiting(module: str) -> list[str]:
+    """Return the command line that calls `main` of this module, before the project is known.
+
+    It appends the folder of the project to the path when it is.
+    """
+    return [sys.executable, "-c", f"{_NOWHERE}; from {module} import main; main()"]

@@ -34,16 +34,16 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "ENABLED",
             _YES_NO,
             True,
-            "`False`: the add-on does nothing, and the crawl runs in one process as ever; so does"
-            " `scrapy crawl` of a spider without a target, with a warning",
+            "with `False`, the add-on does nothing and the crawl runs in one process. `scrapy"
+            " crawl` of a spider without a target does the same, with a warning",
         ),
         _setting(
             "TARGET_RULE",
             _WHOLE,
             -1,
-            "CrawlSpider rule whose requests go to the nodes, counted from 0. Without a rule and a"
-            " callback: the only rule that has a callback and does not follow; if all rules"
-            " follow, all of them",
+            "number of the CrawlSpider rule whose requests go to the nodes, counted from 0. If"
+            " neither a rule nor a callback is named, it is the only rule that has a callback"
+            " and does not follow; where all rules follow, it is all of them",
             option="--rule",
             least=-1,
             must_be="the number of a rule",
@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_CALLBACKS",
             _LIST,
             [],
-            "callbacks whose requests go to the nodes; works for any spider",
+            "names of callbacks whose requests go to the nodes, in any spider",
             option="--callback",
             travels=_LEASING,
         ),
@@ -61,15 +61,17 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_BY_META",
             _YES_NO,
             False,
-            'only requests with `meta={"distribute": True}` go to the nodes (they do in any case)',
+            "with `True`, and without a rule or a callback, only requests with"
+            ' `meta={"distribute": True}` go to the nodes. Such requests go there in any case',
             travels=_LEASING,
         ),
         _setting(
             "UNSENDABLE",
             _CHOICE,
             "local",
-            "a request that cannot travel (a lambda as callback, a value without JSON form):"
-            " `local`, the producer crawls it; `refuse`, it is counted and dropped",
+            "what becomes of a target request that cannot travel, such as one with a lambda as"
+            " callback or a value that JSON lacks: with `local` the producer crawls it, with"
+            " `refuse` it is counted and dropped",
             choices=("local", "refuse"),
             travels=_LEASING,
         ),
@@ -77,8 +79,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "LIMIT",
             _WHOLE,
             0,
-            "a trial: only the first N target requests are handed out, without duplicates and"
-            " those off the site; `resume` and `retry` keep to it. 0: all",
+            "for a trial, hand out only the first N target requests, not counting duplicates"
+            " and those off the site. `resume` and `retry` keep to it; 0 is no limit",
             option="--limit",
             travels=_LEASING,
         ),
@@ -86,23 +88,24 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "SPIDER_ARGS",
             _MAPPING,
             {},
-            "spider arguments of the jobs, where a script starts the crawl without a command line",
+            "spider arguments of the jobs, for a script that starts the crawl without a command"
+            " line",
             travels=_CALL,
         ),
         _setting(
             "SEEDS",
             _YES_NO,
             False,
-            "`True`: the spider's own start requests go to the workers as well",
+            "with `True`, the spider's own start requests go to the workers as well",
             pull_only=True,
         ),
         _setting(
             "SPIDER_CALLBACKS",
             _MAPPING,
             {},
-            'callbacks whose requests are for another spider: `{"enter": "login"}`, or `{"enter":'
-            ' {"spider": "login", "project": "other", "callback": "parse"}}`'
-            " ([more](../howto/frontier.md#work-for-another-spider))",
+            'callbacks whose requests another spider crawls: `{"enter": "login"}`, or'
+            ' `{"enter": {"spider": "login", "project": "other", "callback": "parse"}}`'
+            " ([more](../howto/several-spiders.md))",
             must_be=_CALLBACKS,
             pull_only=True,
             travels=_LEASING,
@@ -111,8 +114,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "SPIDER_ATTRIBUTES",
             _LIST,
             [],
-            "attributes of the spider that travel with each request, and are set on the worker's"
-            " spider before the callback",
+            "attributes of the spider that travel with each request: the worker's spider has"
+            " them when the callback is called",
             pull_only=True,
             travels=_LEASING,
         ),
@@ -122,8 +125,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "INDEX",
             _TEXT,
             None,
-            "address of the index pages with a place for the number: `…/index_%05d.html`,"
-            " `…?page={page}`",
+            "address of the index pages, with a place for the page's number:"
+            " `…/index_%05d.html` or `…?page={page}`",
             option="--index",
             metavar="TEMPLATE",
         ),
@@ -140,13 +143,14 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FIRST_PAGE",
             _WHOLE,
             0,
-            "number of the first one",
+            "number of the first index page",
         ),
         _setting(
             "SHARDS",
             _WHOLE,
             1,
-            "walks that share the index, each from a start page; at least the crawl's concurrency",
+            "number of walks that share the index, each from its own start page; use at least"
+            " `CONCURRENT_REQUESTS`",
             option="--shards",
             metavar="S",
             least=1,
@@ -156,7 +160,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "START_URLS_FILE",
             _TEXT,
             None,
-            "file of start pages, one per line, each walked by itself",
+            "file with a start page of the index on each line; each is walked by itself",
             option="--start-urls",
         ),
     ),
@@ -165,9 +169,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "BATCH_SIZE",
             _WHOLE,
             AUTO,
-            "requests in a batch: exactly so many, but for the last one and what has waited for"
-            " long; or `auto`: as many as the fleet can use, at most 100 (10,000 where no worker"
-            " reaches the store) ([more](../explanation/placement.md))",
+            "requests in a batch. A number is kept exactly, except for the last batch and for"
+            " requests that have waited long; `auto` is as many as the fleet can use, at most"
+            " 100 (10,000 where no worker reaches the store)"
+            " ([more](../internals/placement.md))",
             option="--batch-size",
             metavar="N|auto",
             least=1,
@@ -179,13 +184,13 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "BATCH_MAX_AGE",
             _SECONDS,
             30.0,
-            "seconds after which a batch is sealed though it is not full",
+            "seconds after which a batch is sealed although it is not full",
         ),
         _setting(
             "MAX_ATTEMPTS",
             _WHOLE,
             4,
-            "attempts per batch before it is dead",
+            "attempts at a batch before it is given up as dead",
             option="--max-attempts",
             least=1,
         ),
@@ -193,10 +198,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FAIR",
             _CHOICE,
             "",
-            "how many sites share batches and workers ([more](../explanation/fair.md)): `spread`,"
-            " the next batch is of the site with the least under way in the fleet; `by-domain`,"
-            " the same, and a site stays with one worker. With `pull`, batches have 10 requests of"
-            " one site",
+            "how many sites share batches and workers ([more](../howto/many-sites.md)): with"
+            " `spread`, the next batch is of the site with the fewest requests under way in the"
+            " fleet; with `by-domain`, a site also stays with one worker. Batches that are"
+            " leased then have 10 requests of one site",
             option="--fair",
             choices=("", "spread", "by-domain"),
             travels=_SLOTS,
@@ -207,10 +212,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "NODES",
             _LIST,
             [],
-            "nodes of the crawl, in place of scrapy.cfg's: names of targets, addresses"
-            " (`host:port`, URLs), `file:PATH` (a list, read again when it changes) and"
-            " `cmd:COMMAND` (prints a list)"
-            " ([more](../explanation/placement.md#nodes-that-come-and-go))",
+            "nodes of the crawl, in place of those in scrapy.cfg: names of targets, addresses"
+            " (`host:port` or URLs), `file:PATH` (a list, read again when it changes) or"
+            " `cmd:COMMAND` (a command that prints a list)",
             option="--node",
             secret=True,
         ),
@@ -218,37 +222,41 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_HOSTS",
             _LIST,
             [],
-            "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set",
+            'addresses of nodes, as "Learning Scrapy" has them, where `DISTRIBUTED_NODES` is'
+            " not set",
             secret=True,
         ),
         _setting(
             "NODES_EVERY",
             _SECONDS,
             10.0,
-            "seconds after which `cmd:` entries run again, and host names with several addresses"
-            " are resolved again",
+            "seconds between two runs of `cmd:` entries, and between two look-ups of host names"
+            " with several addresses",
         ),
         _setting(
             "PLACEMENT",
             _CHOICE,
             "by-capacity",
-            "where a batch that is sent goes (`--push`): `by-capacity`, where it will be done"
-            " first, by the nodes' load, slots and speed; `round-robin`; `least-loaded`, the"
-            " fewest jobs per process slot ([more](../explanation/placement.md))",
+            "which node is sent a batch, where batches are sent: `by-capacity`, the one that"
+            " will finish it first by its load, slots and speed; `round-robin`, each in turn;"
+            " `least-loaded`, the one with the fewest jobs per process slot"
+            " ([more](../internals/placement.md))",
             choices=("by-capacity", "round-robin", "least-loaded"),
         ),
         _setting(
             "MAX_JOBS",
             _WHOLE,
             0,
-            "jobs, workers included, at one time over all nodes; 0: the nodes' own limits",
+            "jobs at one time over all nodes, workers included; 0 leaves it to the nodes' own"
+            " limits",
             option="--max-jobs",
         ),
         _setting(
             "DEPLOY",
             _CHOICE,
             "if-missing",
-            "`never`: the nodes must have the code already",
+            "with `if-missing`, nodes that lack the code get it; with `never`, they must have"
+            " it already",
             option="--deploy/--no-deploy",
             choices=("if-missing", "never"),
         ),
@@ -256,10 +264,12 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "POLL_INTERVAL",
             _SECONDS,
             1.0,
-            "seconds between two polls of a job (up to five times that while its end is far)",
+            "seconds between two polls of a job, and up to five times that while its end is far",
             most=3600,
         ),
-        _setting("REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds for one call to a node", most=3600),
+        _setting(
+            "REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds that one call to a node may take", most=3600
+        ),
         _setting(
             "NODE_TIMEOUT",
             _SECONDS,
@@ -270,15 +280,20 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FLEET_TIMEOUT",
             _SECONDS,
             300.0,
-            "seconds without any answering node after which a crawl stops, to be resumed",
+            "seconds without an answer from any node after which a crawl stops; it can be resumed",
         ),
-        _setting("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
+        _setting(
+            "START_TIMEOUT",
+            _SECONDS,
+            3600.0,
+            "seconds within which a job that was sent has to start",
+        ),
         _setting(
             "JOB_TIMEOUT",
             _SECONDS,
             0.0,
-            "seconds after which a job on a node is ended, with the reason `timeout`; 0: no limit"
-            " ([more](../howto/unattended.md))",
+            "seconds after which a job on a node is ended with the reason `timeout`; 0 is no"
+            " limit ([more](limits.md#time-limits-of-a-job))",
             option="--job-timeout",
             least=0,
             travels=_FLEET,
@@ -287,8 +302,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "STALL_TIMEOUT",
             _SECONDS,
             0.0,
-            "seconds without a page and an item after which a job that has work is ended, with the"
-            " reason `stalled`; 0: no limit ([more](../howto/unattended.md))",
+            "seconds without a page or an item after which a job that has work is ended with"
+            " the reason `stalled`; 0 is no limit ([more](limits.md#time-limits-of-a-job))",
             option="--stall-timeout",
             least=0,
             travels=_FLEET,
@@ -297,8 +312,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "KEEP_DAYS",
             _NUMBER,
             14,
-            "days after which a worker deletes what other crawls left on its node, and the store"
-            " forgets a [plain job](../howto/unattended.md#a-memory-of-plain-jobs)",
+            "days after which a worker deletes what other crawls left on its node, and the"
+            " store forgets a [plain job](commands/jobs.md#what-is-remembered-of-plain-jobs)",
             least=0,
             most=LONGEST / 86400,
             must_be="a number of days",
@@ -308,7 +323,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "MIN_FREE",
             _WHOLE,
             1 << 30,
-            "bytes of free disk below which a worker stops as `disk-full`",
+            "free bytes of disk below which a worker stops with the reason `disk-full`",
             most=1 << 62,
             travels=_FLEET,
         ),
@@ -318,10 +333,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "MODE",
             _CHOICE,
             "auto",
-            "how batches reach the nodes: `pull`, long-lived workers there lease them from the"
-            " store ([more](../howto/frontier.md#workers)); `push`, each is sent as a job; `auto`,"
-            " leased, and sent to nodes whose workers do not reach the store, or to all with a"
-            " feed URL, and without waiting",
+            "how batches reach the nodes. With `pull`, workers that stay lease them from the"
+            " store; with `push`, each is sent as a job. With `auto`, a node's workers lease if"
+            " they reach the store, and batches are sent otherwise, with a feed URL, and without"
+            " waiting ([more](frontiers.md#workers))",
             option="--pull/--push",
             choices=("auto", "push", "pull"),
         ),
@@ -329,8 +344,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "START",
             _CHOICE,
             "skip",
-            "the spider's own start requests in a worker: `skip`, or made `first`, before its"
-            " first batch",
+            "with `first`, a worker makes the spider's own start requests before its first"
+            " batch; with `skip`, it does not make them",
             choices=("skip", "first"),
             travels=_CALL,
         ),
@@ -338,7 +353,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "MAX_BATCHES",
             _WHOLE,
             0,
-            "batches after which a worker ends and another one takes its place; 0: no limit",
+            "batches after which a worker ends and another one takes its place; 0 is no limit",
             option="frontier consume --max-batches",
             travels=_CALL,
         ),
@@ -346,7 +361,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "MAX_REQUESTS",
             _WHOLE,
             0,
-            "requests after which it ends, once its last batch is finished; 0: no limit",
+            "requests after which a worker ends, once its last batch is finished; 0 is no limit",
             option="frontier consume --max-requests",
             travels=_CALL,
         ),
@@ -354,7 +369,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "MAX_TIME",
             _SECONDS,
             0.0,
-            "seconds after which it ends; 0: no limit",
+            "seconds after which a worker ends; 0 is no limit",
             least=0,
             travels=_CALL,
         ),
@@ -362,7 +377,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "IDLE",
             _SECONDS,
             0.0,
-            "seconds without work after which a worker of a standing frontier ends; 0: it stays",
+            "seconds without work after which a worker of a standing frontier ends; with 0, it"
+            " stays",
             option="frontier consume --idle",
             least=0,
             travels=_CALL,
@@ -371,8 +387,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "LEASE",
             _SECONDS,
             60.0,
-            "seconds after which the lease of a worker that stands still expires"
-            " ([more](../explanation/store.md#leases-and-fencing))",
+            "seconds after which the lease of a worker that makes no progress expires"
+            " ([more](../internals/store.md))",
             travels=_CALL,
         ),
         _setting(
@@ -387,8 +403,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "LOGIN",
             _TEXT,
             None,
-            "a method of the spider whose requests each worker makes before its first batch, and"
-            " again when a callback raises `scrapyd_dist.SessionExpired`",
+            "name of a method of the spider whose requests each worker makes before its first"
+            " batch, and again when a callback raises `scrapyd_dist.SessionExpired`"
+            " ([more](../howto/login.md))",
             pull_only=True,
             travels=_LEASING,
         ),
@@ -396,8 +413,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "REQUEST_HOOK",
             _TEXT,
             None,
-            "a method of the spider that gets each request of a batch and returns it, another one,"
-            " or `None`: that one is not made, and counts as gone",
+            "name of a method of the spider that gets each request of a batch and returns it,"
+            " another one, or `None`. A request for which it returns `None` is not made and"
+            " counts as gone",
             pull_only=True,
             travels=_LEASING,
         ),
@@ -407,15 +425,15 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FRONTIER",
             _TEXT,
             None,
-            "a process of `scrapy crawl` that only fills the frontier of this name"
-            " ([more](../howto/frontier.md#filling-one-by-settings-alone))",
+            "name of the frontier that `scrapy crawl` fills with the target requests, in place"
+            " of crawling them ([more](../howto/frontier.md))",
         ),
         _setting(
             "SLOTS",
             _WHOLE,
             1,
-            "number of slots that requests are spread over, in a frontier and where workers lease"
-            " ([more](../howto/frontier.md#slots))",
+            "number of slots that requests are spread over, in a frontier and where workers"
+            " lease ([more](frontiers.md#slots))",
             least=1,
             most=MOST_SLOTS,
             must_be="a number of slots",
@@ -425,15 +443,16 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "SLOT_PREFIX",
             _TEXT,
             "",
-            "what their names begin with; a number from 0 on follows",
+            "beginning of the slots' names; a number from 0 on follows",
             travels=_SLOTS,
         ),
         _setting(
             "SLOT_BY",
             _CHOICE,
             "fingerprint",
-            "what chooses a request's slot: `fingerprint`, evenly; `domain`, one site stays in one"
-            " slot; `site`, each site has a slot of its own (the default with `DISTRIBUTED_FAIR`)",
+            "what decides a request's slot: `fingerprint` fills the slots evenly, `domain`"
+            " keeps a site in one slot, `site` gives each site a slot of its own (the default"
+            " with `DISTRIBUTED_FAIR`)",
             choices=("fingerprint", "domain", "site"),
             travels=_SLOTS,
         ),
@@ -441,8 +460,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "CALLBACK_SLOTS",
             _MAPPING,
             {},
-            'slots of their own for some callbacks: `{"parse_article": "articles/4"}` is'
-            " `articles0` to `articles3`",
+            'slots of their own for some callbacks: `{"parse_article": "articles/4"}` stands'
+            " for `articles0` to `articles3`",
             must_be=_CALLBACKS,
             travels=_SLOTS,
         ),
@@ -452,18 +471,16 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "OUTPUTS",
             _FILES,
             None,
-            "the files and addresses that all items go to at the end; `-o`, `-O` and `FEEDS` are"
-            " taken",
+            "files and addresses that all items go to at the end; `-o`, `-O` and `FEEDS` fill it",
             option="-o",
         ),
         _setting(
             "DELIVER",
             _TEXT,
             None,
-            "a folder, or an address (`s3://bucket/path`, `gs://…`, `abfs://…`,"
-            " `sftp://host/path`, `ftp://…`), to which items are delivered as batches are done, in"
-            " whole files that a manifest lists"
-            " ([more](../howto/unattended.md#results-where-they-are-wanted)). One with a password"
+            "folder, or address (`s3://bucket/path`, `gs://…`, `abfs://…`, `sftp://host/path`,"
+            " `ftp://…`), to which items are delivered as batches are done, in whole files that"
+            " a manifest lists ([more](../howto/delivery.md)). An address with a password"
             " belongs in settings.py",
             option="--deliver",
             secret=True,
@@ -472,36 +489,44 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_FEED_URL",
             _TEXT,
             None,
-            "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
-            " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a"
-            " password belongs in settings.py",
+            "address (ftp, s3, file, …) to which each batch writes its items, in place of"
+            " bringing them home; `%(crawl)s`, `%(batch)s` and `%(attempt)s` are added to the"
+            " file name where they are missing. An address with a password belongs in"
+            " settings.py",
             option="--feed",
             secret=True,
             travels=_JOBS,
             in_force=True,
         ),
-        _setting("TARGET_FEED_FORMAT", _TEXT, "jsonlines", "format of that feed", travels=_JOBS),
+        _setting(
+            "TARGET_FEED_FORMAT",
+            _TEXT,
+            "jsonlines",
+            "format of the feed of `DISTRIBUTED_TARGET_FEED_URL`",
+            travels=_JOBS,
+        ),
         _setting(
             "MAX_FAILED",
             _WHOLE,
             0,
-            "failed URLs that still count as success",
+            "number of URLs that may fail while the crawl still counts as a success",
             option="--max-failed",
         ),
         _setting(
             "MIN_ITEMS",
             _WHOLE,
             0,
-            "fewer items are a failure: exit code 1, with the reason as the crawl's message",
+            "with fewer items, the crawl has failed: exit code 1, and the reason is the crawl's"
+            " message",
             option="--min-items",
         ),
         _setting(
             "ON_FINISH",
             _TEXT,
             None,
-            "runs when the crawl has ended ([more](#items-and-the-end)): a shell command that gets"
-            " the [summary](summary.md) on its standard input, or an http(s) address that gets it"
-            " by POST",
+            "what is called when the crawl has ended ([more](#items-and-the-end)): a shell"
+            " command that gets the [summary](json.md#the-summary-of-a-crawl) on its standard"
+            " input, or an http(s) address that gets it by POST",
             option="--on-finish",
             secret=True,
         ),
@@ -509,7 +534,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "WAIT",
             _YES_NO,
             True,
-            "`False`: send everything at once and leave; `sdist resume` collects later",
+            "with `False`, the producer sends everything at once and ends; `sdist resume`"
+            " collects the items later",
         ),
     ),
     "The crawl": (
@@ -517,7 +543,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "CRAWL",
             _TEXT,
             None,
-            "the crawl's name; not set: one is made",
+            "name of the crawl; without one, a name is made",
             option="--name",
             travels=_CALL,
         ),
@@ -525,8 +551,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "LABELS",
             _LIST,
             [],
-            "labels of the crawl, such as `night=1`, by which lists are filtered; its jobs get"
-            " them as this setting, and `settings.getlist` has them as a list",
+            "labels of the crawl, such as `night=1`, by which lists are filtered. Its jobs have"
+            " them in this setting, and `settings.getlist` reads them",
             option="--label",
             travels=_FLEET,
             in_force=True,
@@ -536,7 +562,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _TEXT,
             ".sdist/store.db",
             "path of an SQLite file on a local disk, or `redis://…`"
-            " ([more](../explanation/store.md)). `SDIST_STORE` in the environment goes before it",
+            " ([more](../internals/store.md)). `SDIST_STORE` in the environment goes before it",
             secret=True,
             variable="SDIST_STORE",
             travels=_CALL,
@@ -545,10 +571,11 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "PROFILE",
             _CHOICE,
             "usual",
-            "what makes a page cheaper, and changes neither results nor settings of yours:"
-            " `usual`, `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage"
-            " collection; `fast`, it is 4, `LOG_LEVEL` is INFO, and records below the log's level"
-            " are not made; `none`, Scrapy as it is ([more](../explanation/speed.md))",
+            "what makes a page cheaper without changing results or your settings"
+            " ([more](../explanation/benchmarks.md)). With `usual`, `CONCURRENT_ITEMS` is 16, and"
+            " objects made at the start are left out of garbage collection. With `fast`, it is"
+            " 4, `LOG_LEVEL` is INFO, and records below the log's level are not made. With"
+            " `none`, Scrapy is as it is",
             choices=("usual", "fast", "none"),
             travels=_JOBS,
             in_force=True,
@@ -559,9 +586,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_ITEMS",
             _WHOLE,
             0,
-            "end the crawl once all nodes together have so many items; the rest waits for `sdist"
-            " resume` ([more](../howto/unattended.md#goals-for-a-whole-crawl)). 0: no goal, as for"
-            " all of these",
+            "end the crawl once all nodes together have this many items; what remains waits for"
+            " `sdist resume` ([more](limits.md#goals-of-a-crawl)). 0 is no goal",
             option="--max-items",
             least=0,
             travels=_CALL,
@@ -570,7 +596,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_PAGES",
             _WHOLE,
             0,
-            "the same with pages that a callback got",
+            "end the crawl once callbacks have got this many pages. 0 is no goal",
             option="--max-pages",
             least=0,
             travels=_CALL,
@@ -579,7 +605,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_REQUESTS",
             _WHOLE,
             0,
-            "the same with requests that left, with retries, redirects and robots.txt",
+            "end the crawl once this many requests have left, with retries, redirects and"
+            " robots.txt. 0 is no goal",
             option="--max-requests",
             least=0,
             travels=_CALL,
@@ -588,7 +615,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_ERRORS",
             _WHOLE,
             0,
-            "the same with exceptions in the spider's code",
+            "end the crawl once the spider's code has raised this many exceptions. 0 is no goal",
             option="--max-errors",
             least=0,
             travels=_CALL,
@@ -597,7 +624,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_TIME",
             _SECONDS,
             0.0,
-            "the same after so many seconds; `sdist resume` counts anew",
+            "end the crawl after this many seconds; `sdist resume` counts anew. 0 is no goal",
             option="--max-time",
             least=0,
             travels=_CALL,
@@ -606,8 +633,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "GOAL_DEPTH",
             _WHOLE,
             0,
-            "links that lead deeper than so many pages are not followed: `DEPTH_LIMIT` for the"
-            " whole crawl, not for each job",
+            "follow no links that lead deeper than this many pages: `DEPTH_LIMIT` for the whole"
+            " crawl, not for each job. 0 is no limit",
             option="--max-depth",
             least=0,
             travels=_JOBS,
@@ -617,8 +644,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "CLOSESPIDER",
             _CHOICE,
             "job",
-            "what Scrapy's `CLOSESPIDER_…` settings count: `job`, each job for itself; `crawl`,"
-            " the whole crawl, as the goals above",
+            "what Scrapy's `CLOSESPIDER_…` settings count for: each job by itself (`job`), or"
+            " the whole crawl (`crawl`), as goals do",
             choices=("job", "crawl"),
             travels=_JOBS,
         ),
@@ -628,17 +655,17 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE",
             _YES_NO,
             None,
-            "`True`: this process follows the throttle's rules and the settings below; `False`:"
-            " neither; not set: `True` with one of `…_HITS`, `…_MAX_PAGES`, `…_CONCURRENCY`, else"
-            " [the rules alone](../explanation/throttle.md)",
+            "with `True`, this process follows the throttle's rules and the settings below;"
+            " with `False`, neither. Not set, it is `True` where `…_HITS`, `…_MAX_PAGES` or"
+            " `…_CONCURRENCY` is set; otherwise the process follows [the rules"
+            " alone](../explanation/throttle.md)",
             travels=_LIMITS,
         ),
         _setting(
             "THROTTLE_HITS",
             _WHOLE,
             None,
-            "requests to a domain in any window, for domains without a rule; a domain is what the"
-            " public suffix list calls one",
+            "requests to a domain in any window, for domains without a rule of their own",
             least=1,
             most=MOST_HITS,
             travels=_LIMITS,
@@ -648,7 +675,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_WINDOW",
             _SECONDS,
             60.0,
-            "seconds of that window",
+            "seconds of the window of `DISTRIBUTED_THROTTLE_HITS`",
             most=LONGEST_WINDOW,
             travels=_LIMITS,
             cluster="QUEUE_WINDOW",
@@ -657,8 +684,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_MODERATED",
             _YES_NO,
             True,
-            "requests are spread evenly over the window; `False`: they leave at once, followed by"
-            " a pause",
+            "with `True`, requests are spread evenly over the window; with `False`, they leave"
+            " at once, and a pause follows",
             travels=_LIMITS,
             cluster="QUEUE_MODERATED",
         ),
@@ -666,7 +693,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_PER_SPIDER",
             _YES_NO,
             False,
-            "each spider name has the whole limit for itself",
+            "with `True`, each spider has the whole limit for itself",
             travels=_LIMITS,
             cluster="SCHEDULER_TYPE_ENABLED",
         ),
@@ -674,7 +701,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_PER_IP",
             _YES_NO,
             False,
-            "each address that requests leave from has the whole limit for itself"
+            "with `True`, each address that requests leave from has the whole limit for itself"
             " ([more](../explanation/throttle.md))",
             travels=_LIMITS,
             cluster="SCHEDULER_IP_ENABLED",
@@ -683,7 +710,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_PUBLIC_IP",
             _TEXT,
             None,
-            "the machine's address, or the URL of a page that tells it",
+            "the machine's address, or the URL of a page that shows it",
             secret=True,
             travels=_LIMITS,
             cluster="PUBLIC_IP_URL",
@@ -692,8 +719,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_PUBLIC_IP_REGEX",
             _TEXT,
             None,
-            "finds the address in that page, in its first group if it has one; not set: the first"
-            " address there",
+            "regular expression that finds the address in the page of"
+            " `DISTRIBUTED_THROTTLE_PUBLIC_IP`, in its first group if it has one. Not set, the"
+            " first address in the page counts",
             travels=_LIMITS,
             cluster="IP_ADDR_REGEX",
         ),
@@ -701,7 +729,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_PUBLIC_IP_REFRESH",
             _SECONDS,
             60.0,
-            "seconds after which the page is asked again",
+            "seconds after which the page of `DISTRIBUTED_THROTTLE_PUBLIC_IP` is asked again",
             most=LONGEST_WINDOW,
             travels=_LIMITS,
             cluster="SCHEDULER_IP_REFRESH",
@@ -711,7 +739,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _WHOLE,
             0,
             "pages of one domain per crawl, over all its processes ([what"
-            " counts](../explanation/throttle.md)); 0: no limit",
+            " counts](../explanation/throttle.md)); 0 is no limit",
             travels=_LIMITS,
             cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT",
         ),
@@ -719,8 +747,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_CONCURRENCY",
             _NUMBER,
             None,
-            "requests under way at a domain at one time, over the whole fleet: pauses follow the"
-            " site's latency, as AutoThrottle does it for one process",
+            "requests under way at a domain at one time, over the whole fleet. Pauses follow"
+            " the site's latency, as AutoThrottle does it for one process",
             must_be="a number of requests",
             travels=_LIMITS,
         ),
@@ -728,8 +756,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "THROTTLE_LONGEST_DELAY",
             _SECONDS,
             60.0,
-            "seconds: the longest pause that follows from latency or from a robots.txt's"
-            " Crawl-delay; a Retry-After is kept to, up to a day",
+            "longest pause, in seconds, that follows from latency or from a Crawl-delay in"
+            " robots.txt. A Retry-After is kept to, up to a day",
             most=LONGEST_WINDOW,
             travels=_LIMITS,
         ),

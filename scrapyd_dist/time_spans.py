@@ -1,4 +1,4 @@
-"""A span of time in words."""
+"""Spans of time in words."""
 
 
 def describe_span(seconds: float) -> str:
@@ -11,3 +11,15 @@ def describe_span(seconds: float) -> str:
         return f"{minutes}:{rest:02d} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d} h"
+
+
+def describe_age(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit: `41s`, `12m`, `3h`, `5d`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h"
+    return f"{whole // 86400:,}d"

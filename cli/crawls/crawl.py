@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
+from scrapyd_dist.time_spans import describe_age
 
 from ..context import Context
 from ..options import OnlyLabels, argument, option
@@ -34,7 +34,10 @@ from .watcher import WATCHING, WatchOptions
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
-Name = Annotated[str | None, option("Name of the crawl; made from spider and time if left out.")]
+Name = Annotated[
+    str | None,
+    option("Name of the crawl; made from spider and time if left out.", metavar="NAME"),
+]
 Detach = Annotated[
     bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)
 ]
@@ -358,23 +361,36 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
         none = "There is no crawl with that label." if label else "There are no crawls yet."
         say(f"{none} `sdist crawl SPIDER` starts one.")
         return
-    cells = list(map(_cells, rows, documents))
-    table(("crawl", "spider", "state", "started", "batches", "items", "exit", "go on with"), cells)
+    headings, cells = crawls_table(rows, documents, time.time())
+    # The name of a crawl has that of its spider, and its state says what its exit code does.
+    table(headings, cells, left_out=("spider", "exit"))
 
 
-def _cells(row: Crawl, document: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what a table says of a crawl; document: its summary, with its state now."""
-    started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def crawls_table(
+    rows: Sequence[Crawl], documents: Sequence[Mapping[str, Any]], now: float
+) -> tuple[tuple[str, ...], list[list[object]]]:
+    """Return headings and cells of crawls.
+
+    documents: their summaries, with their states now; now: in seconds since the epoch.
+    """
+    headings = ("crawl", "spider", "state", "age", "batches", "items", "exit", "")
+    cells = []
+    for row, document in zip(rows, documents, strict=True):
+        cells.append(_cells(row, document, now))
+    return headings, cells
+
+
+def _cells(row: Crawl, document: Mapping[str, Any], now: float) -> list[object]:
     done = count_in(row.summary, "batches", "done")
     total = count_in(row.summary, "batches", "total")
     command = next_command(document)
-    return (
+    return [
         row.id,
         row.spider,
         state_of(document),
-        started,
+        describe_age(now - row.created),
         f"{done:,}/{total:,}",
         count_in(row.summary, "items"),
         row.exit_code,
-        f"sdist {command}" if command else None,
-    )
+        f"go on with: sdist {command}" if command else None,
+    ]

@@ -95,7 +95,7 @@ class SpiderOptions(JobLimits):
     overwrite: Annotated[
         list[str] | None,
         _option(
-            "The same, and replace a file that is there.",
+            "The same as -o, but replace a file that is there.",
             "-O",
             "--overwrite-output",
             panel=_ITEMS,
@@ -147,7 +147,7 @@ class GoalOptions:
         float | None,
         span(
             "--max-time",
-            "The same after a time (90, 30m, 2h); sdist resume counts anew.",
+            "End the crawl after this time (90, 30m, 2h); sdist resume counts anew.",
             zero=True,
             panel=_GOALS,
             show_default=False,

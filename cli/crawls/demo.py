@@ -36,6 +36,8 @@ from ..output import put, say
 MARK = ".sdist-demo"
 #: the file that the items go to, in the project
 OUTPUT = "items.jl"
+#: what works in a project of one's own, on nodes of this machine where none is named
+NEXT = "sdist crawl SPIDER --callback parse_item -O items.jl"
 #: seconds that what was started gets to end in good order
 GRACE = 10.0
 #: differences that are named
@@ -48,9 +50,9 @@ def demo(
     keep: Annotated[
         bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")
     ] = False,
-    folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path(
-        "sdist-demo"
-    ),
+    folder: Annotated[
+        Path, option("Where the demo project is made.", "--dir", metavar="DIR")
+    ] = Path("sdist-demo"),
 ) -> None:
     """Show it all on this machine: a site, nodes, and one crawl.
 
@@ -75,7 +77,7 @@ def demo(
             f"\nThe demo worked: {counted(items, 'item')} in {project / OUTPUT},\n"
             f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in "
             f"{describe_span(took)} all in all.\n"
-            "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
+            f"In a project of your own, where parse_item is what makes the items: {NEXT}"
         )
         if keep:
             say(

@@ -19,11 +19,12 @@ from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import load, state_dir
-from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.errors import ConfigError, NameTaken, NoCrawl, NothingMatched
 from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import is_here, lives, runs
 from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.near_names import ask_about, did_you_mean
 from scrapyd_dist.pidfile import note_pid, noted_pid
 from scrapyd_dist.project_names import project_name, quick_project
 from scrapyd_dist.python_process import command_of_module
@@ -32,6 +33,8 @@ from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
+from ..options import nodes
+from . import producer_standby
 from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message
@@ -66,10 +69,21 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
     return KeptCode(version=saved.version, egg=saved.path)
 
 
+def find_crawl(store: Store, name: str) -> Crawl:
+    """Return the crawl or frontier of this name; NoCrawl says what was probably meant."""
+    try:
+        return store.crawl(name)
+    except NoCrawl as error:
+        question = did_you_mean(name, [crawl.id for crawl in store.crawls()])
+        if name in dict(nodes()):
+            question = ask_about(f"`sdist nodes --node {name}`")
+        raise NoCrawl(f"{error}{question} `sdist crawls` lists those there are.") from None
+
+
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:
     """Return the crawl or frontier of this name; without one the newest crawl."""
     if name is not None:
-        return store.crawl(name)
+        return find_crawl(store, name)
     for crawl in store.crawls():
         if crawl.kind != "frontier":
             return crawl
@@ -122,11 +136,14 @@ def _add_crawl(
 def forget_refused(root: Path, store: Store, name: str) -> None:
     """Remove a refused crawl, whose reason was shown.
 
-    Where that is an internal error or names the log, the crawl is kept.
+    Where that is an internal error or names the log, the crawl is kept. So it is where workers were
+    posted before it was refused: they ask the store why they were.
     """
     crawl = store.crawl(name)
     log = str(crawl_folder(root, name) / LOG)
-    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message:
+    _, last_worker = store.workers(name)
+    is_told = crawl.exit_code != 1 and log not in crawl.message
+    if crawl.state is CrawlState.REFUSED and is_told and not last_worker:
         store.forget(name)
         shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
@@ -222,22 +239,30 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own: Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
-    command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: find_store_address(root)}
-    with (folder / LOG).open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    log = folder / LOG
+    process = producer_standby.call(crawl, root=root, log=log, environment=environment)
+    if process is None:
+        process = _start(root, crawl, log, environment)
     note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())
     return process
+
+
+def _start(
+    root: Path, crawl: str, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command_of_module("scrapyd_dist.middlewares.producer.process", crawl),
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
 
 
 def interrupt(root: Path, crawl: Crawl) -> None:

@@ -26,6 +26,7 @@ from scrapyd_dist.fleet.live_crawls import lives, runs
 from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import count_in as number_in
@@ -202,11 +203,9 @@ def pause(context: Context, crawl: CrawlId) -> None:
 
     Example: sdist pause easy-20260102T030405Z
     """
-    pause_crawl(
-        context,
-        crawl,
-        f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}",
-    )
+    row = producer_process.find_crawl(context.store, crawl)
+    announcement = f"The {row.kind} {crawl} rests. Go on with: sdist resume {crawl}"
+    pause_crawl(context, crawl, announcement)
 
 
 def pause_crawl(context: Context, crawl: str, announcement: str) -> None:
@@ -375,8 +374,8 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
             running.append(name)
     if unknown:
         raise NothingMatched(
-            f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists "
-            "all."
+            f"There is no crawl {', '.join(unknown)}; nothing was removed."
+            f"{did_you_mean(unknown[0], by_name)} `sdist crawls` lists all."
         )
     if running:
         raise ConfigError(

@@ -22,6 +22,7 @@ from scrapyd_dist.fleet.throttled_domains import (
     throttle_document,
     unheeded,
 )
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
@@ -182,7 +183,7 @@ def _rows_named(rows: Sequence[ThrottledDomain], names: Sequence[str]) -> list[T
     if unknown:
         raise NothingMatched(
             f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
-            " `sdist throttle show` lists all that is known."
+            f"{did_you_mean(unknown[0], known)} `sdist throttle show` lists all that is known."
         )
     return found
 

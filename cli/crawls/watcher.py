@@ -5,19 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
@@ -26,26 +23,24 @@ from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.missing import missing_rows
-from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress.crawl_words import outlook, state_of
-from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
+from scrapyd_dist.progress.crawl_words import state_of
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
 
 from ..options import option, span
 from ..output import (
-    COLOURS,
     LINE_EVERY,
     Output,
     ask_yes_or_no,
     can_ask,
     complain,
     on_terminal,
-    one_line,
     put,
     say,
 )
 from . import wording
+from .crawl_picture import crawl_picture
 from .producer_process import interrupt, last_words
 
 #: seconds between two looks at the store
@@ -58,10 +53,6 @@ ALIVE_EVERY = 2.0
 LEAVE = 75.0
 #: bytes of the producer's log that are shown at once
 PIECE = 64 * 1024
-#: lines of the picture that are not about nodes
-_OTHER_LINES = 15
-#: of the table of nodes
-_HEADINGS = ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", "")
 #: the panel of the options of watching in the help
 WATCHING = "Watching"
 #: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
@@ -166,126 +157,6 @@ def live_view(
     console = console or Console(stderr=True)
     with Live(console=console, refresh_per_second=4, auto_refresh=False, transient=True) as live:
         yield lambda subject, _now: live.update(draw(subject, console.height), refresh=True)
-
-
-def crawl_picture(crawl: Crawl, lines: int) -> Group:
-    """Draw one picture of a crawl that fits into so many lines, if it has few notes."""
-    return frame(summary_of(crawl), most_nodes=max(3, lines - _OTHER_LINES))
-
-
-def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
-    """Draw one picture of a crawl's summary.
-
-    Of more nodes than `most_nodes` those in trouble are drawn, then the first.
-    """
-    colour = "cyan"
-    if is_paused(document):
-        colour = "yellow"
-    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (state_of(document), colour))
-    if document.get("duration_s") is not None:
-        head.append(f"  {describe_span(float(document['duration_s']))}", "dim")
-    parts: list[RenderableType] = [head]
-    parts += [Text(str(note), style="yellow") for note in document.get("code") or ()]
-    parts += map(remark, wording.differing(document))
-    pace = [
-        wording.rated(document, "pages"),
-        wording.rated(document, "items"),
-        wording.rated(document, "failed"),
-        outlook(document)[1],
-    ]
-    parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
-    nodes = document.get("nodes") or ()
-    if nodes:
-        parts += [Text(), _nodes(nodes, most_nodes)]
-    parts += map(remark, wording.lagging(document))
-    return Group(*parts)
-
-
-def _bars(document: Mapping[str, Any]) -> Table:
-    pages = count_in(document, "index", "pages")
-    all_pages = count_in(document, "index", "total")
-    ended = count_in(document, "requests", "done")
-    all_requests = count_in(document, "outlook", "requests")
-    done = count_in(document, "batches", "done")
-    batches = count_in(document, "batches", "total")
-    rows = (
-        ("index", pages, all_pages, _part_of(pages, all_pages)),
-        ("requests", ended, all_requests, _requests_text(document)),
-        ("batches", done, batches, _part_of(done, batches)),
-    )
-    grid = Table.grid(padding=(0, 1))
-    for label, value, most, text in rows:
-        bar = ProgressBar(
-            total=most or 1,
-            completed=min(value, most),
-            width=32,
-            complete_style="green",
-            finished_style="green",
-        )
-        grid.add_row(label, bar, text)
-    return grid
-
-
-def _requests_text(document: Mapping[str, Any]) -> str:
-    expected, _ = outlook(document)
-    pieces = [f"{succeeded(document):,} done of {expected}"]
-    gone = count_in(document, "gone_urls")
-    if gone:
-        pieces.append(f"{gone:,} gone")
-    failed = count_in(document, "failed_urls")
-    if failed:
-        pieces.append(f"{failed:,} failed")
-    pieces.append(f"{count_in(document, 'requests', 'sent'):,} sent")
-    pieces.append(f"{count_in(document, 'urls_found'):,} found")
-    return " · ".join(pieces)
-
-
-def _part_of(value: int, whole: int) -> str:
-    if whole:
-        return f"{value:,} of {whole:,}"
-    return f"{value:,}"
-
-
-def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
-    """Draw the table of the nodes, of so many lines at most."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    texts = {"node", "state", ""}
-    for heading in _HEADINGS:
-        side: Literal["left", "right"] = "left" if heading in texts else "right"
-        grid.add_column(heading, justify=side, no_wrap=heading != "")
-    shown = nodes
-    if len(nodes) > most:
-        shown = sorted(nodes, key=lambda node: node.get("state") == "up")[: most - 1]
-    for node in shown:
-        grid.add_row(*_cells(node))
-    if len(shown) == len(nodes):
-        return grid
-    rest = len(nodes) - len(shown)
-    return Group(grid, Text(f"and {counted(rest, 'more node')}", style="dim"))
-
-
-def _cells(node: Mapping[str, Any]) -> list[Text]:
-    rates = node.get("per_s")
-    state = str(node.get("state") or "")
-    failed = count_in(node, "failed")
-    return [
-        Text(one_line(str(node.get("name")))),
-        Text(state, style=COLOURS.get(state, "")),
-        Text(wording.jobs_of(node).replace(" running", "").replace(" waiting", " wait")),
-        Text(f"{count_in(node, 'jobs'):,}"),
-        Text(f"{count_in(node, 'pages'):,}"),
-        Text(wording.per_second(rates, "pages").removesuffix("/s"), style="cyan"),
-        Text(f"{count_in(node, 'items'):,}"),
-        Text(wording.per_second(rates, "items").removesuffix("/s"), style="cyan"),
-        Text(f"{failed:,}" if failed else "", style="red"),
-        Text(wording.per_second(rates, "failed").removesuffix("/s"), style="red"),
-        remark(str(node.get("reason") or "")),
-    ]
-
-
-def remark(text: str) -> Text:
-    """Return a text for a table's last column: a long one gives way to the other columns."""
-    return Text(one_line(text), style="yellow", no_wrap=True, overflow="ellipsis")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,14 @@ from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
 from scrapyd_dist.progress.crawl_words import outlook, state_of
-from scrapyd_dist.progress.summary_document import (
-    MISSED,
-    count_in,
-    succeeded,
-    summary_of,
-)
+from scrapyd_dist.progress.rates import describe_rate, rate_number
+from scrapyd_dist.progress.summary_document import MISSED, count_in, succeeded, summary_of
 from scrapyd_dist.time_spans import describe_span
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
+#: states of a node that gets no work, and has not left
+_TROUBLES = frozenset({"down", "unfit", "wedged"})
 #: URLs of a kind that are named at the end
 SHOWN = 5
 #: characters of a URL or a reason that are shown
@@ -40,14 +38,19 @@ _ASIDE = {
 }
 
 
-def per_second(rates: object, name: str) -> str:
-    """Return a rate of a summary, as in `12/s` and `0.4/s`; nothing where there is none."""
+def rate_in(rates: object, name: str) -> str:
+    """Return a rate of a summary as a number per minute; nothing where there is none.
+
+    rates: what a summary has as `per_s`.
+    """
     value = rates.get(name) if isinstance(rates, dict) else None
-    if not value:
-        return ""
-    if value >= 10:
-        return f"{value:,.0f}/s"
-    return f"{value:.1f}/s"
+    return rate_number(60 * value) if value else ""
+
+
+def rate_of(rates: object, name: str) -> str:
+    """Return a rate of a summary as in `720/min`; nothing where there is none."""
+    number = rate_in(rates, name)
+    return f"{number}/min" if number else ""
 
 
 def forecast(document: Mapping[str, Any], now: float) -> str:
@@ -60,11 +63,12 @@ def forecast(document: Mapping[str, Any], now: float) -> str:
     crawl = document["crawl"]
     workers = f"{counted(crawl['workers'], 'worker')} ({crawl['local']} here)"
     per_page = f"{document['targets_per_page']:,.1f} target requests on each"
-    per_worker = f"{document['worker_rate']:,.1f}/s of one worker"
+    per_worker = f"{describe_rate(60 * document['worker_rate'])} of one worker"
+    index_rate = describe_rate(60 * document["index_rate"])
     basis = f"{index_pages} and {detail_pages}, this machine's speed, and {workers}"
     lines = [
         heading,
-        f"  index pages: {document['index_rate']:,.1f}/s, with {per_page}",
+        f"  index pages: {index_rate}, with {per_page}",
         f"  detail pages: {per_worker} that has a processor for itself",
         f"  slowest: {_SLOWEST[document['bottleneck']]}",
         f"  {_forecast_end(document['seconds'], now)}",
@@ -102,7 +106,7 @@ def progress_line(crawl: Crawl) -> str:
     batches = count_in(summary, "batches", "total")
     if batches:
         pieces.append(f"batches {count_in(summary, 'batches', 'done'):,}/{batches:,}")
-    pieces += [rated(summary, "pages"), rated(summary, "items"), rated(summary, "failed"), to_go]
+    pieces += [pace(summary), to_go]
     nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
     if nodes:
         up = sum(node.get("state") in USED for node in nodes)
@@ -121,13 +125,46 @@ def _index_piece(summary: Mapping[str, Any]) -> str:
 def rated(summary: Mapping[str, Any], name: str) -> str:
     """Return a count with its rate, as in `items 1,499 (12/s)`; errors only where there are any."""
     count = count_in(summary, "failed_urls" if name == "failed" else name)
-    rate = per_second(summary.get("per_s"), name)
+    rate = rate_of(summary.get("per_s"), name)
     text = f"{count:,} ({rate})" if rate else f"{count:,}"
     if name != "failed":
         return f"{name} {text}"
     if count or rate:
         return f"errors {text}"
     return ""
+
+
+def pace(summary: Mapping[str, Any]) -> str:
+    """Return pages, items and, where there are any, errors, each with its rate."""
+    pieces = [rated(summary, name) for name in ("pages", "items", "failed")]
+    return " · ".join(filter(None, pieces))
+
+
+def crawled_by(summary: Mapping[str, Any]) -> list[str]:
+    """Return the spider of a crawl and where its items go, in a line; none where none is known."""
+    pieces = []
+    if summary.get("spider"):
+        pieces.append(f"spider {summary['spider']}")
+    outputs = list(map(_short, summary.get("output") or ()))
+    if outputs:
+        pieces.append(f"items go to {', '.join(outputs)}")
+    return [" · ".join(pieces)] if pieces else []
+
+
+def troubles(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each node that does not work, and what becomes of its work."""
+    nodes = summary.get("nodes") or ()
+    outcome = "its work waits for a node"
+    if any(node.get("state") == "up" for node in nodes):
+        outcome = "its work goes elsewhere"
+    sentences = []
+    for node in nodes:
+        state = str(node.get("state") or "")
+        if state in _TROUBLES:
+            reason = str(node.get("reason") or "").partition(". ")[0].rstrip(".")
+            why = f" ({reason})" if reason else ""
+            sentences.append(f"{node.get('name')} is {state}{why}; {outcome}")
+    return sentences
 
 
 def standing(crawl: Crawl) -> list[str]:
@@ -155,9 +192,9 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
         str(node.get("state") or ""),
         jobs_of(node),
         counted(count_in(node, "jobs"), "batch", "batches") + " done",
-        f"pages {count_in(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
-        f"items {count_in(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
-        f"{errors} {per_second(rates, 'failed')}".strip(),
+        f"pages {count_in(node, 'pages'):,} {rate_of(rates, 'pages')}".rstrip(),
+        f"items {count_in(node, 'items'):,} {rate_of(rates, 'items')}".rstrip(),
+        f"{errors} {rate_of(rates, 'failed')}".strip(),
         reason,
     )
     return f"  {' · '.join(filter(None, pieces))}"

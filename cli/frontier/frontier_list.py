@@ -21,13 +21,14 @@ from scrapyd_dist.fleet.frontier_listing import (
 from scrapyd_dist.fleet.project_store import requests_in
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import (
     MISSED,
     count_in,
     summary_of,
 )
-from scrapyd_dist.settings import MOST_SLOTS, suggest_name
+from scrapyd_dist.settings import MOST_SLOTS
 from scrapyd_dist.store import Store
 
 from ..context import Context
@@ -64,7 +65,7 @@ def find_frontier(context: Context, name: str) -> tuple[Store, Crawl]:
         if crawl.kind == "frontier":
             frontier_names.append(crawl.id)
     raise NothingMatched(
-        f"There is no frontier {name}.{suggest_name(name, names, 0.6)} The frontiers are: "
+        f"There is no frontier {name}.{did_you_mean(name, names)} The frontiers are: "
         f"{some_of(frontier_names) or 'none'}. {how}"
     )
 
@@ -309,7 +310,7 @@ def dump(
     names = [count.slot for count in counts]
     if slot not in names:
         raise _no_slot(
-            f"The frontier {frontier} has no slot {slot!r}.{suggest_name(slot, names, 0.6)}", counts
+            f"The frontier {frontier} has no slot {slot!r}.{did_you_mean(slot, names)}", counts
         )
     documents: list[dict[str, Any]] = []
     left = num_requests

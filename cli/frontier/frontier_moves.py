@@ -46,7 +46,8 @@ def move(
         Literal["fingerprint", "domain"],
         option(
             "Spread requests by their fingerprint, or keep each site (fingerprint, domain) "
-            "together."
+            "together.",
+            metavar="KEY",
         ),
     ] = "fingerprint",
     uniform: Annotated[

@@ -18,10 +18,11 @@ from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import settings_of_options, suggest_name
+from scrapyd_dist.settings import settings_of_options
 from scrapyd_dist.store import Store
 from scrapyd_dist.strategy.links import States, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
@@ -91,7 +92,8 @@ class StrategyOptions(SpiderOptions, Output):
         option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE"),
     ] = None
     name: Annotated[
-        str | None, _option("The crawl's name; made from that of the class if left out.")
+        str | None,
+        _option("The crawl's name; made from that of the class if left out.", metavar="NAME"),
     ] = None
     standing: Annotated[bool, option("Wait for more when nothing is left.")] = False
     max_depth: Annotated[
@@ -172,7 +174,7 @@ def found_strategy(context: Context, name: str) -> tuple[Store, Crawl, StrategyT
             if has_strategy(listed):
                 names.append(listed.id)
     raise NothingMatched(
-        f"There is no strategy {name}.{suggest_name(name, names, 0.6)} The strategies are: "
+        f"There is no strategy {name}.{did_you_mean(name, names)} The strategies are: "
         f"{some_of(names) or 'none'}. `sdist strategy run MODULE:CLASS --spider SPIDER` starts one."
     )
 

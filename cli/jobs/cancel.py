@@ -25,7 +25,7 @@ from scrapyd_dist.plurals import counted
 
 from ..context import Context
 from ..crawls.crawl import CrawlId
-from ..crawls.producer_process import interrupt
+from ..crawls.producer_process import find_crawl, interrupt
 from ..options import Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain_each, confirm, poll_until
 from .job_query import JobQuery
@@ -100,11 +100,13 @@ def stop(
 
     `sdist resume` goes on with it. What is done stays done. A running job gets INT:
     it ends its requests and closes with the reason "shutdown"; its batch is crawled
-    again by `sdist resume`. The same as `sdist jobs cancel --crawl CRAWL`. Exit code
-    4 when nothing of it runs, 124 when some jobs are still there.
+    again by `sdist resume`. `sdist jobs cancel --crawl CRAWL` does the same, also with
+    a crawl of which the store knows nothing. Exit code 4 when nothing of it runs,
+    124 when some jobs are still there.
 
     Example: sdist stop easy-20260102T030405Z
     """
+    find_crawl(context.store, crawl)  # before any node is asked
     return _cancel(context, JobQuery(timeout=timeout), [crawl], how, output)
 
 

@@ -3,14 +3,15 @@
 A verdict is by the store, a worker's report, or the job's log.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.verdict import STALL
-from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
-from scrapyd_dist.time_spans import describe_span
+from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
+from scrapyd_dist.time_spans import describe_age, describe_span
 
 from ..context import Context
 from ..options import OnlyLabels, option, span
@@ -74,22 +75,42 @@ def _show(rows: Sequence[Mapping[str, Any]], *, is_complete: bool) -> None:
         if is_complete:
             say("No such job.")
         return
-    cells = [_cells(row) for row in rows]
-    table((*_COLUMNS, "started", "took", ""), cells)
+    headings, cells = jobs_table(newest_first(rows), time.time())
+    table(headings, cells, below=("job",))  # whole, since commands are given it
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    started = None
+def jobs_table(
+    rows: Sequence[Mapping[str, Any]], now: float
+) -> tuple[list[str], list[list[object]]]:
+    """Return headings and cells of the documents of jobs; now: in seconds since the epoch.
+
+    Jobs of one project have no column for it.
+    """
+    names = list(_COLUMNS)
+    if len({row["project"] for row in rows}) == 1:
+        names.remove("project")
+    cells = []
+    for row in rows:
+        values = [row[name] for name in names]
+        cells.append([*values, *_times(row, now), _remarks(row)])
+    return [*names, "age", "took", ""], cells
+
+
+def _times(row: Mapping[str, Any], now: float) -> tuple[str | None, str | None]:
+    """Return how long ago a job began, and how long it took."""
+    age = None
     if row["started"]:
-        at = datetime.fromisoformat(row["started"]).astimezone()
-        started = at.strftime("%Y-%m-%d %H:%M:%S")
+        age = describe_age(now - datetime.fromisoformat(row["started"]).timestamp())
     took = None
     if row["duration_s"] is not None:
         took = describe_span(row["duration_s"])
+    return age, took
+
+
+def _remarks(row: Mapping[str, Any]) -> str:
     remarks = []
     if row["remembered"] and row["state"] != Outcome.WAITING.value:
         remarks.append("remembered")
     if row["reason"]:
         remarks.append(row["reason"])
-    values = [row[name] for name in _COLUMNS]
-    return (*values, started, took, "; ".join(remarks))
+    return "; ".join(remarks)

@@ -51,6 +51,7 @@ class DeployOptions(Output):
             "Name of the version; GIT or HG puts the commit's name behind time and content hash.",
             "--version",
             "-v",
+            metavar="NAME",
         ),
     ] = None
     egg: Annotated[Path | None, _what("Send this egg, and build nothing.", metavar="FILE")] = None
@@ -271,7 +272,7 @@ def _request(
         retries=asked.retries,
         dry_run=asked.dry_run,
         timeout=asked.timeout,
-        dirty=not (asked.only_missing or asked.egg) and is_dirty(root),
+        is_dirty=lambda: not (asked.only_missing or asked.egg) and is_dirty(root),
     )
 
 

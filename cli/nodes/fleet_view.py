@@ -19,11 +19,13 @@ from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress.rates import describe_rate, rate_number
 from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
-from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view, remark
+from ..crawls.crawl_picture import remark
+from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
 
@@ -241,20 +243,16 @@ def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]
         job["job"],
         job["spider"],
         job["pages"],
-        _rate(rates["pages"]),
+        _known_rate(rates["pages"]),
         job["items"],
-        _rate(rates["items"]),
-        _rate(rates["errors"]),
+        _known_rate(rates["items"]),
+        _known_rate(rates["errors"]),
         job["reason"] or silent,
     )
 
 
-def _rate(rate: float | None) -> str | None:
-    if rate is None:
-        return None
-    if rate >= 10 or not rate:
-        return f"{rate:,.0f}"
-    return f"{rate:.1f}"
+def _known_rate(per_minute: float | None) -> str | None:
+    return None if per_minute is None else rate_number(per_minute)
 
 
 def _line(document: Mapping[str, Any]) -> str:
@@ -265,5 +263,5 @@ def _line(document: Mapping[str, Any]) -> str:
         f"{document['running']:,} running",
         f"{document['pending']:,} pending",
     ]
-    pieces += [f"{name} {_rate(document['per_min'][name])}/min" for name in RATES]
+    pieces += [f"{name} {describe_rate(document['per_min'][name])}" for name in RATES]
     return " · ".join(pieces)

@@ -29,6 +29,7 @@ from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.liveness import SKEW
+from scrapyd_dist.scrapyd.versions import short_version
 
 from ..context import Context
 from ..options import (
@@ -47,6 +48,7 @@ from ..poll_progress import shown_answers
 
 #: nodes in trouble of which all is said
 SAID = 5
+_STATES = ", ".join(health.value for health in NodeHealth)
 #: columns of the table that are fields of a node's document
 _COLUMNS = ("name", "state", "running", "pending", "finished", "slots")
 Names = Annotated[
@@ -191,7 +193,8 @@ def list_(
         str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
     state: Annotated[
-        list[NodeHealth] | None, option("Only nodes in this state. Repeatable.")
+        list[NodeHealth] | None,
+        option(f"Only nodes in this state: {_STATES}. Repeatable.", metavar="STATE"),
     ] = None,
     all_: Annotated[
         bool, option(f"A row for each node, also where there are more than {ROWS}.")
@@ -287,7 +290,7 @@ def _show(
         if with_clock:
             row.insert(-2, describe_skew(status.skew))
         rows.append(row)
-    table(headings, rows)
+    table(headings, rows, shortened={"version": _shorten_version}, left_out=("url",))
     if rest := describe_rest([status.state.value for status in statuses[most:]]):
         say(f"{rest} (--all lists them)")
     _complain_of_some(statuses)
@@ -316,6 +319,12 @@ def _version_text(document: Mapping[str, Any]) -> str | None:
         return f"{document['version'] or 'none'} (drift)"
     version: str | None = document["version"]
     return version
+
+
+def _shorten_version(text: str) -> str:
+    """Return the same of a cell of `_version_text` with a short version."""
+    version, space, remark = text.partition(" ")
+    return f"{short_version(version)}{space}{remark}"
 
 
 def _complain_of_some(statuses: Sequence[NodeStatus]) -> None:

@@ -47,6 +47,7 @@ class CrawlNodes:
     sources: NodeSources
     prepared: Prepared
     ways: Callable[[Node], Way]  #: to the store, for workers
+    code: CrawlCode  #: as it was settled before the nodes were asked
     _unreadable: str = ""  #: why the list of nodes could not be read last
 
     @classmethod
@@ -68,7 +69,12 @@ class CrawlNodes:
         options = settle_sending(request.options, prepared.members, rules=rules)
         request = replace(request, options=options)
         return cls(
-            request=request, repository=repository, sources=sources, prepared=prepared, ways=ways
+            request=request,
+            repository=repository,
+            sources=sources,
+            prepared=prepared,
+            ways=ways,
+            code=code,
         )
 
     async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
@@ -129,6 +135,8 @@ class CrawlNodes:
             limits=limits,
             reach=self.ways if options.leases else None,
             sends=options.sends,
+            # With the moment of the crawl's beginning: another one may have had its name.
+            rules_file=self.repository.folder / f"{self.repository.home}.rules.json",
         )
         return Scheduler(
             state=state,

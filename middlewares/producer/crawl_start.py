@@ -15,6 +15,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.progress.crawl_summary import Snapshot
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.settings import find_warnings
 from scrapyd_dist.store.store_thread import StoreThread
@@ -32,6 +33,7 @@ from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_reactor, loop_sender
 from .crawl_run import CrawlRun
 from .discovery import Capture, FleetDemand, OwnItems, RequestRoom, new_cutter
+from .early_start import EarlyStart
 from .feed_outputs import CrawlOutputs, watches_feeds
 from .index_walk import IndexWalk
 from .run_delivery import RunDelivery
@@ -81,13 +83,27 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
 
         DistError if the store or the row cannot be used.
         """
-        request = checked.request
+        early = await self._find_early(checked.request)
+        repository = await (early.row() if early else self.open_row(checked.request))
+        self.repository = repository
+        charge_pages_to(self._crawler, repository.home)
+        return repository
+
+    async def _find_early(self, request: CrawlRequest) -> EarlyStart | None:
+        """Return what was begun earlier for this request; for another one it is withdrawn."""
+        early = EarlyStart.for_crawler(self._crawler)
+        if early is None or early.request == request:
+            return early
+        await early.leave(self._crawler)
+        return None
+
+    async def open_row(self, request: CrawlRequest) -> CrawlRepository:
+        """Open the store, and let the crawl's row name this process; errors as of `claim`."""
         thread = open_thread(request)
         row = await _find_row(thread, request)
         repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
         self.repository = repository  # now: there is a row that says why the crawl is refused
         await repository.take_up()
-        charge_pages_to(self._crawler, repository.home)
         return repository
 
     # prepare
@@ -106,18 +122,27 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
         warnings = [*found, *endangered, *rules]
         for warning in (*checked.differences, *warnings, *guessed):
             logger.warning("%s", warning)
-        row = repository.row
-        root = request.project.root
-        code = await repository.thread(code_of, row, repository.folder, root, request.store)
-        nodes = await CrawlNodes.prepare(request, repository, code)
+        early = EarlyStart.for_crawler(self._crawler)
+        nodes = await (early.nodes() if early else self.find_nodes(request, repository))
         kept = await repository.keep_code(nodes.prepared)
-        on_process = note_on_process(code, row, repository.folder)
+        on_process = note_on_process(nodes.code, repository.row, repository.folder)
         return PreparedCrawl(
             nodes=nodes,
             code_notes=[*guessed, *nodes.prepared.code, *on_process],
             warnings=warnings,
             kept=kept,
         )
+
+    async def find_nodes(self, request: CrawlRequest, repository: CrawlRepository) -> CrawlNodes:
+        """Find the nodes, and bring them the code.
+
+        DistError if the crawl cannot heed the store's rules, or no node can be used.
+        """
+        await self._warn_of_rules(repository, heeds=request.options.heeds)
+        row = repository.row
+        root = request.project.root
+        code = await repository.thread(code_of, row, repository.folder, root, request.store)
+        return await CrawlNodes.prepare(request, repository, code)
 
     async def _warn_of_rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
         """Warn of rules in the store.
@@ -147,7 +172,9 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
         index = IndexWalk(await repository.take_shards(checked.shards), template_of(options))
         outputs = self._choose_outputs(nodes)
         own = OwnItems(repository.parts, typed=outputs.typed)
-        scheduler = await self._new_scheduler(nodes, outputs, index, own)
+        scheduler = await self._new_scheduler(nodes, index, own)
+        if early := EarlyStart.for_crawler(self._crawler):
+            await early.settle(scheduler.state.spec)
         capture = await self._new_capture(nodes, scheduler, index)
         own.recall(keep=not index.unfinished())
         await scheduler.recover()
@@ -185,21 +212,22 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
         wants_exporter = not has_feed_url and watches_feeds(self._crawler)
         return nodes.repository.outputs(self._crawler.settings, wants_exporter=wants_exporter)
 
-    async def _new_scheduler(
-        self, nodes: CrawlNodes, outputs: CrawlOutputs, index: IndexWalk, own: OwnItems
-    ) -> Scheduler:
-        """Return the scheduler of the crawl's batches, which has not begun."""
-        settings = self._crawler.settings
+    async def describe_jobs(self, nodes: CrawlNodes) -> JobRequest:
+        """Return what all jobs of the crawl have in common."""
         options = nodes.request.options
-        spec = await nodes.job_request(
-            settings,
+        return await nodes.job_request(
+            self._crawler.settings,
             feed=options.target_feed_url is not None,
-            typed=outputs.typed,
+            typed=self._choose_outputs(nodes).typed,
             lease=options.scaling.terms.lease,
             ways=nodes.ways,
         )
+
+    async def _new_scheduler(self, nodes: CrawlNodes, index: IndexWalk, own: OwnItems) -> Scheduler:
+        """Return the scheduler of the crawl's batches, which has not begun."""
+        spec = await self.describe_jobs(nodes)
         counts = partial(_own_counts, index, own)
-        return nodes.scheduler(spec, sender=loop_sender(settings), counts=counts)
+        return nodes.scheduler(spec, sender=loop_sender(self._crawler.settings), counts=counts)
 
     async def _new_capture(
         self, nodes: CrawlNodes, scheduler: Scheduler, index: IndexWalk
@@ -248,6 +276,8 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
         """Give the crawl's row its end, and notify `DISTRIBUTED_ON_FINISH`."""
         crawl = self._crawler.settings.get("DISTRIBUTED_CRAWL")
         if self.repository is not None:
+            if early := EarlyStart.for_crawler(self._crawler):
+                await early.withdraw()
             crawl = self.repository.id
             await self.repository.refuse(code=error.exit_code, message=str(error))
             self.repository.thread.close()
@@ -258,6 +288,23 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
             notify_on_finish, self._on_finish, refusal(crawl, name, error)
         ):
             logger.warning("%s", wrong)
+
+
+def start_early(crawler: Crawler) -> None:
+    """Begin the start of a crawl, if it passes the checks that need no engine.
+
+    What it does not pass is told in its turn, by another `CrawlStart`.
+    """
+    settings = crawler.settings
+    spider = crawler.spider
+    assert spider
+    try:
+        read_on_finish(settings)
+        check_reactor(settings)
+        checked = check_target(check_asked(settings, spider), settings, spider)
+    except Exception:  # noqa: BLE001  (the project's code may raise anything)
+        return
+    EarlyStart(checked.request, CrawlStart(crawler)).begin(crawler)
 
 
 async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:

@@ -147,12 +147,16 @@ def _is_made_from(kind: type, paths: Iterable[str]) -> bool:
 
 
 def _load_listed(settings: BaseSettings, name: str) -> Iterator[type]:
-    """Yield the classes that a setting switches on.
+    """Yield the classes that a setting switches on, besides those that Scrapy has on by itself.
 
-    One that cannot be imported is Scrapy's to complain of.
+    No row is about these, and to load them takes longer than all checks together. One that cannot
+    be imported is Scrapy's to complain of.
     """
+    scrapys = settings.getdict(f"{name}_BASE")
     for component, order in settings.getwithbase(name).items():
-        kind = None if order is None else _load_class(component)
+        if order is None or component in scrapys:
+            continue
+        kind = _load_class(component)
         if kind is not None:
             yield kind
 

@@ -93,14 +93,12 @@ def crawl_outputs(
 
 
 def feeds_in_order(settings: BaseSettings) -> list[str]:
-    """Return the places of feeds whose bytes or files depend on the order of the items.
+    """Return the places of outputs whose bytes or files depend on the order of the items.
 
-    The feeds may be in FEEDS, or in DISTRIBUTED_OUTPUTS already (`take_feeds`).
+    A feed of FEEDS is one of the outputs by now (`take_feeds`), and is called as it is there.
     """
-    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
-    outputs += _outputs_of_feeds(outputs, settings)
     places = []
-    for output in outputs:
+    for output in settings.getlist("DISTRIBUTED_OUTPUTS"):
         options = _complete_options(output, settings)
         if options["batch_item_count"] or options.get("postprocessing"):
             places.append(shown(str(output.get("feed") or output["path"])))
@@ -271,8 +269,9 @@ def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
 
 def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
     """Return the project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
+    scrapys = settings.getdict("EXTENSIONS_BASE")  # are not loaded before their turn
     for path, order in settings.getwithbase("EXTENSIONS").items():
-        if order is None:
+        if order is None or path in scrapys:
             continue
         kind = load_object(path)
         is_exporter = isinstance(kind, type) and issubclass(kind, FeedExporter)

@@ -53,6 +53,9 @@ class IndexWalk:
     def __init__(self, shards: Sequence[Shard], template: ShardTemplate | None) -> None:
         self._template = template
         self.walks = {shard.number: ShardWalk(shard=shard) for shard in shards}
+        self._first_urls = {shard.url for shard in shards}
+        self._first_pages = {shard.first_page for shard in shards}
+        self._last_page = max((shard.last_page or 0 for shard in shards), default=0)
         self.total: int | None = None  #: all index pages of the shards, where they are known
         self.done_before = 0  #: index pages of shards that an earlier process finished
         if template is not None:
@@ -109,14 +112,12 @@ class IndexWalk:
 
         Its own walk fetches it then, if it is any shard's.
         """
-        shards = [walk.shard for walk in self.walks.values()]
         if self._template is None:
-            return any(shard.url == url for shard in shards)
+            return url in self._first_urls
         page = self._template.page(url)
         if page is None:
             return False
-        last = max(shard.last_page or 0 for shard in shards)
-        return page > last or any(shard.first_page == page for shard in shards)
+        return page > self._last_page or page in self._first_pages
 
     def asked(self, shard: int) -> int:
         """Note that an index page is about to be requested.

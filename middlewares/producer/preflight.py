@@ -254,7 +254,7 @@ def _roll_out(
     order = RollOutRequest(
         spider=request.spider,
         upload=request.options.deploy != "never",
-        dirty=dirty and is_dirty(request.project.root),
+        is_dirty=lambda: dirty and is_dirty(request.project.root),
         for_crawl=True,
         given=given,
         only_missing=True,
@@ -345,7 +345,7 @@ def _notes_on_deployed(
         if name is not None and not is_crawls(name):
             found.add(name)
     latest = newest(found, times) or max(found, default=version)
-    # A name that somebody chose does not tell the code; its egg does.
+    # A name that a user chose does not tell the code; its egg does.
     if (contents.get(latest) or content_or_name(latest)) == content_or_name(version):
         return []
     how = f"a crawl runs that with --version {latest}."

@@ -2,7 +2,7 @@
 
 It is called as `python -m scrapyd_dist.middlewares.producer.process CRAWL`. What to crawl comes
 from the store (or, for a plan, from standard input), and where that is from the environment
-(SDIST_STORE); neither from the argument list, which everybody on the machine can read.
+(SDIST_STORE); neither from the argument list, which every user of the machine can read.
 """
 
 import argparse
@@ -37,10 +37,11 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import store_address
 
-from ..assignment import PROBE
+from ..assignment import EARLY, PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
 from .lifecycle import faults, process_exit, signals
 
@@ -76,9 +77,8 @@ def _crawl(crawl: str, store: str) -> int:
         root = find_root()
         if root is not None:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
-        settings = project_settings(
-            {**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store}
-        )
+        ours = {"DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store, EARLY: row.version is None}
+        settings = project_settings({**row.options["settings"], **ours})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
@@ -220,7 +220,8 @@ def check_known(settings: Settings, spider: str) -> type[Spider]:
             why = f" {text.strip().splitlines()[-1]}"
             break
     raise NothingMatched(
-        f"There is no spider {spider!r} in this project; there are: {listed}.{why}"
+        f"There is no spider {spider!r} in this project.{did_you_mean(spider, known)} There are:"
+        f" {listed}.{why}"
     )
 
 

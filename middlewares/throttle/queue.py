@@ -81,7 +81,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         for request in reversed(requests):  # the last one in is the first one out
             self.push(request)
 
-    def hand_over(self, own: ScrapyPriorityQueue) -> None:
+    def return_to(self, own: ScrapyPriorityQueue) -> None:
         """Put all that is left into a queue of Scrapy's."""
         for queue in self.pqueues.values():
             requests = list(iter(queue.pop, None))
@@ -234,7 +234,7 @@ class HeedingQueue(PermitQueue):
         """Close the queue; return what Scrapy's own queue returns."""
         if self._throttled is not None and isinstance(self._own, ScrapyPriorityQueue):
             if self.key:  # the next process reads the files of Scrapy's own queue
-                self._throttled.hand_over(self._own)
+                self._throttled.return_to(self._own)
             self._throttled.close()
             return self._own.close()
         return self._now.close()

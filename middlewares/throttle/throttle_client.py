@@ -437,7 +437,7 @@ class ThrottleClient:
         )
 
     def _check_whole(self, rules: Rules, answer: DomainLook) -> None:
-        """See that rules which no one has taken away are among these; RulesLost if one is not."""
+        """See that rules which were not removed are among these; RulesLost if one is not."""
         known = KnownRules(version=self._known or 0, domains=self._domains)
         missing = known.missing_in(rules, self._changed | answer.changed)
         if missing:
@@ -473,6 +473,9 @@ class ThrottleClient:
         self._is_look_due = bool(self._news)
         try:
             answer, ruled = await self._call(self._send_to_store, news)
+        except RulesLost:  # the store has the news all the same
+            self._is_look_due = True
+            raise
         except BaseException:
             self._is_look_due = True
             self._news = [*news, *self._news][-AT_ONCE:]

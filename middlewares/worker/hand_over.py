@@ -24,8 +24,8 @@ GROUP = 50
 
 async def hand_over(
     engine: Any, beyond: Sequence[BaseSpiderMiddleware], requests: AsyncIterator[Request]
-) -> AsyncIterator[Request]:
-    """Hand the requests to the engine, as the middlewares `beyond` leave them; yield none."""
+) -> None:
+    """Hand the requests to the engine, as the middlewares `beyond` leave them."""
     number = 0
     async for request in requests:
         if engine.spider is None:  # it was closed meanwhile, and takes no more
@@ -37,8 +37,6 @@ async def hand_over(
         number += 1
         if number % GROUP == 0:
             await asyncio.sleep(0)
-    return
-    yield  # so that it is one more stream of a start
 
 
 def find_known_beyond(crawler: Crawler, own: object) -> Sequence[BaseSpiderMiddleware] | None:

@@ -98,15 +98,15 @@ class IdleHandlers:
             PAGE.reset(token)
         # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when
         # this worker ends.
-        has_work = self._hand_over(finds, batch) or not self._is_quiet(besides)
+        has_work = self._give_finds_to(batch, finds) or not self._is_quiet(besides)
         stays_open = False
         for _, answer in answers:
             if isinstance(answer, Failure) and isinstance(answer.value, DontCloseSpider):
                 stays_open = True
         return has_work, stays_open
 
-    def _hand_over(self, finds: FoundRequests, batch: BatchUnit) -> bool:
-        """Let what was asked for go to the fleet with the ack of a batch.
+    def _give_finds_to(self, batch: BatchUnit, finds: FoundRequests) -> bool:
+        """Let what the handlers have asked for go to the fleet with the ack of this batch.
 
         Returns whether there was anything.
         """

@@ -114,6 +114,11 @@ class LeaseClient:
         """Return the crawl; StoreLost if that cannot be had, as from all of these."""
         return await self._call(self._db.crawl, self._job.crawl)
 
+    async def is_listed(self) -> bool:
+        """Say whether the crawl counts on this worker."""
+        entries, _ = await self._call(self._db.workers, self._job.crawl)
+        return any(entry.job == self._job.name for entry in entries)
+
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         """Lease the next batches, at most `limit`.
 

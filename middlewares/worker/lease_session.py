@@ -14,7 +14,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import Crawl, FinishReason
+from scrapyd_dist.batches import Crawl, CrawlState, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
@@ -52,6 +52,8 @@ from .work_unit import (
 Fail = Callable[[str, FinishReason], None]
 
 logger = logging.getLogger(__name__)
+#: seconds between two looks whether a crawl has begun
+BEGUN_EVERY = 0.1
 #: how often one request is made again
 MOST_REPEATS = 3
 #: what Scrapy notes in meta on the way of one making of a request
@@ -378,6 +380,27 @@ def _target(crawler: Crawler) -> Target:
         return Target()
 
 
+class Withdrawn(Exception):
+    """The crawl of an early worker was refused, or has begun without it."""
+
+
+async def _wait_for_begin(client: LeaseClient, crawl: Crawl) -> Crawl:
+    """Wait until the crawl of an early worker has begun; return its row then.
+
+    Raises:
+        Withdrawn: it was refused, its process has died, or it has withdrawn this worker.
+        StoreLost: the store does not answer, or has forgotten the crawl.
+    """
+    while crawl.state is CrawlState.STARTING:
+        if await client.no_more():
+            raise Withdrawn
+        await asyncio.sleep(BEGUN_EVERY)
+        crawl = await client.crawl()
+    if crawl.state.ended or not await client.is_listed():
+        raise Withdrawn
+    return crawl
+
+
 class LeaseSession:
     """The session of a job that leases its batches.
 
@@ -413,7 +436,12 @@ class LeaseSession:
         """
         if self._job.introduce:
             return
-        self._work = work = await self._open()
+        try:
+            self._work = work = await self._open()
+        except Withdrawn:
+            logger.info("This worker was posted before its crawl, and the crawl goes without it")
+            self._fail("", FinishReason.SUPERSEDED)
+            return
         self.tracker = work.context.tracker
         if problem := throttle_problem(self._crawler):
             raise WorkRefused(problem)
@@ -457,6 +485,8 @@ class LeaseSession:
         client = LeaseClient(job, store, renewer, key)
         try:
             crawl = await client.crawl()
+            if job.early:
+                crawl = await _wait_for_begin(client, crawl)
             work = LeasedWork(
                 self._crawler,
                 job,

@@ -179,6 +179,7 @@ class RequestFeeder:
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._worked = time.monotonic()  #: when there was work last
         self._pause = SOON  #: seconds until the next call for work
+        self._had_batch = False  #: whether it had one at the last call that brought none
         self._unread: int | None = 0  #: batches that could not be read; None when one could
         self._idle_handlers = IdleHandlers(context, acker)
         self._stopped = False
@@ -264,7 +265,11 @@ class RequestFeeder:
 
     async def _no_more(self) -> bool:
         """Wait a moment for work; say whether none will come."""
-        if self._acker.held:
+        has_batch = bool(self._acker.held)
+        if self._had_batch and not has_batch:
+            self._pause = SOON  # the crawl may end with its last batch, or the next one come
+        self._had_batch = has_batch
+        if has_batch:
             self._worked = time.monotonic()
         elif await self._client.no_more() or 0 < self._job.idle <= time.monotonic() - self._worked:
             return True

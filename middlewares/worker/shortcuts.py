@@ -102,35 +102,42 @@ def knows_outputs(scraper: Any) -> bool:
 
 
 class OutputWork:
-    """Works through the outputs of one page, some of them at one time.
+    """Works through the outputs of one page, in a task for each of them, but at most `count` tasks.
 
     As in Scrapy, they begin in their order, and twice as many are read ahead as may be in work.
     """
 
-    def __init__(self, count: int, begin: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        self._count = count  #: outputs in work at one time
-        self._begin = begin
+    def __init__(self, count: int, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        self._count = count
+        self._work = work
         self._waiting: deque[Any] = deque()
+        self._room = asyncio.Event()  #: an output waits no more
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def do(self, outputs: AsyncIterator[Any]) -> None:
         """Read all outputs, and work until none is left."""
         async for output in outputs:
-            if len(self._tasks) < self._count:
-                self._start(output)
-                continue
             self._waiting.append(output)
-            if len(self._waiting) >= 2 * self._count:
-                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            if len(self._tasks) < self._count:
+                self._start()
+            elif len(self._waiting) >= 2 * self._count:
+                self._room.clear()
+                await self._room.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, output: Any) -> None:
-        task = asyncio.create_task(self._begin(output))
+    def _start(self) -> None:
+        task = asyncio.create_task(self._work_on())
         self._tasks.add(task)
-        task.add_done_callback(self._go_on)
+        task.add_done_callback(self._end)
 
-    def _go_on(self, ended: asyncio.Task[None]) -> None:
-        self._tasks.discard(ended)
-        if self._waiting:
-            self._start(self._waiting.popleft())
+    async def _work_on(self) -> None:
+        while self._waiting:
+            output = self._waiting.popleft()
+            self._room.set()
+            await self._work(output)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:  # the work on one has failed, and others are left to it
+            self._start()

@@ -77,8 +77,11 @@ class Worker:
             return
         try:
             requests = self._session.requests(contained_start(self._crawler, start))
-            async for request in self._left_to_start(requests):
-                yield request
+            if self._beyond is None:
+                async for request in requests:
+                    yield request
+            else:
+                await hand_over(self._crawler.engine, self._beyond, requests)
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)
             logger.error(self._problem)  # noqa: TRY400 - it says all
@@ -87,12 +90,6 @@ class Worker:
         except Exception as error:  # Scrapy would only log it, and end as if all were done
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
-
-    def _left_to_start(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Return those that the spider's start has to yield; the engine gets the others at once."""
-        if self._beyond is None or self._runs_spider:
-            return requests
-        return hand_over(self._crawler.engine, self._beyond, requests)
 
     def process_spider_input(self, response: Response, spider: Spider | None = None) -> None:
         """Note which page is in work."""
@@ -120,7 +117,8 @@ class Worker:
     def _started(self) -> None:
         share_robots_rules(self._crawler)
         put_in_shortcuts(self._crawler)
-        self._beyond = find_known_beyond(self._crawler, self)
+        if not self._runs_spider:
+            self._beyond = find_known_beyond(self._crawler, self)
         is_part = self._job is not None and not self._runs_spider
         finish_when_done(self._crawler, self._is_done, is_part=is_part)
 

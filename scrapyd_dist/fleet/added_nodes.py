@@ -18,6 +18,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.nodes import Node, names_of
 
 
@@ -112,5 +113,8 @@ def _nothing_added(workspace: Workspace, pattern: str) -> DistError:
         return ConfigError(
             f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
         )
-    names = ", ".join([node.name for node in workspace.added]) or "none"
-    return NothingMatched(f"No node {pattern!r} was added. Those that were: {names}.")
+    names = [node.name for node in workspace.added]
+    return NothingMatched(
+        f"There is no node {pattern!r} that was added.{did_you_mean(pattern, names)} Those that"
+        f" were: {', '.join(names) or 'none'}."
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.deploy import node_versions
@@ -20,24 +20,43 @@ from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_tha
 from scrapyd_dist.transports import sweep
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionSurvey:
-    """Which node has which versions of one project."""
-
-    project: str
-    entries: Sequence[NodeVersions]  #: of all nodes, also those that did not answer
-    #: when versions were sent whose names do not tell it, seconds since the epoch
-    known: Mapping[str, float]
+class NodeCode(Protocol):
+    """What one node has of a project; with an error if it did not answer."""
 
     @property
-    def answered(self) -> list[NodeVersions]:
+    def node(self) -> Node: ...
+
+    @property
+    def error(self) -> DistError | None: ...
+
+
+A = TypeVar("A", bound=NodeCode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeSurvey(Generic[A]):
+    """What each node has of the code of one project."""
+
+    project: str
+    entries: Sequence[A]  #: of all nodes, also those that did not answer
+
+    @property
+    def answered(self) -> list[A]:
         """The nodes that answered."""
         return [entry for entry in self.entries if entry.error is None]
 
     @property
-    def errors(self) -> dict[Node, NodeError | None]:
+    def errors(self) -> dict[Node, DistError | None]:
         """Why each node did not answer; None for one that did."""
         return {entry.node: entry.error for entry in self.entries}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSurvey(CodeSurvey[NodeVersions]):
+    """Which node has which versions of one project."""
+
+    #: when versions were sent whose names do not tell it, seconds since the epoch
+    known: Mapping[str, float]
 
     @property
     def differences(self) -> list[str]:
@@ -113,21 +132,8 @@ def node_document(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, An
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpiderSurvey:
+class SpiderSurvey(CodeSurvey[NodeResult]):
     """Which node has which spiders of one project."""
-
-    project: str
-    entries: Sequence[NodeResult]  #: of all nodes, also those that did not answer
-
-    @property
-    def answered(self) -> list[NodeResult]:
-        """The nodes that answered."""
-        return [entry for entry in self.entries if entry.error is None]
-
-    @property
-    def errors(self) -> dict[Node, DistError | None]:
-        """Why each node did not answer; None for one that did."""
-        return {entry.node: entry.error for entry in self.entries}
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapyd_dist.batches import meaning
-from scrapyd_dist.job_record import JobVerdict, Outcome
+from scrapyd_dist.job_record import JobResult, JobVerdict, Outcome
 from scrapyd_dist.joblogs.joblog import BLOCKED, LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.remedies import remedy_for
@@ -20,6 +20,8 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
+#: why a worker ended that was posted before its crawl was refused
+REFUSED = "its crawl was refused before it began"
 #: what is said of a job whose log tells no end
 UNCLOSED = "its log ends without 'Spider closed'"
 #: what is said of a job whose items did not reach its feed
@@ -54,31 +56,16 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(JobResult):
     """Says how a job stands or has ended, and what it has counted."""
 
     outcome: Outcome
-    reason: str = ""  #: a few words, or empty
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
-    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
     #: its log is that of a job killed at its start, or of a spider whose LOG_LEVEL hides the rest
     hidden: bool = False
 
     def kept(self, key: str, at: float, offset: float | None = None) -> JobVerdict:
         """Return the same as it is written down at the moment `at`, in seconds since the epoch."""
-        return JobVerdict(
-            key=key,
-            at=at,
-            state=self.outcome,
-            reason=self.reason,
-            pages=self.pages,
-            items=self.items,
-            errors=self.errors,
-            codes=self.codes,
-            offset=offset,
-        )
+        return JobVerdict(key=key, at=at, state=self.outcome, offset=offset, **self.result)
 
 
 def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
@@ -86,14 +73,7 @@ def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
 
     `signalled` is as in `by_log`: a crawl's process cannot know it.
     """
-    found = Verdict(
-        outcome=verdict.state,
-        reason=verdict.reason,
-        pages=verdict.pages,
-        items=verdict.items,
-        errors=verdict.errors,
-        codes=verdict.codes,
-    )
+    found = Verdict(outcome=verdict.state, **verdict.result)
     if signalled and verdict.state is Outcome.DIED:
         return replace(found, outcome=Outcome.KILLED, reason=BY_CANCEL)
     return found

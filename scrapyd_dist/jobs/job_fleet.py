@@ -10,12 +10,12 @@ from scrapyd_dist.fleet.node_poll import poll_load, poll_versions
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import suggest_name
 from scrapyd_dist.transports import Sender, sweep
 
 from .job_list import ListedJob, list_node_jobs
@@ -133,7 +133,7 @@ class JobFleet:
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
         if found:
             return found
-        hint = suggest_name(pattern, self._spiders, 0.6)
+        hint = did_you_mean(pattern, self._spiders)
         if not hint:
             hint = f" There are: {', '.join(self._spiders) or 'none'}."
         raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
@@ -192,7 +192,10 @@ class JobFleet:
         for node in _of_name(self.errors, name):
             return self.errors[node]
         names = [node.name for node in self.nodes]
-        return NothingMatched(f"There is no node {name!r}. There are: {', '.join(names)}.")
+        question = did_you_mean(name, names)
+        return NothingMatched(
+            f"There is no node {name!r}.{question} There are: {', '.join(names)}."
+        )
 
     def place_of(self, record: JobRecord) -> Node | None:
         """Return the node for a job that waits, if there is one.

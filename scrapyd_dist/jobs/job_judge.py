@@ -15,6 +15,7 @@ from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
 from scrapyd_dist.joblogs.log_reads import LogExcerpt, read_log_end
 from scrapyd_dist.joblogs.report_reads import fetch_report
 from scrapyd_dist.joblogs.verdict import (
+    REFUSED,
     STALL,
     Place,
     Verdict,
@@ -66,6 +67,14 @@ class CrawlJob:
     def needless(self) -> bool:
         """Whether it is a worker, and its crawl has finished without it."""
         return self.crawl.state is CrawlState.FINISHED and self.attempt is None
+
+    @property
+    def of_refused(self) -> bool:
+        """Whether it is a worker that was posted before its crawl was refused.
+
+        It has made no request, and what is wrong is said of the crawl.
+        """
+        return self.crawl.state is CrawlState.REFUSED and self.attempt is None
 
 
 class JobJudge:
@@ -134,6 +143,9 @@ class JobJudge:
         crawl_job = self.crawl_job_of(row)
         if crawl_job is None:
             return self._judge_by_log(row, record, None, signalled=signalled)
+        if crawl_job.of_refused and row.state is JobState.FINISHED:
+            refused = Verdict(outcome=Outcome.CANCELLED, reason=REFUSED)
+            return JudgedJob(row=row, verdict=refused)
         verdict = self._judge_ours(row, crawl_job, signalled=signalled)
         if verdict is None:
             return self._judge_by_log(row, record, crawl_job, signalled=signalled)
@@ -367,17 +379,10 @@ def _to_judge(rows: Iterable[ListedJob], memory: JobMemory) -> list[ListedJob]:
 
 def verdict_of(record: JobRecord) -> Verdict:
     """Return the verdict that is remembered; a job that waits has what it waits for as reason."""
-    reason = record.reason
+    verdict = Verdict(outcome=record.state, **record.result)
     if record.state is Outcome.WAITING:
-        reason = record.waits_for
-    return Verdict(
-        outcome=record.state,
-        reason=reason,
-        pages=record.pages,
-        items=record.items,
-        errors=record.errors,
-        codes=record.codes,
-    )
+        return replace(verdict, reason=record.waits_for)
+    return verdict
 
 
 def is_quiet(seen: LogExcerpt) -> bool:

@@ -15,6 +15,7 @@ from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.node_answers import answers_exit_code, must_answer, without_drained
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.scrapyd import api
@@ -136,11 +137,14 @@ class JobList:
 
     def _no_such_job(self, name: str) -> NothingMatched:
         text = f"There is no job or crawl {name!r} on the nodes that were asked"
+        names = dict.fromkeys(row.crawl for row in self.jobs if row.crawl)
+        names |= dict.fromkeys(row.job for row in self.jobs)
+        question = did_you_mean(name, names)
         if self.errors:
-            return NothingMatched(f"{text}, {len(self.errors)} of which did not answer.")
+            return NothingMatched(f"{text}, {len(self.errors)} of which did not answer.{question}")
         return NothingMatched(
-            f"{text}. `sdist jobs` lists those that the nodes remember, the last 100 of each, and"
-            " those that `sdist jobs schedule` has started from here."
+            f"{text}.{question} `sdist jobs` lists those that the nodes remember, the last 100 of"
+            " each, and those that `sdist jobs schedule` has started from here."
         )
 
 

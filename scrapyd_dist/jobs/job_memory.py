@@ -229,11 +229,7 @@ def _ended(record: JobRecord, job: JudgedJob, offset: timedelta, *, at_start: bo
         state=state,
         started=started.timestamp() if started else None,
         ended=max(record.created, ended.timestamp()),
-        reason=verdict.reason,
         lost=job.lost,
         retries=retries,
-        pages=verdict.pages,
-        items=verdict.items,
-        errors=verdict.errors,
-        codes=verdict.codes,
+        **verdict.result,
     )

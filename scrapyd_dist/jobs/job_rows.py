@@ -146,6 +146,11 @@ def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]
     return [row for _, row in newest]
 
 
+def newest_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return documents of jobs: those that have not started, then those that started last."""
+    return sorted(rows, key=lambda row: -_start_in(row))
+
+
 def _start_in(row: Mapping[str, Any]) -> float:
     """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
     if not row["started"]:

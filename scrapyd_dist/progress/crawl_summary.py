@@ -47,7 +47,7 @@ class Snapshot:
 
 
 def summarize(snap: Snapshot) -> dict[str, Any]:
-    """Return the summary document, schema 1, as described in `docs/reference/summary.md`."""
+    """Return the summary document, schema 1, as described in `docs/reference/json.md`."""
     scheduler = snap.scheduler
     spec = scheduler.spec
     counters = scheduler.counters

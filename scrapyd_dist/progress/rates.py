@@ -1,4 +1,7 @@
-"""Growth rates of what is counted of a job, a node or a crawl. No IO."""
+"""Growth rates of what is counted of a job, a node or a crawl, and how people see them. No IO.
+
+People see every rate per minute, as in Scrapy's own log; documents say their unit in a name.
+"""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -10,6 +13,18 @@ KEPT = 60
 #: what is counted of the work of jobs, also of attempts that failed later: requests that ended,
 #: pages, items, and requests that failed
 COUNTS = ("requests", "pages", "items", "failed")
+
+
+def rate_number(per_minute: float) -> str:
+    """Return a rate as the number below a heading `/min`: `1,234`, `0.4`, `0`."""
+    if per_minute >= 10 or not per_minute:
+        return f"{per_minute:,.0f}"
+    return f"{per_minute:.2g}"
+
+
+def describe_rate(per_minute: float) -> str:
+    """Return a rate as it stands in a line: `1,234/min`, `0.4/min`, `0/min`."""
+    return f"{rate_number(per_minute)}/min"
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState, MissKind
 from scrapyd_dist.settings import LABELS
 
 #: version of the summary document
@@ -13,10 +13,10 @@ SCHEMA = 1
 ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
 #: kind of misses -> where a summary counts them
 MISSED = {
-    "gone": "gone_urls",
-    "failed": "failed_urls",
-    "dead": "dead_urls",
-    "index": "index_failed",
+    MissKind.GONE.value: "gone_urls",
+    MissKind.FAILED.value: "failed_urls",
+    MissKind.DEAD.value: "dead_urls",
+    MissKind.INDEX.value: "index_failed",
 }
 #: the state of a crawl whose process is gone before its end
 DIED = "died"
@@ -31,10 +31,7 @@ _FIRST_COUNTS = (
     *ACCOUNT,
     "pages",
     "items",
-    "gone_urls",
-    "failed_urls",
-    "dead_urls",
-    "index_failed",
+    *MISSED.values(),
 )
 #: lists of a summary that are empty before the crawl has begun
 _FIRST_LISTS = (

@@ -4,9 +4,10 @@ For a frontier, it cuts them by slot, too.
 """
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -100,20 +101,56 @@ class BatchSizes:
         return 2 * self.demand.slots * self.least
 
 
+class SitesBySize:
+    """Knows the largest of some sites, and which one fills a room best, by their requests."""
+
+    def __init__(self) -> None:
+        #: number of requests -> the sites that have so many, the one that came to it first is first
+        self._sites: dict[int, OrderedDict[str, None]] = {}
+        self._most = 0  #: no site has more requests
+
+    def change(self, site: str, before: int, after: int) -> None:
+        """Note how many requests a site has now, and had before."""
+        if before:
+            del self._sites[before][site]
+            if not self._sites[before]:
+                del self._sites[before]
+        if after:
+            self._sites.setdefault(after, OrderedDict())[site] = None
+            self._most = max(self._most, after)
+
+    def largest(self) -> str:
+        """Return the largest site; there must be one."""
+        while self._most not in self._sites:
+            self._most -= 1
+        return next(iter(self._sites[self._most]))
+
+    def largest_within(self, size: int) -> str | None:
+        """Return the largest site of at most this size, if there is any."""
+        for number in range(min(size, self._most), 0, -1):
+            if number in self._sites:
+                return next(iter(self._sites[number]))
+        return None
+
+
 class Buffer:
     """Holds found requests that are in no batch yet.
 
     Each is taken out once, and those of one site keep their order. `fair` is a value of
     `DISTRIBUTED_FAIR`: `SPREAD` takes one request of each site in turn, so that no batch depends on
-    one slow site; by domain, whole sites are taken while they fit, then a part of the largest one,
-    so that a site is in few batches. `UNFAIR` is first in, first out: all requests are of one
-    group.
+    one slow site; by domain, whole sites are taken while they fit, the oldest first and then the
+    largest, and at last a part of the largest of all, so that a site is in few batches. `UNFAIR` is
+    first in, first out: all requests are of one group.
     """
 
     def __init__(self, fair: str = UNFAIR) -> None:
         self._fair = fair
         #: site -> its requests, each with when it was added
-        self._groups: dict[str, deque[tuple[FrontierIntake, float]]] = {}
+        self._groups: OrderedDict[str, deque[tuple[FrontierIntake, float]]] = OrderedDict()
+        self._sizes = SitesBySize()  #: of the groups; kept where whole sites are taken
+        self._takes_whole = bool(fair) and fair != SPREAD
+        #: a heap of when a group's first request was added, and its site; some are out of date
+        self._firsts: list[tuple[float, str]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -122,18 +159,31 @@ class Buffer:
     def add(self, found: FrontierIntake, now: float) -> None:
         """Add a request that was found at this time."""
         site = site_of(found.value["url"]) if self._fair else ""
-        self._groups.setdefault(site, deque()).append((found, now))
+        group = self._groups.get(site)
+        if group is None:
+            group = self._groups[site] = deque()
+            heappush(self._firsts, (now, site))
+        group.append((found, now))
         self._count += 1
+        if self._takes_whole:
+            self._sizes.change(site, len(group) - 1, len(group))
 
     def oldest(self) -> float:
         """Return when the oldest request was added; the buffer must not be empty."""
-        return min(group[0][1] for group in self._groups.values())
+        while True:
+            added, site = self._firsts[0]
+            group = self._groups.get(site)
+            if group is not None and group[0][1] == added:
+                return added
+            heappop(self._firsts)
 
     def cut_batch(self, number: int) -> BatchDraft:
         """Remove up to this many requests for one batch, and return them."""
         if self._fair == SPREAD:
             return self._remove_in_turn(number)
-        return self._remove_grouped(number)
+        if self._takes_whole:
+            return self._remove_grouped(number)
+        return self._remove_from("", number) if self._groups else []
 
     def _remove_in_turn(self, number: int) -> BatchDraft:
         """Remove one request of each site in turn."""
@@ -142,32 +192,36 @@ class Buffer:
             site = next(iter(self._groups))
             removed += self._remove_from(site, 1)
             if site in self._groups:
-                self._groups[site] = self._groups.pop(site)  # it moves to the end
+                self._groups.move_to_end(site)
         return removed
 
     def _remove_grouped(self, number: int) -> BatchDraft:
         """Remove whole sites while they fit, then a part of the largest one."""
-        whole: list[str] = []
-        room = number
-        for site, group in self._groups.items():
-            if not room:
-                break
-            if len(group) <= room:
-                whole.append(site)
-                room -= len(group)
         removed: BatchDraft = []
-        for site in whole:
-            removed += self._remove_from(site, number)
+        while self._groups:
+            oldest = next(iter(self._groups))
+            if len(self._groups[oldest]) > number - len(removed):
+                break
+            removed += self._remove_from(oldest, number)
+        room = number - len(removed)
+        while (fitting := self._sizes.largest_within(room)) is not None:
+            size = len(self._groups[fitting])
+            removed += self._remove_from(fitting, size)
+            room = min(size, number - len(removed))  # none of more requests has fitted before
         while self._groups and len(removed) < number:
-            largest = max(self._groups, key=lambda site: len(self._groups[site]))
-            removed += self._remove_from(largest, number - len(removed))
+            removed += self._remove_from(self._sizes.largest(), number - len(removed))
         return removed
 
     def _remove_from(self, site: str, number: int) -> BatchDraft:
         group = self._groups[site]
-        removed = [group.popleft()[0] for _ in range(min(number, len(group)))]
-        if not group:
+        size = len(group)
+        removed = [group.popleft()[0] for _ in range(min(number, size))]
+        if group:
+            heappush(self._firsts, (group[0][1], site))
+        else:
             del self._groups[site]
+        if self._takes_whole:
+            self._sizes.change(site, size, len(group))
         self._count -= len(removed)
         return removed
 
@@ -314,8 +368,8 @@ class SlotBatcher:
         self._demand = demand
         self._many_slots = bool(fair)
         #: by slot and priority, oldest first: when the first request was added, and the requests
-        self._waiting: dict[tuple[str, int], tuple[float, BatchDraft]] = {}
-        self._full: list[BatchDraft] = []
+        self._waiting: OrderedDict[tuple[str, int], tuple[float, BatchDraft]] = OrderedDict()
+        self._full: deque[BatchDraft] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -342,7 +396,7 @@ class SlotBatcher:
         if self._count <= HELD_REQUESTS:
             return None
         if self._full:
-            cut = self._full.pop(0)
+            cut = self._full.popleft()
             self._count -= len(cut)
             return cut
         return self._cut(next(iter(self._waiting)), self._size)[0]
@@ -388,8 +442,8 @@ class SlotBatcher:
         return cuts
 
     def _remove_full(self) -> list[BatchDraft]:
-        cuts = self._full
-        self._full = []
+        cuts = list(self._full)
+        self._full.clear()
         self._count -= sum(map(len, cuts))
         return cuts
 

@@ -43,7 +43,7 @@ from scrapyd_dist.joblogs.worker_report import (
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
-from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 
@@ -296,9 +296,10 @@ class Collector:
 
     def _discount(self, attempt: Attempt, report: WorkerReport) -> None:
         """Count an ended batch no longer as its worker's progress."""
-        for worker in self.state.workers():
-            if worker.job == attempt.worker:
-                worker.count_home(report.counts)
+        member = self.state.member_at(attempt.url)
+        worker = None if member is None else member.out.get(attempt.worker)
+        if isinstance(worker, WorkerRun):
+            worker.count_home(report.counts)
 
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
         """Fetch the part of a leased batch from its node, unless that is lost."""

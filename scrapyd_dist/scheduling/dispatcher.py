@@ -54,6 +54,7 @@ class Dispatcher:
             dealt = self.placement.deal(
                 queue.waiting,
                 state.sent_to,
+                requests=queue.requests,
                 avoid=queue.avoid,
                 limit=limit,
                 closing=state.status.closed,

@@ -60,8 +60,8 @@ class ForeignProjects:
         """Return whether a worker for this pool may be started there, given room."""
         if not project:
             return True
-        for worker in self.state.workers():
-            if worker.pool == pool and worker.introduces and worker.member is member:
+        for out in member.out.values():
+            if isinstance(out, WorkerRun) and out.pool == pool and out.introduces:
                 return False  # its handshake has not ended
         return (member.node.url, pool) not in self._lacks
 

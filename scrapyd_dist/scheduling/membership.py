@@ -13,6 +13,7 @@ from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
+from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
 
 #: the nodes that are listed now, given the store's records; None when that is not known at the
 #: moment
@@ -30,6 +31,7 @@ class Membership:
 
     state: SchedulerState
     monitor: NodeMonitor
+    supervisor: WorkerSupervisor
     listed: Listed | None = None  #: None: the fleet never changes
     #: URL of a node outside the fleet -> abandoned jobs there
     given_up: dict[str, list[AbandonedJob]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Membership:
     async def _repeat(self, poll: Callable[[], Awaitable[None]]) -> None:
         while not self.state.status.over.is_set():
             await poll()
+            self.supervisor.vacate_nodes()
             self.state.pump()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.state.status.over.wait(), self.state.limits.poll)

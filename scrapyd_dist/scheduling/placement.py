@@ -66,20 +66,22 @@ class Placement:
         waiting: Collection[Batch],
         members: Sequence[NodeState],
         *,
+        requests: int,
         avoid: Mapping[int, str] = MappingProxyType({}),
         limit: int | None = None,
         closing: bool = False,
     ) -> list[tuple[Batch, NodeState]]:
         """Give batches to nodes with room, the first batch first.
 
-        `members` are all nodes, always in the same order. A batch takes the node in `avoid` only
-        when no other one works; `closing`: no batch comes after these.
+        `members` are all nodes, always in the same order; `requests` are those of all waiting
+        batches. A batch takes the node in `avoid` only when no other one works; `closing`: no batch
+        comes after these.
         """
         if not waiting or limit == 0:
             return []
-        size = _total_size(waiting) / len(waiting)
+        size = requests / len(waiting)
         heap = self._heap(members, size)
-        too_long = self._too_long(waiting, members, closing=closing)
+        too_long = self._too_long(waiting, members, requests, closing=closing)
         dealt: list[tuple[Batch, NodeState]] = []
         start = self._turn
         too_large = math.inf
@@ -102,7 +104,12 @@ class Placement:
         return dealt
 
     def _too_long(
-        self, waiting: Collection[Batch], members: Sequence[NodeState], *, closing: bool
+        self,
+        waiting: Collection[Batch],
+        members: Sequence[NodeState],
+        requests: int,
+        *,
+        closing: bool,
     ) -> Callable[[float], bool]:
         """Return a test whether this many seconds for a batch would delay the crawl's end."""
         typical = self._typical_pace(members) if closing else 0.0
@@ -110,7 +117,7 @@ class Placement:
             return lambda _: False
         usable = [member for member in members if member.usable and not member.liveness.wedged]
         pace = _total_pace(usable, typical)
-        least = _total_size(waiting) / max(pace, 0.001)
+        least = requests / max(pace, 0.001)
 
         @cache
         def latest() -> float:
@@ -173,14 +180,6 @@ def _rooms(members: Sequence[NodeState]) -> list[int]:
         return rooms
     # jobs of others fill the fleet: queue one job, so that this crawl gets its turn
     return [int(member.usable and member.crowded_out) for member in members]
-
-
-def _total_size(batches: Iterable[Batch]) -> int:
-    """Return the requests in these batches."""
-    size = 0
-    for batch in batches:
-        size += batch.size
-    return size
 
 
 def _total_pace(members: Iterable[NodeState], typical: float) -> float:

@@ -91,7 +91,9 @@ class Scheduler:
         self._dispatcher = Dispatcher(
             state=state, collector=self.collector, placement=self.placement
         )
-        self.membership = Membership(state=state, monitor=self.monitor, listed=self.listed)
+        self.membership = Membership(
+            state=state, monitor=self.monitor, supervisor=self._supervisor, listed=self.listed
+        )
         self._recovery = Recovery(state=state, collector=self.collector, membership=self.membership)
         self.goal_watch = GoalWatch(state=state, is_crawl=bool(self.producer), own=self.own)
         self.staffing = Staffing(
@@ -303,7 +305,6 @@ class Scheduler:
         if state.sent_to:
             await self._recovery.take_up_lost()
         await self._queue_filler.read_waiting()
-        self._supervisor.vacate_nodes()
         pools = await self._bury_unknown(work_in(state.backlog.slots, self.scaling))
         await self._end.check_early()
         if not state.status.done.is_set() and not state.ends_early:

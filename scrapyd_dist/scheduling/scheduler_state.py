@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from scrapyd_dist.batches import Attempt, Batch, Miss
@@ -71,6 +72,8 @@ class SchedulerState:
     reach: Callable[[Node], Way] | None = None
     #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     sends: bool = False
+    #: where the throttle's rules are kept for the process that goes on; None: nowhere
+    rules_file: Path | None = None
     counters: BatchCounters = field(default_factory=BatchCounters)
     backlog: Backlog = field(default_factory=Backlog)  #: by the last poll of the store
     #: items that workers have scraped for no batch: there is no part for them, and they are lost
@@ -79,12 +82,15 @@ class SchedulerState:
     status: RunStatus = field(default_factory=RunStatus)
 
     def __post_init__(self) -> None:
+        self._by_url: dict[str, NodeState] = {}
+        for member in self.members:
+            self._by_url.setdefault(member.node.url, member)
         self.db = self.store.store  #: whose verbs are called with `run`
         self.leases = self.reach is not None
         self.client = NodeClient(
             spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout
         )
-        self.rules = RulesWatch(store=self.store)
+        self.rules = RulesWatch(store=self.store, file=self.rules_file)
         self.goals = GoalAccount(limits=self.spec.goals, ask_store=self._ask_for_goals)
         self.tasks = CrawlTasks(failed=self._fail, ended=self._note_task)
         self._news = asyncio.Event()  #: the store is to be polled at once
@@ -184,6 +190,7 @@ class SchedulerState:
     def join(self, member: NodeState) -> None:
         """Let a node join the crawl."""
         self.members.append(member)
+        self._by_url.setdefault(member.node.url, member)
 
     def workers(self) -> Iterator[WorkerRun]:
         """Generate the workers on all nodes."""
@@ -216,10 +223,7 @@ class SchedulerState:
 
     def member_at(self, url: str) -> NodeState | None:
         """Return the node at this address, or None when it is not in the fleet any more."""
-        for member in self.members:
-            if member.node.url == url:
-                return member
-        return None
+        return self._by_url.get(url)
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
         """Note that a node does not answer, for this reason."""

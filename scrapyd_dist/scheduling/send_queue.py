@@ -1,7 +1,7 @@
 """Queues the batches that are about to be sent to nodes, and knows which of them are under way."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Sequence, ValuesView
 from dataclasses import dataclass, field
 
 from scrapyd_dist.batches import Batch
@@ -11,10 +11,17 @@ from scrapyd_dist.batches import Batch
 class SendQueue:
     """Keeps some of the store's batches, in the order in which they are sent."""
 
-    waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
     #: batch -> name of the node of its last attempt
     avoid: dict[int, str] = field(default_factory=dict)
+    requests: int = 0  #: in the batches that wait
+    #: by number, those that wait for a node, the next one first
+    _waiting: OrderedDict[int, Batch] = field(default_factory=OrderedDict)
+
+    @property
+    def waiting(self) -> ValuesView[Batch]:
+        """Return the batches that wait for a node, the next one first."""
+        return self._waiting.values()
 
     def add(self, batch: Batch) -> None:
         """Let a batch wait, as the last one, unless it does already or is sent.
@@ -24,7 +31,8 @@ class SendQueue:
         if batch.number in self.open:
             return
         self.open.add(batch.number)
-        self.waiting.append(batch)
+        self._waiting[batch.number] = batch
+        self.requests += batch.size
 
     def take_up(self, batch: Batch) -> None:
         """Count a batch as under way that an earlier process has sent."""
@@ -32,22 +40,24 @@ class SendQueue:
 
     def remove(self, batch: Batch) -> None:
         """Take a batch out that is sent now; it stays open."""
-        self.waiting.remove(batch)
+        del self._waiting[batch.number]
+        self.requests -= batch.size
 
     def put_first(self, batch: Batch) -> None:
         """Let a batch that was not sent after all wait again, as the first one."""
-        self.waiting.appendleft(batch)
+        self._waiting[batch.number] = batch
+        self._waiting.move_to_end(batch.number, last=False)
+        self.requests += batch.size
 
     def put_back(self, batch: Batch, avoid: str) -> bool:
         """Let a failed batch wait again, as the first one; its next node is not to be `avoid`.
 
         Returns False if it is not open any more, or waits already.
         """
-        is_waiting = any(other.number == batch.number for other in self.waiting)
-        if batch.number not in self.open or is_waiting:
+        if batch.number not in self.open or batch.number in self._waiting:
             return False
         self.avoid[batch.number] = avoid
-        self.waiting.appendleft(batch)
+        self.put_first(batch)
         return True
 
     def end_avoidance(self, node: str) -> None:
@@ -58,9 +68,9 @@ class SendQueue:
     def replace(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Let the pieces of a batch wait in its place, as the first ones."""
         if batch.number in self.open:
-            for piece in pieces:
+            for piece in reversed(pieces):
                 self.open.add(piece.number)
-            self.waiting.extendleft(reversed(pieces))
+                self.put_first(piece)
 
     def forget(self, batch: int) -> None:
         """Forget a batch that is done, dead, or nowhere."""

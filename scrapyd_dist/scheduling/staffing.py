@@ -72,8 +72,7 @@ class Staffing:
             return []
         working = Counter(worker.pool for worker in self.state.workers())
         decision = self._decide(pools, working)
-        for pool in decision.start:
-            self.supervisor.start(pool)
+        self.supervisor.start(decision.start)
         for pool in decision.end:
             if self.supervisor.make_room(pool, decision.only_for):
                 break

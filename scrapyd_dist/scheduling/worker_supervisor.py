@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from scrapyd_dist.batches import (
     Attempt,
@@ -33,6 +34,8 @@ from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.scrapyd import api
 
 logger = logging.getLogger(__name__)
+#: how full a node with room is for workers, its place among all nodes, and the node itself
+_Seat = tuple[float, int, NodeState]
 
 
 @dataclass(kw_only=True)
@@ -53,13 +56,43 @@ class WorkerSupervisor:
     #: pool -> why its workers ended
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)
 
-    def start(self, pool: str) -> None:
-        """Start a worker on the node with the most room per process slot, if a node has room."""
+    def start(self, pools: Iterable[str]) -> None:
+        """Start a worker for each of these pools, in turn, as long as a node has room.
+
+        It is the node with the most room per process slot.
+        """
+        heap: list[_Seat] = []
+        for place, member in enumerate(self.state.members):
+            if member.worker_room():
+                heap.append((_fill(member), place, member))
+        heapify(heap)
+        for pool in pools:
+            seat = self._pop_seat(heap, pool)
+            if seat is None:
+                continue
+            _, place, member = seat
+            self._start(pool, member)
+            if member.worker_room():
+                heappush(heap, (_fill(member), place, member))
+
+    def _pop_seat(self, heap: list[_Seat], pool: str) -> _Seat | None:
+        """Remove the first node from the heap that can do batches of this pool, and return it."""
+        project, _ = spider_of_slot(pool)
+        passed_over = []
+        found = None
+        while heap and found is None:
+            seat = heappop(heap)
+            if self.others.fits(seat[2], pool, project):
+                found = seat
+            else:
+                passed_over.append(seat)
+        for seat in passed_over:
+            heappush(heap, seat)
+        return found
+
+    def _start(self, pool: str, member: NodeState) -> None:
+        """Start a worker for this pool on this node."""
         project, spider = spider_of_slot(pool)
-        members = self._with_room(pool, project)
-        if not members:
-            return
-        member = min(members, key=_fill)
         self.last += 1
         entry = WorkerEntry(
             number=self.last,
@@ -105,19 +138,19 @@ class WorkerSupervisor:
         """
         store = self.state.store
         entries, self.last = await store(store.store.workers, self.state.spec.crawl)
+        recalled = {entry.job: Counter[str]() for entry in entries}
+        for attempt in accepted:
+            if attempt.worker in recalled:
+                recalled[attempt.worker].update(counts_of(attempt.report))
         for entry in entries:
             member = self.state.member_at(entry.url)
             if member is None:
                 await self.collector.worker_gone(entry.job, "its node is not in the fleet any more")
                 await self._unlist(entry.job)
                 continue
-            recalled: Counter[str] = Counter()
-            for attempt in accepted:
-                if attempt.worker == entry.job:
-                    recalled.update(counts_of(attempt.report))
             start_by = entry.since + self.state.limits.start_timeout
             worker = WorkerRun.of_entry(
-                entry, member, start_by=start_by, posted=True, recalled=recalled
+                entry, member, start_by=start_by, posted=True, recalled=recalled[entry.job]
             )
             member.add(worker)
             if not self.state.leases or self._has_other_code(entry):

@@ -17,6 +17,8 @@ from scrapyd_dist.errors import ConfigError
 
 #: hexadecimal digits of a content hash; 48 bits suffice for the versions of one project
 HASH_DIGITS = 12
+#: digits of a content hash that people are shown
+SHORT_DIGITS = 6
 #: decimal digits of a content hash in a name
 _DECIMALS = 15
 #: seconds that the clock of a scrapyd-deploy may have been ahead; a larger number is not a time
@@ -52,6 +54,15 @@ def version_name(
     if dirty:
         name += "-dev"
     return name
+
+
+def short_version(version: str) -> str:
+    """Return how a version begins, for people: `a17958…`, of its content hash where it has one.
+
+    Where a version is asked for, the part before the `…` will do.
+    """
+    name = hash_in(version) or version
+    return name if len(name) <= SHORT_DIGITS else f"{name[:SHORT_DIGITS]}…"
 
 
 def later_than(now: datetime, names: Iterable[str]) -> datetime:

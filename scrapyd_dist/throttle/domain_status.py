@@ -32,9 +32,9 @@ DELAY_HOLDS = 3600 * SECOND
 #: maximum microseconds of any delay that a site asks for
 LONGEST = 86_400 * SECOND
 #: the most doublings of a pace that are computed, far more than any pace needs
-_MOST_DOUBLINGS = 64
+MOST_DOUBLINGS = 64
 #: corrects float rounding, so that 29 % of 100 are 29
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class DomainRules:
 
     def pace_at(self, now: int) -> float:
         """Return the fraction of the limit in use at this time."""
-        doublings = min(_MOST_DOUBLINGS, max(0, now - self.slowed_at) // RECOVERY)
+        doublings = min(MOST_DOUBLINGS, max(0, now - self.slowed_at) // RECOVERY)
         return min(1.0, self.pace * 2.0**doublings)
 
 
@@ -75,7 +75,7 @@ def terms_of(
     limit = _limit(in_force, request)
     if limit is None:
         return _terms_without_limit(request, standing, now)
-    hits = int(limit.hits * scale + _ROUNDING)
+    hits = int(limit.hits * scale + ROUNDING)
     if not hits:
         return PermitReply(held=True)
     pace = standing.pace_at(now)

@@ -46,7 +46,7 @@ class KnownRules:
     def missing_in(self, rules: Rules, changed: Collection[str]) -> list[str]:
         """Return the domains whose rules the store has lost, by name.
 
-        They had rules, and have none although no one has taken them away.
+        They had rules, and have none although these were not removed.
 
         Args:
             rules: what the store has now.

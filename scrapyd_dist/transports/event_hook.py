@@ -27,7 +27,7 @@ PATIENCE = 60.0
 CONNECT = 10.0
 #: characters of a command's last line that are shown
 WORDS = 300
-#: the variable with the command's text, since everybody on the machine can read arguments
+#: the variable with the command's text, since every user of the machine can read arguments
 _TEXT = "SDIST_HOOK_TEXT"
 #: what the shell runs
 _RUN = f'sdist_hook_text=${_TEXT}; unset {_TEXT}; eval "$sdist_hook_text"'

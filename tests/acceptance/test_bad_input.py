@@ -96,7 +96,7 @@ CASES = {
         ("%2F",), {"DISTRIBUTED_TARGET_FEED_URL": "ftp://me:hu/sh@127.0.0.1/x.jl"}
     ),
     "node that is no target": Case(
-        ("No target is called 'nowhere'",), {"DISTRIBUTED_NODES": ["nowhere"]}, code=4
+        ("There is no node 'nowhere'",), {"DISTRIBUTED_NODES": ["nowhere"]}, code=4
     ),
     "add-on hidden by the spider": Case(
         ("custom_settings", "ADDONS"), spider="hiding", source=HIDING
@@ -197,7 +197,7 @@ def test_a_node_that_is_not_there(line: str, project: MakeProject, run_cli: RunC
         done = run_cli(it, *line.split(), *([] if named else ["--node", "web2"]), env=named, code=4)
         assert_one_paragraph(done.err)
         assert (
-            "No target is called 'web2'. Did you mean web1? The targets are: web1. An address will do"
+            "There is no node 'web2'. Did you mean web1? The targets are: web1. An address will do"
             in done.err
         )
 

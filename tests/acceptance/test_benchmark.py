@@ -138,7 +138,7 @@ def test_a_request_takes_a_fifth_of_scrapy_redis_memory_and_the_cost_does_not_gr
     )
     assert (
         rate["scrapyd-dist, Redis, in memory alone"] > 2 * rate[theirs]
-    )  # more on an idle machine: docs/explanation/store.md
+    )  # more on an idle machine: docs/internals/store.md
     assert len(times) == 8
     # A look takes fractions of a millisecond: the other load of a machine is seen in it.
     grown = {row[0]: float(row[3]) for row in times if float(row[2]) - float(row[1]) > 0.3}

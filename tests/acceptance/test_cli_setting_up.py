@@ -19,6 +19,7 @@ from rig.nodes import free_port
 from rig.processes import end_all, private_environment, with_home
 from rig.projects import Project
 from rig.waiting import wait_for
+from scrapyd_dist.cli.crawls.demo import NEXT
 
 SECRET = "hush-7%&$x"
 
@@ -242,10 +243,40 @@ def test_the_demo_works_and_leaves_nothing_running(
         made, script, "demo", "--items", "90", "--nodes", "1", "--dir", "shown"
     ).wait(120, code=0)
     assert "The demo worked: 90 items" in done.out
+    assert done.out.splitlines()[-1].endswith(NEXT)
     for command in ("sdist nodes up 1", "sdist deploy --all", "sdist crawl easy"):
         assert f"shown$ {command}" in done.err
     assert sum(1 for _ in made.items("shown/items.jl")) == 90
     assert with_home(made.home) == {}
+
+
+OWN_SPIDER = """
+import scrapy
+
+
+class Own(scrapy.Spider):
+    name = "own"
+
+    def parse(self, response):
+        yield from response.follow_all(css="a[href*=property_]", callback=self.parse_item)
+
+    def parse_item(self, response):
+        yield {"url": response.url}
+"""
+
+
+@pytest.mark.black_box
+def test_the_line_that_the_demo_ends_with_works_in_a_project_of_ones_own(
+    run_cli: RunCommand, project: MakeProject, site: StartSite
+) -> None:
+    shop = site(20)
+    made = project(spiders={"own": f"{OWN_SPIDER}\n    start_urls = [{shop.index(0)!r}]\n"})
+    words = NEXT.replace("SPIDER", "own").split()[1:]
+    try:
+        run_cli(made, *words, code=0)
+        assert len(list(made.items("items.jl"))) == 20
+    finally:
+        run_cli(made, "nodes", "down")
 
 
 @pytest.mark.black_box

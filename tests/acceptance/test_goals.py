@@ -131,7 +131,7 @@ def test_jobs_without_the_store_keep_to_what_is_left_once_that_is_known(
     command = at.start("--batch-size", "10", "--max-jobs", "2", "--max-requests", "100")
     summary = command.wait(360, code=0).json()
     assert (summary["state"], summary["goal"]) == ("finished", "requests")
-    assert hits(at) == 100, "as `docs/howto/unattended.md` says"
+    assert hits(at) == 100, "as `docs/reference/limits.md` says"
 
 
 def test_goals_of_the_project_by_settings_alone_and_a_time(scene: MakeScene) -> None:

@@ -296,7 +296,7 @@ def test_a_spider_that_closes_itself_puts_the_rest_off(
 def test_rules_of_a_crawl_belong_to_its_producer(
     project: Any, site: Any, frontier: Any, kind: str, followed: bool
 ) -> None:
-    """A worker of a crawl does not follow them; at a frontier nobody else would."""
+    """A worker of a crawl does not follow them; at a frontier no other process would."""
     shop = site(20, per_page=10)
     queue = frontier(odd(project), "ruled", kind=kind)
     queue.add(values_of([shop.index(0)], rule=0))

@@ -89,7 +89,9 @@ def test_a_removed_node_that_is_put_back_gets_nothing(project: Path, where: str)
         assert store.nodes() == [old]
     seen = run(project, where, "nodes", "--json", "--node", "127.0.0.1:2").expect(5)
     assert [node["name"] for node in seen.json()["nodes"]] == ["127.0.0.1:2"]
-    run(project, where, "nodes", "remove", "spare").expect(4, "No node 'spare' was added")
+    run(project, where, "nodes", "remove", "spare").expect(
+        4, "There is no node 'spare' that was added"
+    )
     # The person who adds it again is believed, also where the clock was put back.
     run(project, where, "nodes", "add", "127.0.0.1:1", "--name", "spare").expect(5)
     run(project, where, "nodes", "remove", "spare").expect(0)

@@ -125,7 +125,7 @@ def test_what_a_port_speaks(tmp_path: Path) -> None:
         assert ends is not None
         assert 0 < (ends - datetime.now(timezone.utc)).total_seconds() < 2 * 86400
         assert certificate_end(http, 5) is None
-        assert certificate_end(Node.parse(https.url), 5) is None  # nobody vouches for it
+        assert certificate_end(Node.parse(https.url), 5) is None  # no authority vouches for it
     assert speaks_http(refusing("b"), 5) is None
 
 

@@ -137,7 +137,11 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
     assert list(steps.values()) == [[Step.ASKING, Step.UPLOADING, Step.CHECKING, Step.UPLOADED]] * 2
 
     again = ensure(
-        nodes, "p", egg, RollOutRequest(spider="one", dirty=True), now=NOON + timedelta(days=1)
+        nodes,
+        "p",
+        egg,
+        RollOutRequest(spider="one", is_dirty=lambda: pytest.fail("no new name is needed")),
+        now=NOON + timedelta(days=1),
     )
     assert (again.version, uploaded(again)) == (name, [False, False])
 
@@ -156,7 +160,9 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
 def test_changed_code_gets_a_name_of_its_own(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(clean[0])]
     old, changed = ensure(nodes, "p", make_egg(), now=NOON), make_egg(SPIDER.replace("one", "two"))
-    new = ensure(nodes, "p", changed, RollOutRequest(dirty=True), now=NOON + timedelta(seconds=1))
+    new = ensure(
+        nodes, "p", changed, RollOutRequest(is_dirty=lambda: True), now=NOON + timedelta(seconds=1)
+    )
     assert clean[0].versions("p") == [old.version, new.version]
     assert str(new.version).endswith("-dev")
     assert new.results[0].spiders == ("two",)

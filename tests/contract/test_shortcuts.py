@@ -318,6 +318,21 @@ async def test_so_many_outputs_are_in_work_and_twice_as_many_are_read_ahead() ->
     assert sorted(pipeline.done) == list(range(20))
 
 
+async def test_a_page_of_many_outputs_has_no_more_tasks_than_may_be_in_work() -> None:
+    tasks = set()
+
+    async def begin(output: int) -> None:
+        tasks.add(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    async def outputs() -> AsyncIterator[int]:
+        for number in range(100):
+            yield number
+
+    await OutputWork(3, begin).do(outputs())
+    assert len(tasks) == 3
+
+
 async def test_an_output_is_in_work_while_its_callback_waits() -> None:
     pipeline, more = Pipeline(), asyncio.Event()
 
@@ -355,7 +370,7 @@ async def test_an_output_whose_work_fails_does_not_hold_up_the_others() -> None:
 
 
 class Changed(Scraper):
-    """A scraper of somebody else's."""
+    """A scraper of a project's own."""
 
 
 def test_what_is_not_as_it_is_known_is_left_alone() -> None:

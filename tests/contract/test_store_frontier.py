@@ -326,7 +326,7 @@ def test_producers_are_there_until_they_sign_off_and_lost_when_nothing_is_heard_
     store.sign_off("c", "long")
     assert not store.backlog("c").finished
     assert store.backlog("c").drained
-    store.register_producer("c", "short", 60.0)  # it was late, or somebody took it over
+    store.register_producer("c", "short", 60.0)  # it was late, or another one took it over
     assert store.backlog("c").lost == ()
     store.sign_off("c", "short")
     store.sign_off("c", "nobody")

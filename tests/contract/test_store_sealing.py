@@ -1,4 +1,4 @@
-"""Sealing: whole batches or nothing, whoever is killed and whoever else seals."""
+"""Sealing: whole batches or nothing, whichever process is killed, and whichever else seals."""
 
 import hashlib
 import itertools

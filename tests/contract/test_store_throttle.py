@@ -424,7 +424,7 @@ def test_a_page_that_is_handed_back_too_late_makes_a_budget_that_was_forgotten_n
 def test_processes_that_ask_for_few_domains_look_at_all_of_them_together(
     opened: Callable[[], Store],
 ) -> None:
-    """Each begins elsewhere: what stays, and comes first by its name, keeps nobody from the rest."""
+    """Each begins elsewhere: what stays, and comes first by its name, keeps no process from the rest."""
     short = Limit(hits=1, window=0.001)
     with closing(opened()) as store:
         store.tell_sites(

@@ -86,7 +86,7 @@ def test_what_many_workers_hand_back_is_given_out_again(opened: Callable[[], Sto
     given = in_micros([*kept, *take(opened(), HANDS * TIMES * 3, limit=limit)])
     gaps = [later - earlier for earlier, later in itertools.pairwise(given)]
     assert min(gaps) >= 20_000_000
-    # Where one that was handed back has passed meanwhile, the next may come later: but nobody waits for a whole one.
+    # Where one that was handed back has passed meanwhile, the next may come later: but none waits for a whole one.
     assert max(gaps) < 40_000_000
 
 

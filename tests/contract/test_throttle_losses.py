@@ -5,7 +5,7 @@ A job that begins after that knows what the scheduler knew when it was sent.
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 
 import pytest
@@ -19,7 +19,7 @@ from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.throttle.known_rules import KnownRules
-from scrapyd_dist.throttle.permits import Limit, Rule
+from scrapyd_dist.throttle.permits import DomainLook, Limit, Rule, SiteNews
 
 RULED = "http://ruled.example/"
 RULES = {"ruled.example": Rule(hits=10, window=3600.0)}
@@ -100,6 +100,37 @@ async def test_it_waits_for_the_rules_and_goes_on_with_them(
         await it.looked()
     assert "rules of an earlier time, which hold from now on" in caplog.text
     await it.gate._closed()
+
+
+async def test_news_of_a_site_are_told_once_to_a_store_that_has_lost_the_rules(
+    store: Store, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rest that a site has asked for would begin anew with each question."""
+    for hits in (1, 2, 3):
+        store.change_rules({"ruled.example": Rule(hits=hits, window=3600.0)})
+    it = Scene(store, on=False)
+    await it.looked()
+    empty = new_store()
+    tell = empty.tell_sites
+    told: list[SiteNews] = []
+
+    def listen(news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
+        told.extend(news)
+        return tell(news, known)
+
+    monkeypatch.setattr(empty, "tell_sites", listen)
+    await it.have(empty)
+    client = it.gate._client
+    assert client is not None
+    news = SiteNews(domain="slow.example", retry_after=60.0)
+    client.report_site(news, at_once=False)
+    for _ in range(3):
+        await it.looked()
+    assert told == [news]
+    empty.change_rules(RULES)
+    await it.looked()
+    await it.gate._closed()
+    assert told == [news]
 
 
 async def test_after_a_minute_the_process_ends(

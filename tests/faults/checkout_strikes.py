@@ -16,7 +16,7 @@ NAME = "both"
 
 
 def stop_namesake(trial: Trial) -> None:
-    """Somebody else's crawl of the same name begins, and is stopped; it has a store and a site of its own."""
+    """Another user's crawl of the same name begins, and is stopped; it has a store and a site of its own."""
     folder = trial.project.path.parent / "checkout"
     with closing(SiteProcess(folder / "site", trial.site.site, "--latency=0.3")) as site:
         other = _check_out(trial, site)

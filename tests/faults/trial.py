@@ -312,7 +312,7 @@ class Trial:
         for pid in victims:
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
-            with suppress(AssertionError):  # nobody takes the place of one that had nothing to do
+            with suppress(AssertionError):  # none takes the place of one that had nothing to do
                 wait_for(self._held.exists, 20, "a job that begins")
                 break
         wait_for(self._held.exists, 40, "a job that begins")

@@ -145,7 +145,7 @@ FOLLOWER_IS_HANDLED = Case(
             class Museum(Rooms):
                 def parse_piece(self, response):
                     yield {"page": response.url}
-                    url = "http://127.0.0.1:1/" + response.url.rpartition("/")[2]  # nobody listens there
+                    url = "http://127.0.0.1:1/" + response.url.rpartition("/")[2]  # nothing listens there
                     yield scrapy.Request(url, self.parse, errback=self.note_failure)
                     yield response.follow("/nowhere", self.parse, dont_filter=True)
 

@@ -19,6 +19,8 @@ _TYPES = {
 }
 #: a schema that others refer to
 _SUMMARY = "#/$defs/summary"
+#: what the table has in place of the names of a summary
+_SUMMARY_NAMES = "those of [a crawl's summary](#the-summary-of-a-crawl)"
 _TABLE = re.compile(r"(<!-- documents -->)\n(?:\n(?:\|.*\n)+)?")
 
 
@@ -72,9 +74,10 @@ def json_page(text: str) -> str:
 
 
 def _names(shape: dict[str, Any]) -> str:
-    whole = SUMMARY.keys() <= shape.keys()
-    names = [f"`{name.removesuffix('?')}`" for name in shape if not (whole and name in SUMMARY)]
-    return ", ".join([*(["those of [a crawl's summary](summary.md)"] if whole else []), *names])
+    if not SUMMARY.keys() <= shape.keys():
+        return ", ".join(f"`{name.removesuffix('?')}`" for name in shape)
+    names = [f"`{name.removesuffix('?')}`" for name in shape if name not in SUMMARY]
+    return ", ".join([_SUMMARY_NAMES, *names])
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class MemoryConnection(Connection):
 
     @contextmanager
     def step(self) -> Iterator[MemoryData]:
-        """Nobody else reads or writes meanwhile."""
+        """No other thread reads or writes meanwhile."""
         with self.data.lock:
             yield self.data
 

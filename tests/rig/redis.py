@@ -50,7 +50,7 @@ class RedisServer:
             **options,
         }
         lines = [f'{name.replace("_", "-")} "{value}"' for name, value in settings.items()]
-        # In a file, as one would for real: everybody can read an argument list.
+        # In a file, as one would for real: every user can read an argument list.
         lines += [f'requirepass "{password}"'] if password else []
         (folder / "redis.conf").write_text("\n".join(lines) + "\n", "utf-8")
         self._process: subprocess.Popen[bytes] | None = None

@@ -275,6 +275,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
         members=options.pop("members", members_of(nodes)),
         store=StoreThread(open_store(place)), sender=sender, limits=options.pop("limits", QUICK),
         reach=options.pop("reach", None), sends=options.pop("sends", False),
+        rules_file=options.pop("rules_file", None),
     )  # fmt: skip
     made = Scheduler(state=state, folder=tmp_path / "parts", **{"prepare": prepare, **options})
     return Bench(scheduler=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")

@@ -228,7 +228,11 @@ class Simulation:
         if not self._waiting:
             return
         dealt = self._placement.deal(
-            self._waiting, self._members, avoid=self._avoid, closing=self._closed
+            self._waiting,
+            self._members,
+            requests=sum(batch.size for batch in self._waiting),
+            avoid=self._avoid,
+            closing=self._closed,
         )
         for batch, member in dealt:
             self._waiting.remove(batch)

@@ -27,7 +27,7 @@ class WrongInput:
     arguments: tuple[str, ...] = ()  #: of `sdist`
     settings: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)  #: in the project's folder
-    pipes: tuple[str, ...] = ()  #: likewise, named pipes into which nobody writes
+    pipes: tuple[str, ...] = ()  #: likewise, named pipes into which no process writes
     modes: Mapping[str, int] = field(default_factory=dict)  #: of files and folders there
     environment: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[int, ...] = (2,)  #: exit codes, any of which is right

@@ -1,4 +1,4 @@
-"""The walks of docs/explanation/architecture.md: each file is there, and they pass as many as they say.
+"""The walks of docs/internals/architecture.md: each file is there, and they pass as many as they say.
 
 A walk is a table of steps and files below a line that ends in `: N files.`
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+DOCUMENT = (ROOT / "docs" / "internals" / "architecture.md").read_text("utf-8")
 #: a table whose second column has files
 TABLE = re.compile(r"^\| step \| files \|\n\|[-|]+\|\n((?:\|.*\n)+)", re.MULTILINE)
 #: what stands above the table of a walk

@@ -19,7 +19,7 @@ retry nosuch | crawls show nosuch | crawls show nosuch --batches | crawls show n
 frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
 strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
 nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
-jobs schedule easy -t nosuch | code versions -t nosuch | code versions --projects -t nosuch
+jobs schedule easy -t nosuch | stop nosuch | code versions -t nosuch | code versions --projects -t nosuch
 """
 
 
@@ -39,6 +39,61 @@ def _stored(root: Path) -> None:
 def test_what_is_not_there_is_exit_code_4(sdist: Run, line: str) -> None:
     done = sdist(*line.split()).expect(4)
     assert (done.out, done.err.count("\n")) == ("", 1)
+
+
+@pytest.fixture
+def _more(_stored: None, root: Path) -> None:
+    """A frontier besides."""
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.add_crawl(Crawl(id="shop", project="shop", spider="", created=0.0, kind="frontier"))
+
+
+#: what is typed -> what was meant
+MEANT = {
+    "watch esay-1": "easy-1",
+    "status easy": "easy-2",
+    "pause esay-1": "easy-1",
+    "stop esay-1": "easy-1",
+    "crawls clean esay-1 -y": "easy-1",
+    "status web1": "`sdist nodes --node web1`",
+    "nodes drain wbe1": "web1",
+    "crawls rm": "'crawls clean'",
+    "crawls easy-1": "'crawls show easy-1'",
+    "nodes stop": "'nodes down'",
+    "nodes web1": "'nodes --node web1'",
+    "nodes drian": "'nodes drain'",
+    "items easy-1": "'items pull easy-1'",
+    "items export x": "'items pull' or 'items merge'",
+    "jobs drain web1": "'nodes drain'",
+    "frontier shop": "'frontier count shop'",
+    "easy-1": "'status easy-1'",
+    "kill x": "'stop'",
+    "rm x": "'crawls clean', 'nodes remove', 'code prune' or 'frontier delete'",
+    "wtach": "'watch'",
+    "crawls --lable x": "--label",
+    "jobs --state faild": "failed",
+    "completion bsh": "bash",
+}
+
+
+@pytest.mark.usefixtures("_more")
+@pytest.mark.parametrize("line", MEANT)
+def test_a_wrong_word_is_answered_with_what_was_meant(sdist: Run, line: str) -> None:
+    done = sdist(*line.split()).expect(None, f" Did you mean {MEANT[line]}?")
+    assert done.code in {2, 4}
+    assert (done.out, done.err.count("\n"), done.err.count("?")) == ("", 1, 1)
+
+
+@pytest.mark.usefixtures("_stored")
+def test_a_wrong_name_of_a_node_that_was_added(sdist: Run) -> None:
+    sdist("nodes", "add", "127.0.0.1:2", "--name", "spare").expect(5)
+    sdist("nodes", "remove", "spra").expect(4, "Did you mean spare?")
+
+
+@pytest.mark.usefixtures("_stored")
+@pytest.mark.parametrize("line", ["nosuch", "crawls nosuch", "crawls --zzz", "status zzz"])
+def test_a_word_that_is_like_none_has_no_question(sdist: Run, line: str) -> None:
+    assert "?" not in sdist(*line.split()).expect(None, "There is no ").err
 
 
 @pytest.mark.usefixtures("_stored")

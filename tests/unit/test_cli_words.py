@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli import output
 from scrapyd_dist.cli.context import Context
-from scrapyd_dist.cli.crawls import demo, watcher, wording
+from scrapyd_dist.cli.crawls import crawl_picture, demo, wording
 from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
-from scrapyd_dist.cli.crawls.watcher import crawl_picture, interruptible_pause, live_view
+from scrapyd_dist.cli.crawls.watcher import interruptible_pause, live_view
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
 from scrapyd_dist.cli.silence import without_drained
@@ -35,6 +35,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
 from scrapyd_dist.progress.crawl_words import outlook, state_of
+from scrapyd_dist.progress.rates import rate_number
 from scrapyd_dist.time_spans import describe_span
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -154,9 +155,11 @@ def test_spans_of_time_counts_and_rates() -> None:
     assert {seconds: describe_span(seconds) for seconds in clocks} == clocks
     counts = {0: "0 batches", 1: "1 batch", 2: "2 batches", 12345: "12,345 batches"}
     assert {count: counted(count, "batch", "batches") for count in counts} == counts
-    rates = {12.4: "12/s", 1234.5: "1,234/s", 0.42: "0.4/s", 0: ""}
-    assert {rate: wording.per_second({"items": rate}, "items") for rate in rates} == rates
-    assert wording.per_second({}, "items") == wording.per_second(None, "items") == ""
+    rates = {12.4: "744/min", 1234.5: "74,070/min", 0.042: "2.5/min", 0.1: "6/min", 0: ""}
+    assert {rate: wording.rate_of({"items": rate}, "items") for rate in rates} == rates
+    assert wording.rate_of({}, "items") == wording.rate_of(None, "items") == ""
+    numbers = {1234.4: "1,234", 10: "10", 9.94: "9.9", 0: "0"}
+    assert {rate: rate_number(rate) for rate in numbers} == numbers
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_what_is_to_come_is_marked_by_how_sure_it_is(
 def test_the_line_while_it_runs() -> None:
     assert wording.progress_line(crawl()) == (
         "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
-        " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
+        " · pages 1,600 (2,460/min) · items 1,499 (744/min) · ≈ 45 s to go · nodes 1/2"
     )
     assert (
         wording.progress_line(replace(crawl(CrawlState.STARTING), summary={})) == "easy-1: starting"
@@ -217,7 +220,7 @@ def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
             "times_slower": 6.2}  # fmt: skip
     stuck = {**slow, "batch": 8, "job": "easy-1.b8.a1", "done": 0, "times_slower": None}
     assert wording.standing(crawl(stragglers=[slow, stuck], failed_urls=4))[1:] == [
-        "  web1 · up · 2/4 running · 2 batches done · pages 1,010 21/s · items 1,000 20/s · errors 4 0.1/s",
+        "  web1 · up · 2/4 running · 2 batches done · pages 1,010 1,260/min · items 1,000 1,206/min · errors 4 6/min",
         "  web2 · down · 0 running · 1 batch done · pages 0 · items 499 · connection refused",
         "  slow: batch 7 on web1 for 3:00 min, 40 of 1,000 done, 6.2 times slower than usual (easy-1.b7.a1)",
         "  slow: batch 8 on web1 for 3:00 min, 0 of 1,000 done, nothing is done yet (easy-1.b8.a1)",
@@ -327,20 +330,88 @@ def test_every_node_is_drawn_with_its_jobs() -> None:
     )
 
 
+WEB1 = SUMMARY["nodes"][0]
+LONG_REASON = "a very long story of how it came that nothing answers there, " * 4
+
+
 def test_a_long_reason_gives_way_to_what_is_short() -> None:
-    why = (
-        "node web1 (http://web1:6800): a very long story of how it came that nothing answers there "
-        * 3
+    picture = fleet_view.frame(fleet(job(1), state="down", reason=LONG_REASON))
+    (line,) = [line for line in drawn(picture, width=100) if "down" in line and "web1 " in line]
+    assert line.split()[:2] == ["web1", "down"]
+    assert line.endswith("…")
+    assert "job1 " in "\n".join(
+        drawn(fleet_view.frame(fleet(job(1), reason=LONG_REASON)), width=100)
     )
-    fields = {"name": "web1", "state": "down", "reason": why}
-    for picture in (
-        fleet_view.frame(fleet(job(1), state="down", reason=why)),
-        watcher.frame({"nodes": [fields]}),
-    ):
-        (line,) = [line for line in drawn(picture, width=100) if "down" in line and "web1 " in line]
-        assert line.split()[:2] == ["web1", "down"]
-        assert line.endswith("…")
-    assert "job1 " in "\n".join(drawn(fleet_view.frame(fleet(job(1), reason=why)), width=100))
+
+
+def crawl_document(**fields: Any) -> dict[str, Any]:
+    return {
+        **SUMMARY,
+        "crawl": "easy-20260102T030405Z",
+        "spider": "easy",
+        "state": "working",
+        **fields,
+    }
+
+
+def test_why_a_node_is_down_stands_whole_below_the_table_in_red() -> None:
+    nodes = [*SUMMARY["nodes"], {"name": "web3", "state": "wedged", "reason": LONG_REASON}]
+    lines = drawn(crawl_picture.frame(crawl_document(nodes=nodes)), width=80)
+    (place,) = [place for place, line in enumerate(lines) if line.startswith("web2 is")]
+    assert lines[place] == "web2 is down (connection refused); its work goes elsewhere"
+    assert lines[place - 1].split()[:2] == ["web3", "wedged"]
+    rest = " ".join(lines[place + 1 :])
+    assert rest == f"web3 is wedged ({LONG_REASON}); its work goes elsewhere".replace("  ", " ")
+    out = StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    console.print(crawl_picture.frame(crawl_document(nodes=nodes)))
+    assert "\x1b[31mweb2 is down" in out.getvalue()
+
+
+def test_where_no_node_works_the_work_waits_and_of_many_in_trouble_a_few_are_named() -> None:
+    nodes = [{"name": f"web{number}", "state": "down"} for number in range(30)]
+    lines = drawn(crawl_picture.frame(crawl_document(nodes=nodes), most_nodes=4), width=80)
+    assert lines[-2:] == [
+        "web2 is down; its work waits for a node",
+        "and 27 nodes more in trouble: sdist nodes",
+    ]
+    row = crawl(CrawlState.WORKING, nodes=nodes)
+    assert len(drawn(crawl_picture.crawl_picture(row, 24), width=80)) <= 24
+
+
+def test_the_spider_and_the_output_stand_in_the_head() -> None:
+    lines = drawn(crawl_picture.frame(crawl_document()), width=80)
+    assert lines[:2] == [
+        "easy-20260102T030405Z  working  41 s  ≈ 45 s to go",
+        "spider easy · items go to /elsewhere/items.jl",
+    ]
+
+
+def test_a_picture_of_80_columns_keeps_its_lines_while_its_numbers_grow() -> None:
+    great = 987_654
+    grown = crawl_document(
+        duration_s=86_400.0 * 9, urls_found=great, items=great, pages=great, failed_urls=great, gone_urls=great,
+        requests={"total": great, "sent": great, "done": great, "succeeded": great},
+        outlook={"requests": great, "sure": "estimate", "eta_s": 86_400.0 * 99},
+        per_s=dict.fromkeys(("pages", "items", "failed"), 9_999.0), output=["/a/very/long/path" * 20],
+        nodes=[{**WEB1, "items": great, "pages": great}],
+    )  # fmt: skip
+    small = drawn(crawl_picture.frame(crawl_document(nodes=[WEB1])), width=80)
+    large = drawn(crawl_picture.frame(grown), width=80)
+    assert len(large) == len(small)
+    assert [line.split()[0] for line in large[2:5]] == ["index", "requests", "batches"]
+    assert large[3].endswith(f"{great:,} done of ≈ {great:,}")
+    assert large[-1].split()[1:] == [
+        "up", "2/4", "2", f"{great:,}", "1,260", f"{great:,}", "1,206", "4"
+    ]  # fmt: skip
+    assert small[-2] == large[-2], "a growing number moves no column"
+
+
+def test_a_long_name_of_a_node_gives_way_to_its_numbers() -> None:
+    hostile = crawl_document(nodes=[{**WEB1, "name": "eu-west-3." * 20, "pages": 10**9 - 1}])
+    (row,) = [line for line in drawn(crawl_picture.frame(hostile), width=80) if "999" in line]
+    assert row.startswith("eu-west-3.")
+    assert row.split()[1:] == ["up", "2/4", "2", "999,999,999", "1,260", "1,000", "1,206", "4"]
 
 
 def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
@@ -374,9 +445,11 @@ def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
 
 def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
     nodes = [{"name": f"web{n}", "state": "down" if n == 70 else "up"} for n in range(100)]
-    lines = drawn(watcher.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5))
-    assert sum("web" in line for line in lines) == 4
-    assert any("web70" in line for line in lines)
+    lines = drawn(
+        crawl_picture.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5)
+    )
+    assert sum(line.startswith("web") and " is " not in line for line in lines) == 4
+    assert "web70 is down; its work goes elsewhere" in lines
     assert "and 96 more nodes" in lines
 
 
@@ -518,7 +591,7 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
     row = Crawl(
         id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary
     )
-    with live_view(crawl_picture, console) as show:
+    with live_view(crawl_picture.crawl_picture, console) as show:
         show(row, 0.0)
         drawn = console.export_text()
     for expected in ("working", "20 of 20", "4 of 12", "200 done of 600", "items 199"):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from rig.commands import Result
+from rig.stores import lease_next
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss
-from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.batches import MISSES, Crawl, CrawlState, Miss, MissKind
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.progress.summary_document import MISSED, summary_of
 from scrapyd_dist.store import open_store
 
 Run = Callable[..., Result]
@@ -65,6 +67,29 @@ def test_its_misses_are_listed_and_chosen(sdist: Run) -> None:
     assert [line.split()[0] for line in chosen] == ["KIND", "gone", "dead"]
     assert sdist("crawls", "show", "new", *words, "--urls").expect(0).out == (
         "http://a/gone\nhttp://a/dead\n"
+    )
+
+
+@pytest.mark.usefixtures("_stored")
+def test_a_dead_batch_that_cannot_be_read_is_listed_and_has_no_line_among_the_urls(
+    sdist: Run, root: Path
+) -> None:
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        (leased,) = lease_next(store, "new", Lessee(job="j", node="n", url="http://n"))
+        number = leased.batch.number
+        store.fail("new", number, 1, reason="its worker died", now=2.0, max_attempts=1)
+    misses = sdist("crawls", "show", "--misses", "--json").expect(0).json()["misses"]
+    assert [(row["batch"], row["url"]) for row in misses if not row["url"]] == [(number, "")]
+    assert sdist("crawls", "show", "--misses", "--urls").expect(0).out == (
+        "http://a/gone\nhttp://a/failed\nhttp://a/dead\n"
+    )
+
+
+def test_each_kind_of_miss_has_its_words_and_its_count_in_a_summary() -> None:
+    kinds = {kind.value for kind in MissKind}
+    assert kinds == set(MISSES) == set(MISSED)
+    assert set(MISSED.values()) <= set(
+        summary_of(Crawl(id="c", project="", spider="", created=0.0))
     )
 
 

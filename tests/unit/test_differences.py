@@ -1,6 +1,7 @@
 """What of a project means something else in many processes, noticed by its settings, its components and their code."""
 
 from collections.abc import AsyncIterator
+from inspect import getmro
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
-from scrapy.settings import Settings
+from scrapy.settings import Settings, default_settings
+from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import PRIORITY, Addon
+from scrapyd_dist.middlewares.producer import difference_finder
 from scrapyd_dist.middlewares.producer.code_reader import attribute_use
 from scrapyd_dist.middlewares.producer.difference_finder import (
     OWN_ORDER,
@@ -246,17 +249,14 @@ COMPRESSED = {"x.jl.gz": {"format": "jsonlines", "postprocessing": ["plugins.Gzi
         ),
     ],
 )
-def test_a_feed_that_depends_on_the_order_of_items_is_named(
+def test_a_feed_that_depends_on_the_order_of_items_is_named_as_it_was_given(
     settings: dict[str, Any], places: tuple[str, ...] | None
 ) -> None:
-    assert names(settings).get("order of items") == places
-
-
-def test_the_feeds_that_a_producer_has_taken_are_named_as_they_were_given() -> None:
-    settings = Settings({"FEEDS": IN_FILES})
-    take_feeds(settings, None)
-    found = {one.difference.name: tuple(one.found) for one in find_differences(settings, Plain)}
-    assert found["order of items"] == ("out/%(batch_id)d.jl",)
+    project = Settings()
+    project.setdict(settings, priority="project")
+    take_feeds(project, None)  # as each producer does
+    found = {one.difference.name: tuple(one.found) for one in find_differences(project, Plain)}
+    assert found.get("order of items") == places
 
 
 def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:
@@ -352,3 +352,26 @@ class Listening:
 
 def test_a_pipeline_that_connects_a_signal_opens_no_database() -> None:
     assert names({"ITEM_PIPELINES": {Listening: 1}}) == {}
+
+
+def test_what_scrapy_has_on_by_itself_is_not_loaded_for_the_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[str] = []
+
+    def load(path: Any) -> type:
+        loaded.append(path)
+        return Monitor
+
+    monkeypatch.setattr(difference_finder, "load_object", load)
+    names({"EXTENSIONS": {"project.Monitor": 1}})
+    assert "project.Monitor" in loaded
+    assert not set(loaded) & set(default_settings.EXTENSIONS_BASE)
+
+
+def test_no_row_is_about_what_scrapy_has_on_by_itself() -> None:
+    named = set().union(*(row.components for row in DIFFERENCES.values()))
+    for setting in ("EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES"):
+        for path in getattr(default_settings, f"{setting}_BASE"):
+            kinds = getmro(load_object(path))
+            assert not named & {f"{kind.__module__}.{kind.__qualname__}" for kind in kinds}

@@ -36,7 +36,7 @@ def hashed(number: int) -> bytes:
 
 
 def counted(number: int) -> bytes:
-    """Of a fingerprinter of somebody's own: nearly all bytes are the same."""
+    """Of a fingerprinter of a project's own: nearly all bytes are the same."""
     return number.to_bytes(SIZE, "big")
 
 

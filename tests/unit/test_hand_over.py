@@ -69,8 +69,10 @@ def handed(engine: Engine, *urls: str) -> list[str]:
     async def play() -> list[str]:
         crawler: Any = SimpleNamespace(engine=engine)
         beyond = find_known_beyond(crawler, OWN)
-        kept = requests() if beyond is None else hand_over(engine, beyond, requests())
-        return [request.url async for request in kept]
+        if beyond is None:
+            return [request.url async for request in requests()]
+        await hand_over(engine, beyond, requests())
+        return []
 
     found: list[str] = run(play())
     return found

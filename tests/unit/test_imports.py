@@ -14,7 +14,7 @@ FOLDERS = {
     "scrapyd_dist": "scrapyd_dist",
     **{name: f"scrapyd_dist.{name}" for name in ("middlewares", "deploy", "cli")},
 }
-DOCUMENT = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+DOCUMENT = (ROOT / "docs" / "internals" / "architecture.md").read_text("utf-8")
 SECTION = DOCUMENT.partition("## Which package may import which")[2].partition("\n## ")[0]
 #: as the document has it, the lowest first; a module is of the longest name here that its own begins with
 ORDER = re.findall(r"^\d+\. `([\w.]+)`", SECTION, re.MULTILINE)
@@ -74,7 +74,7 @@ def place(name: str) -> int:
 
 def test_each_package_imports_only_packages_below_it() -> None:
     packages = {name for name, path in KNOWN.items() if path.name == "__init__.py"}
-    assert packages <= set(ORDER), "each package has a line in docs/explanation/architecture.md"
+    assert packages <= set(ORDER), "each package has a line in docs/internals/architecture.md"
     inside = {(name, one) for name in IMPORTS.keys() - DOORS for one in IMPORTS[name]}
     assert {ORDER[place(name)] for name in IMPORTS} == set(ORDER)
     assert [

@@ -1,10 +1,13 @@
 """The index: shards and the addresses of their pages; what each walk found, what failed, and where it goes on."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig.steps import growth
+from scrapyd_dist.middlewares.producer import index_walk
 from scrapyd_dist.middlewares.producer.index_walk import IndexWalk, WalkEnd
 
 from scrapyd_dist.batches import FinishReason, ShardState
@@ -254,3 +257,18 @@ def test_what_a_page_leads_to_counts_for_its_shard() -> None:
     index.dropped(1, page)
     index.came(1, page, TEMPLATE.url(5))
     assert (index.walks[1].found, index.walks[1].pages) == (1, 0)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["pages", "addresses"])
+def test_whether_a_page_is_a_border_costs_the_same_with_many_shards(
+    template: ShardTemplate | None,
+) -> None:
+    def ask_for_each(number: int) -> Callable[[], object]:
+        urls = [TEMPLATE.url(page) for page in range(number)]
+        shards = shards_of_urls(urls)
+        if template is not None:
+            shards = shards_of_pages(template, pages=number, shards=number)
+        index = IndexWalk(shards, template)
+        return lambda: [index.is_border(url) for url in urls]
+
+    assert growth(ask_for_each, 50, index_walk) < 5

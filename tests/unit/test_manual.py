@@ -19,10 +19,19 @@ from scrapyd_dist.cli.commands import (
     load,
     walk,
 )
-from scrapyd_dist.cli.manual import differences_page, pages, settings_page
+from scrapyd_dist.cli.manual import (
+    differences_page,
+    page,
+    pages,
+    read_notes,
+    related_names_page,
+    settings_page,
+    write,
+)
 
 import scrapyd_dist
-from scrapyd_dist.settings import GROUPS
+from scrapyd_dist.related_names import SETTINGS_OF
+from scrapyd_dist.settings import GROUPS, SETTINGS
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
@@ -122,7 +131,8 @@ def test_brackets_that_rich_takes_for_markup_are_escaped() -> None:
 
 
 def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_somewhere() -> None:
-    folder, texts = ROOT / "docs" / "reference" / "commands", pages()
+    folder = ROOT / "docs" / "reference" / "commands"
+    texts = pages(read_notes(folder))
     written = {path.name: path.read_text("utf-8") for path in folder.glob("*.md")}
     assert sorted(written) == sorted(texts)
     assert [name for name in texts if written[name] != texts[name]] == [], (
@@ -177,14 +187,14 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
     ("typed", "near"),
     [
         ("drain", "'nodes drain'?"),
-        ("add", "'nodes add', 'frontier add', 'strategy add'?"),
+        ("add", "'nodes add', 'frontier add' or 'strategy add'?"),
         ("crwl", "'crawl'"),
     ],
 )
 def test_a_name_that_is_none_is_answered_with_what_was_meant(
     sdist: Run, typed: str, near: str
 ) -> None:
-    done = sdist(typed, "x").expect(2, f"No such command {typed!r}. Did you mean {near}")
+    done = sdist(typed, "x").expect(2, f"There is no command {typed!r}. Did you mean {near}")
     assert (done.out, done.err.count("\n")) == ("", 1)
 
 
@@ -195,7 +205,7 @@ def test_a_group_alone_lists_and_takes_the_options_of_its_list(sdist: Run) -> No
     assert sdist("crawls", "--json").expect(0).json() == {"schema": 1, "crawls": []}
     assert "drain" in sdist("nodes", "--help").expect(0).out
     sdist("nodes", "--node", "x", "drain").expect(2, "drain")
-    sdist("nodes", "drian").expect(2, "'drain'")
+    sdist("nodes", "drian").expect(2, "Did you mean 'nodes drain'?")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +221,7 @@ def test_a_command_without_a_word_that_it_needs_shows_its_help(
         assert done.err.splitlines()[-1].startswith("sdist: Missing ")
 
 
-@pytest.mark.parametrize("path", [path for path in EVERY if path != "crawl"])
+@pytest.mark.parametrize("path", EVERY)
 def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
     sdist: Run, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -221,38 +231,109 @@ def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
     whole = sdist("help", "--all", *path.split()).expect(0).out
     names = [name for param in EVERY[path].params for name in param.opts if name.startswith("--")]
     assert [name for name in names if f"{name} " not in whole] == []
-    assert ("options more: sdist help --all" in text) == (whole != text)
+    assert (f"options more: sdist {path} --help --all" in text) == (whole != text)
+    assert sdist(*path.split(), "--help", "--all").out == whole
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_help_says_what_is_wanted_and_nothing_of_python(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = sdist(*path.split(), "--help").expect(0).out
+    whole = sdist(*path.split(), "--help", "--all").expect(0).out
+    assert re.findall(r"<[a-z][\w|\[\]]*>|list\[|BOOLEAN", text + whole) == []
+    for param in EVERY[path].params:
+        wants = param.param_type_name == "argument" or not param.is_flag
+        assert bool(param.metavar) == wants, param.name
+    examples = " ".join(re.findall(r"^ *Example: (.*)$", EVERY[path].help, re.MULTILINE))
+    used = set(re.findall(r"(?<=\s)--?[A-Za-z][\w-]*", examples))
+    assert [option for option in sorted(used) if f"{option} " not in text] == []
+
+
+def test_the_help_of_crawl_has_twelve_options_those_first_that_most_crawls_need(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = {}
+    for path in ("crawl", "plan"):
+        text = sdist(path, "--help").expect(0).out
+        rows = re.findall(r"^│ (--[\w-]+)? +(-\w)? .*$", text, re.MULTILINE)
+        options[path] = [row for row in rows if any(row)]
+    assert len(options["crawl"]) == 12
+    assert options["crawl"][:2] == [("--callback", ""), ("--overwrite-output", "-O")]
+    assert options["plan"][:2] == options["crawl"][:2]
+    assert options["crawl"][-2:] == [("--json", ""), ("--help", "-h")]
 
 
 def test_help_is_a_word_too(sdist: Run) -> None:
     assert sdist("help", "nodes", "drain") == sdist("nodes", "drain", "--help")
     assert sdist("help", "cancel") == sdist("jobs", "cancel", "--help")
     assert sdist("help") == sdist("--help")
-    sdist("help", "nosuch").expect(2, "nosuch")
+    done = sdist("help", "wtach").expect(2, "There is no command 'wtach'. Did you mean 'watch'?")
+    assert (done.out, done.err.count("\n")) == ("", 1)
     assert sdist("-V") == sdist("--version") == sdist("version")
 
 
-def test_the_tables_of_settings_are_those_of_the_registry() -> None:
-    page = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
-    assert settings_page(page) == page, "make manual writes them anew"
+def test_what_is_written_by_hand_below_a_page_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "reference" / "commands"
+    folder.mkdir(parents=True)
+    (folder.parent / "settings.md").write_text("")
+    frontera = tmp_path / "coming-from" / "frontera.md"
+    frontera.parent.mkdir()
+    frontera.write_text("")
+    write(folder)
+    plan = folder / "plan.md"
+    generated = plan.read_text("utf-8")
+    assert read_notes(folder) == dict.fromkeys(pages({}), "")
 
-    assert re.findall("^<!-- settings: (.+) -->$", page, re.MULTILINE) == list(GROUPS)
+    texts = pages({"plan.md": "## Why\n\nBecause."})
+    plan.write_text(texts["plan.md"])
+    write(folder)
+    assert plan.read_text("utf-8") == texts["plan.md"]
+    assert texts["plan.md"].startswith(generated)
+    assert texts["plan.md"].endswith("\n\n## Why\n\nBecause.\n")
 
 
-def test_the_table_of_what_changes_is_that_of_the_code() -> None:
-    page = (ROOT / "docs" / "reference" / "what-changes.md").read_text("utf-8")
-    assert differences_page() == page, "make manual writes it anew"
+def test_the_manual_has_each_option_below_the_panel_of_its_help(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = re.findall(r"^╭─ ([^─]+) ─+╮$", sdist("help", "--all", "crawl").out, re.MULTILINE)
+    assert re.findall(r"^\*\*(.+)\*\*:$", page("crawl"), re.MULTILINE) == shown
+    limits = page("crawl").partition("**Goals for the whole crawl**:")[2].partition("**")[0]
+    names = re.findall(r"^\* `--max-(\w+) ", limits, re.MULTILINE)
+    assert names == ["items", "pages", "requests", "errors", "time", "depth"]
+
+
+def test_the_definitions_of_settings_are_those_of_the_registry() -> None:
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
+    assert settings_page(text) == text, "make manual writes them anew"
+
+    assert re.findall("^<!-- settings: (.+) -->$", text, re.MULTILINE) == list(GROUPS)
+    assert re.findall("^### `(DISTRIBUTED_.+)`$", text, re.MULTILINE) == list(SETTINGS)
+
+
+def test_the_names_of_related_systems_are_answered_as_by_the_commands() -> None:
+    text = (ROOT / "docs" / "coming-from" / "frontera.md").read_text("utf-8")
+    assert related_names_page(text) == text, "make manual writes them anew"
+    assert re.findall("^<!-- names of (.+) -->$", text, re.MULTILINE) == list(SETTINGS_OF)
+
+
+def test_the_page_of_what_changes_is_that_of_the_code() -> None:
+    text = (ROOT / "docs" / "reference" / "what-changes.md").read_text("utf-8")
+    assert differences_page() == text, "make manual writes it anew"
 
 
 def test_the_schemas_of_documents_are_those_that_the_tests_hold_them_to() -> None:
     folder = ROOT / "docs" / "reference"
-    page = (folder / "json.md").read_text("utf-8")
-    assert json_page(page) == page, "make manual writes them anew"
+    text = (folder / "json.md").read_text("utf-8")
+    assert json_page(text) == text, "make manual writes them anew"
     assert (folder / "schemas.json").read_text("utf-8") == schemas(), "make manual writes them anew"
     assert "$ref" in json.loads(schemas())["sdist crawls list"]["properties"]["crawls"]["items"]
 
 
 def test_the_page_of_the_api_has_the_public_names_and_no_other() -> None:
-    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
-    named = set(re.findall(r"^## `scrapyd_dist\.(\w+)`$", page, re.MULTILINE))
+    text = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
+    named = set(re.findall(r"^## `scrapyd_dist\.(\w+)`$", text, re.MULTILINE))
     assert named == {name for name in scrapyd_dist.__all__ if not name.startswith("_")}

@@ -135,7 +135,7 @@ def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nowhere\n", "line 1: No target is called 'nowhere'"),
+        ("nowhere\n", "line 1: There is no node 'nowhere'"),
         ("web1:6800 four\n", "line 1: behind the address"),
         ("web1:6800 slots=0\n", "line 1: slots = .0. must be a whole number"),
         ("\nftp://web1/\n", "line 2: .*only http and https"),

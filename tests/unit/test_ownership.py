@@ -58,7 +58,7 @@ def test_a_folder_that_all_may_write_holds_no_store(tmp_path: Path, mode: int) -
     with pytest.raises(NoPlaceForStore, match=r"others may write to the folder .*shared") as caught:
         open_store(folder / "store.db")
     assert not [*folder.iterdir()]
-    # Nobody is told to forbid /tmp to all others.
+    # No user is told to forbid /tmp to all others.
     assert ("chmod go-w" in str(caught.value)) is not bool(mode & stat.S_ISVTX)
 
 
@@ -112,7 +112,7 @@ def test_the_group_of_this_user_alone_may_write_and_no_other_group(tmp_path: Pat
     folder = tmp_path / "place"
     open_store(folder / "store.db").close()
     folder.chmod(0o770)
-    os.chown(folder, 0, OTHER)  # nobody is in it
+    os.chown(folder, 0, OTHER)  # no user is in it
     open_store(folder / "store.db").close()
     os.chown(folder, 0, 1)
     with pytest.raises(NoPlaceForStore, match=r"others may write to the folder .*chmod go-w"):

@@ -309,7 +309,7 @@ def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
         decode(carried.get)
 
 
-# bytes per URL: the table of docs/explanation/payload.md
+# bytes per URL: the table of docs/internals/payload.md
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig.members import load, member, paced, put
 from rig.simulated_fleet import Machine, Rule, Simulation
+from rig.steps import growth
 
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.scheduling import placement
 from scrapyd_dist.scheduling.node_state import AHEAD, NodeState
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.readiness import Readiness
@@ -19,7 +22,7 @@ from scrapyd_dist.scheduling.readiness import Readiness
 def chosen_by(
     placement: Placement, members: list[NodeState], *, avoid: str = ""
 ) -> NodeState | None:
-    dealt = placement.deal([Batch(number=0, size=1)], members, avoid={0: avoid})
+    dealt = placement.deal([Batch(number=0, size=1)], members, requests=1, avoid={0: avoid})
     return dealt[0][1] if dealt else None
 
 
@@ -91,10 +94,8 @@ def dealt(
     members: list[NodeState], *sizes: int, kind: str = "by-capacity", **hand: Any
 ) -> list[tuple[int, str]]:
     waiting = [Batch(number=number, size=size) for number, size in enumerate(sizes, 1)]
-    return [
-        (batch.number, one.node.name)
-        for batch, one in Placement(kind).deal(waiting, members, **hand)
-    ]
+    found = Placement(kind).deal(waiting, members, requests=sum(sizes), **hand)
+    return [(batch.number, one.node.name) for batch, one in found]
 
 
 def test_a_free_fast_node_comes_first() -> None:
@@ -176,3 +177,14 @@ def test_the_program_s_own_way_takes_less_time_than_turns_and_large_batches(
     assert after.idle < before.idle
     assert after.tail < before.tail
     assert not new.overfull, "a node was given more than it can start soon"
+
+
+@pytest.mark.parametrize("kind", Placement.KINDS)
+def test_what_is_dealt_costs_the_same_however_many_batches_wait(kind: str) -> None:
+    members = [paced("a", slots=2, pace=1.0), paced("b", slots=2, pace=2.0)]
+
+    def deal_some(number: int) -> Callable[[], object]:
+        waiting = [Batch(number=at, size=3) for at in range(number)]
+        return lambda: Placement(kind).deal(waiting, members, requests=3 * number)
+
+    assert growth(deal_some, 50, placement) < 1.5

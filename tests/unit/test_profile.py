@@ -21,6 +21,7 @@ from scrapyd_dist.middlewares.addon import (
 )
 from scrapyd_dist.middlewares.producer.job_settings import make_job_settings
 
+from scrapyd_dist.garbage_collection import AT_START, collect_as_before, collect_rarely
 from scrapyd_dist.payload import START_URLS
 
 LOGGERS = ("", "scrapy", "scrapy.core.engine", "my.spider")
@@ -111,6 +112,48 @@ def test_a_process_settles_when_its_spider_opens_and_makes_only_records_that_the
     assert (gc.get_freeze_count() > 1000) is freezes
     for name in ("scrapy.core.engine", "my.spider"):
         assert logging.getLogger(name).getEffectiveLevel() == least
+
+
+@pytest.fixture
+def usual_thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield (700, 10, 10)
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(
+    ("profile", "at_start"), [(NONE, 700), (USUAL, AT_START), (FAST, AT_START)]
+)
+def test_garbage_is_collected_rarely_until_the_spider_opens(
+    profile: str, at_start: int, usual_thresholds: tuple[int, int, int]
+) -> None:
+    crawler = get_crawler(Spider, {"DISTRIBUTED_ENABLED": False})
+    spider = crawler._create_spider("any")
+    apply_profile(settings(DISTRIBUTED_PROFILE=profile), crawler)
+    apply_profile(settings(DISTRIBUTED_PROFILE=profile), crawler)  # of a second crawl there
+    assert gc.get_threshold() == (at_start, 10, 10)
+    crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
+    assert gc.get_threshold() == usual_thresholds
+
+
+@pytest.mark.parametrize("own", [0, 100_000])
+@pytest.mark.usefixtures("usual_thresholds")
+def test_a_project_that_collects_more_rarely_or_never_is_left_alone(own: int) -> None:
+    gc.set_threshold(own, 5, 5)
+    collect_rarely()
+    assert gc.get_threshold() == (own, 5, 5)
+    collect_as_before()
+    assert gc.get_threshold() == (own, 5, 5)
+
+
+@pytest.mark.usefixtures("usual_thresholds")
+def test_a_threshold_that_the_project_sets_while_it_starts_stays() -> None:
+    collect_rarely()
+    gc.set_threshold(5_000, 5, 5)
+    collect_as_before()
+    assert gc.get_threshold() == (5_000, 5, 5)
 
 
 @pytest.mark.parametrize(

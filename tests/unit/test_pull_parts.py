@@ -41,7 +41,7 @@ from scrapyd_dist.middlewares.worker.work_unit import (
     attempt_over,
 )
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
@@ -501,3 +501,53 @@ def test_a_batch_that_ends_by_itself_while_its_worker_ends_is_acked_once(
     assert report.trouble == ""
     assert not acker.held
     assert all(batch.part is not None and batch.part.path.exists() for batch in batches)
+
+
+class Rows:
+    """A store that answers with these states of the crawl, one after the other."""
+
+    def __init__(self, *states: CrawlState, listed: bool = True, producer: bool = True) -> None:
+        self.states = list(states)
+        self._listed = listed
+        self._producer = producer
+
+    async def crawl(self) -> Crawl:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return Crawl(id="c", project="p", spider="s", created=0, state=state)
+
+    async def no_more(self) -> bool:
+        return not self._producer
+
+    async def is_listed(self) -> bool:
+        return self._listed
+
+
+STARTING = CrawlState.STARTING
+
+
+@pytest.mark.parametrize(
+    ("rows", "begins"),
+    [
+        (Rows(CrawlState.FINDING), True),
+        (Rows(STARTING, STARTING, CrawlState.FINDING), True),
+        (Rows(STARTING, CrawlState.WORKING), True),
+        (Rows(STARTING, STARTING, CrawlState.REFUSED), False),
+        (Rows(CrawlState.REFUSED), False),
+        (Rows(STARTING, CrawlState.STOPPED), False),
+        (Rows(STARTING, CrawlState.FINDING, listed=False), False),  # it has other settings now
+        (Rows(STARTING, producer=False), False),  # its process has died
+    ],
+)
+def test_an_early_worker_begins_with_its_crawl_or_not_at_all(
+    rows: Any, monkeypatch: pytest.MonkeyPatch, *, begins: bool
+) -> None:
+    monkeypatch.setattr(lease_session, "BEGUN_EVERY", 0)
+
+    async def begin() -> Crawl:
+        return await lease_session._wait_for_begin(rows, await rows.crawl())
+
+    if begins:
+        assert run(begin()).state in {CrawlState.FINDING, CrawlState.WORKING}
+    else:
+        with pytest.raises(lease_session.Withdrawn):
+            run(begin())

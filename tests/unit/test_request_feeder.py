@@ -229,6 +229,40 @@ def test_who_waits_for_work_asks_again_soon_at_first_and_then_less_often(tmp_pat
     assert sum(longer[:3]) < POLL
 
 
+class LongBatch(Frontier):
+    """One batch that lasts for so many questions for another; then three more, and the end."""
+
+    def __init__(self, questions: int) -> None:
+        super().__init__([1])
+        self.left = questions
+
+    def watched(self, request: Any, batch: Any, index: int) -> Any:
+        batch.begin(index)
+        return request
+
+    def changed(self, batch: Any) -> None:
+        pass
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        if not self.taken:
+            return await super().next(limit, enough)
+        self.left -= 1
+        if not self.left:
+            for batch in self.held.values():
+                batch.part.close()
+            self.held.clear()
+        return []
+
+    async def no_more(self) -> bool:
+        return self.left <= -3
+
+
+def test_whose_last_batch_has_ended_asks_soon_again(tmp_path: Path) -> None:
+    waits = Waits()
+    assert made_of(LongBatch(5), tmp_path, waits) == (1, [])
+    assert waits.seconds == [SOON, 2 * SOON, 4 * SOON, 8 * SOON, SOON, 2 * SOON, 4 * SOON]
+
+
 class Kept(Frontier):
     """Nothing ends."""
 

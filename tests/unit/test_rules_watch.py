@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,9 @@ from rig.throttled import empty_throttle_tables
 
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import rules_watch
+from scrapyd_dist.store import open_store
 from scrapyd_dist.store.reach import Way
+from scrapyd_dist.throttle.known_rules import KnownRules
 from scrapyd_dist.throttle.permits import DomainLook, Rule, Rules
 
 Work = Callable[..., AbstractAsyncContextManager[Bench]]
@@ -59,6 +61,34 @@ async def test_a_job_knows_the_rules_that_the_store_has_lost(
         assert "lost the throttle's rules for a.example, b.example" in caplog.text
         b.store.change_rules({"a.example": RULE, "b.example": RULE})
         await until(lambda: not watch._is_lost, "they are set again")
+
+
+@BOTH
+async def test_a_process_that_goes_on_knows_the_rules_that_were_lost_before_it_began(
+    tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rules_watch, "LOOK", 0.0)
+    file = tmp_path / "rules.json"
+    one = model("one", quick=False, slots=4)
+    async with work(tmp_path, one, rules_file=file) as b:
+        b.store.change_rules({"a.example": RULE, "b.example": RULE})
+        await until(lambda: b.scheduler.state.rules.known.version == 1, "the rules are read")
+    empty_throttle_tables(tmp_path / "store.db")
+    with closing(open_store(tmp_path / "store.db")) as store:
+        store.change_rules({"c.example": RULE})  # it has as high a version again
+    async with work(tmp_path, one, rules_file=file) as b:
+        await until(lambda: b.scheduler.state.rules._is_lost, "the loss is seen")
+        await _post_one_more(b, one)
+        assert _rules_told(one)[-1] == {"version": 1, "domains": ["a.example", "b.example"]}
+        assert "lost the throttle's rules for a.example, b.example" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"version": 1}', b'{"domains": 2}'])
+def test_a_file_that_says_nothing_is_as_good_as_none(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "rules.json"
+    if content is not None:
+        file.write_bytes(content)
+    assert rules_watch.RulesWatch(store=Mock(), file=file).known == KnownRules()
 
 
 async def test_a_rule_that_goes_between_two_questions_is_not_lost(

@@ -1,6 +1,11 @@
 """The batches that are about to be sent: their order, and which of them are still open."""
 
+from collections.abc import Callable
+
+from rig.steps import growth
+
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.scheduling import send_queue
 from scrapyd_dist.scheduling.send_queue import SendQueue
 
 
@@ -55,3 +60,29 @@ def test_a_node_that_has_its_code_anew_is_avoided_no_more() -> None:
         made.put_back(batch(number), node)
     made.end_avoidance("web1")
     assert made.avoid == {2: "web2"}
+
+
+def test_the_requests_are_those_of_the_batches_that_wait() -> None:
+    made = queue(1, 2, 3)
+    made.remove(batch(2))
+    assert made.requests == 4
+    made.put_back(batch(2), "web1")
+    made.put_back(batch(2), "web2")
+    made.remove(batch(1))
+    made.replace(batch(1), [Batch(number=4, size=1), Batch(number=5, size=1)])
+    assert made.requests == sum(one.size for one in made.waiting) == 6
+    assert waiting(made) == [4, 5, 2, 3]
+
+
+def test_a_batch_that_failed_waits_again_without_a_look_at_all_that_wait() -> None:
+    def fail_all(number: int) -> Callable[[], object]:
+        made = queue(*range(2 * number))
+
+        def work() -> None:
+            for at in range(number):
+                made.remove(batch(at))
+                made.put_back(batch(at), "web1")
+
+        return work
+
+    assert growth(fail_all, 50, send_queue) < 5

@@ -66,7 +66,11 @@ def test_a_row_more_is_an_option_in_the_manual_and_reaches_the_jobs(
     assert line in page("crawl").splitlines()
     assert "--nap" in sdist("help", "--all", "plan").expect(0).out
     text = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
-    assert f"| `DISTRIBUTED_NAP` | `--nap` | `30` | {ROW.help} |" in settings_page(text)
+    definition = (
+        "### `DISTRIBUTED_NAP`\n\nDefault: `30`; option `--nap`.\n\n"
+        "Seconds that a worker *naps* after each batch ([more](../howto/login.md)).\n"
+    )
+    assert definition in settings_page(text)
 
     settings = Settings()
     assert SettingReader(settings).value(ROW.name) == 30.0

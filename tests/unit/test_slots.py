@@ -2,11 +2,13 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig.steps import growth
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
@@ -373,3 +375,22 @@ def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
     assert [sites(cut) for cut in cutter.due(5.0)] == ["bb"]
     assert cutter.due(5.9) == []
     assert [sites(cut) for cut in cutter.due(6.0)] == ["b"]
+
+
+@pytest.mark.parametrize("fair", FAIR)
+def test_what_is_taken_from_many_sites_costs_no_more_for_each(fair: str) -> None:
+    """Sites of two requests, and batches of three: none but the first fits whole, and a part of one is taken."""
+
+    def fill_and_cut(number: int) -> Callable[[], object]:
+        buffer = Buffer(fair)
+
+        def work() -> None:
+            for at in range(2 * number):
+                buffer.add(found(at, f"{at // 2}.com"), float(at))
+            while buffer:
+                buffer.oldest()
+                buffer.cut_batch(3)
+
+        return work
+
+    assert growth(fill_and_cut, 50, batcher) < 5

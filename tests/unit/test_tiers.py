@@ -27,7 +27,7 @@ PROMISES = re.findall(r"^- \*\*(.+?)\*\*", PROMISE_LIST, re.MULTILINE)
 #: row, answer, tests
 PARITY = re.findall(
     r"^\| ([A-Z]\d+[a-z]?) \| .+? \| (yes|partly|no) \| .+ \| (.+?) \|$",
-    (ROOT / "docs/internals/parity.md").read_text("utf-8"), re.MULTILINE,
+    (ROOT / "tests/parity.md").read_text("utf-8"), re.MULTILINE,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""How a job ended is said once: whatever is removed from its node later, and whoever gets its name after it."""
+"""How a job ended is said once: whatever is removed from its node later, and whichever job gets its name after it."""
 
 import json
 from collections.abc import Iterator

@@ -18,6 +18,7 @@ from scrapyd_dist.batches import (
     AttemptState,
     BatchState,
     CrawlState,
+    MissKind,
     ShardState,
 )
 from scrapyd_dist.errors import ForeignRow
@@ -462,7 +463,7 @@ VERDICT = {
 }
 MISS = {
     "url": page,
-    "kind": among("gone", "failed", "dead", "index"),
+    "kind": among(*[kind.value for kind in MissKind]),
     "reason": prose,
     "batch": whole(0, _MANY),
 }

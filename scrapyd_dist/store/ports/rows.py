@@ -227,9 +227,7 @@ class Door:
 
     def no_crawl(self, crawl: str) -> NoCrawl:
         """Return what is raised for a crawl that is not there."""
-        return NoCrawl(
-            f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are."
-        )
+        return NoCrawl(f"There is no crawl {crawl!r} in {self._place}.")
 
     def no_batch(self, crawl: str, number: int) -> NoBatch:
         """Return what is raised for a batch that is not there."""

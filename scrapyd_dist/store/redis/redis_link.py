@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +19,7 @@ from scrapyd_dist.store.ports.link_rows import LinkRows
 from scrapyd_dist.store.ports.rows import Door, Signer, storable
 from scrapyd_dist.store.redis.redis_address import tagged, without_prefix
 from scrapyd_dist.store.redis.redis_outages import answer_passes
+from scrapyd_dist.store.redis.redis_script import script_text
 from scrapyd_dist.strategy.links import PARTITIONS
 
 Command = Sequence[object]
@@ -120,7 +120,7 @@ class RedisConnection(Connection):
             if self._is_cluster:
                 self.client.close()
                 self.client = self.read(lambda: self._connect_cluster(plain))
-            self._script = self.client.register_script(_script_text())
+            self._script = self.client.register_script(script_text())
             self._check_server()
             self._check_layout()
         except (ValueError, TypeError):
@@ -361,16 +361,6 @@ def _module() -> Any:
             " Without it, give the path of an SQLite file, or nothing at all."
         ) from None
     return redis
-
-
-def _script_text() -> str:
-    folder = files(__package__).joinpath("script")
-    texts = []
-    for piece in sorted(folder.iterdir(), key=lambda piece: piece.name):
-        if not piece.name.endswith(".lua"):
-            continue
-        texts.append(piece.read_text("utf-8"))
-    return "\n".join(texts)
 
 
 def packed(row: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@
 --   s:dead        the numbers of dead letters
 --   s:faults      a hash: number -> what its handler raised
 
-local PARTITIONS = 64
+local PARTITIONS = shared.PARTITIONS
 local events = {}
 
 local function of_strategy(name)

@@ -1,10 +1,10 @@
--- Slots take turns, where batches are leased fairly. A crawl in which nobody does pays nothing for it: its turns are kept
--- from the first time on that somebody asks for one (`turns` in `meta` is the last that was given).
+-- Slots take turns, where batches are leased fairly. A crawl in which none is pays nothing for it: its turns are kept
+-- from the first time on that a worker asks for one (`turns` in `meta` is the last that was given).
 --   turns:out     a hash: slot -> requests of its batches that workers have
 --   turns:last    a hash: slot -> the turn in which it was last leased from
 --   turns:holder  a hash: slot -> the worker that has it to itself, while it has something of it
 --   turns:held    a hash: worker -> how many slots that are
---   turns:free    the slots of nobody in which something waits, in the order in which they are leased from
+--   turns:free    the slots without a holder in which something waits, in the order in which they are leased from
 --   turns:of:<worker>  the same, of those that a worker has to itself
 --   turns:hungry  workers that found all slots taken, and when that was
 
@@ -26,7 +26,7 @@ function turns.rank(slot)
   return out_of(slot) * TURNS + tonumber(redis.call('HGET', base .. 'turns:last', slot) or 0)
 end
 
--- It is nobody's alone any more.
+-- It is no worker's alone any more.
 local function let_go(slot, holder)
   redis.call('HDEL', base .. 'turns:holder', slot)
   redis.call('ZREM', base .. 'turns:of:' .. holder, slot)
@@ -90,7 +90,7 @@ local function first_wanted(line, enough)
   end
 end
 
--- The same, of the named slots that are this holder's, or nobody's.
+-- The same, of the named slots that are this holder's, or have none.
 local function first_named(named, holder, enough)
   local best, first
   for _, slot in ipairs(named) do

@@ -1,4 +1,4 @@
--- What is kept beside batches and attempts, so that nobody has to look through them all:
+-- What is kept beside batches and attempts, so that no step has to look through them all:
 --   slots         a hash of how many are in a slot: `b:<state>:<slot>` batches, `r:<state>:<slot>` requests
 --   waiting       the names of the slots in which something waits
 --   w:<slot>      the batches that wait there, in the order in which they are leased

@@ -91,7 +91,7 @@ end
 
 function verbs.lease_next()
   local wanted = redis.call('HGET', base .. 'crawl', 'wanted')
-  if wanted and wanted ~= '""' then return {refused = 0} end  -- somebody wants it to rest, or to end
+  if wanted and wanted ~= '""' then return {refused = 0} end  -- a user wants it to rest, or to end
   local slots, limit, holder, next_batch = argument.slots, argument.limit, argument.holder, nil
   if argument.fair then
     next_batch = next_in_turn(slots, holder, argument.alone, argument.hungry, argument.enough)

@@ -1,9 +1,8 @@
 -- How a domain stands, and what its keys have to keep to: throttle/domain_status.py in this language, by the same names.
 -- Moments and spans are whole microseconds; these numbers hold them exactly. A test holds both to each other.
 
-local SECOND = 1000000
-local RECOVERY, SLOWEST, REFUSED_GAP = 30 * SECOND, 1 / 64, SECOND / 10
-local DELAY_HOLDS, ROUNDING = 3600 * SECOND, 1e-9
+local SECOND, RECOVERY, SLOWEST = shared.SECOND, shared.RECOVERY, shared.SLOWEST
+local REFUSED_GAP, DELAY_HOLDS = shared.REFUSED_GAP, shared.DELAY_HOLDS
 local STANDING = {'rest_until', 'pace', 'slowed_at', 'delay', 'delayed_at', 'gap'}
 
 local function whole(number)
@@ -22,7 +21,7 @@ local function standing_of(domain)
 end
 
 local function pace_at(standing, now)
-  local doublings = math.min(64, math.floor(math.max(0, now - standing.slowed_at) / RECOVERY))
+  local doublings = math.min(shared.MOST_DOUBLINGS, math.floor(math.max(0, now - standing.slowed_at) / RECOVERY))
   return math.min(1, standing.pace * 2 ^ doublings)
 end
 
@@ -71,7 +70,7 @@ local function terms_of(ask, there, standing, now)
     local apart = math.ceil(gap / pace)
     return {hits = 0, window = 0, gap = math.max(1, apart), apart = apart}
   end
-  local hits = math.floor(limit.hits * scale + ROUNDING)
+  local hits = math.floor(limit.hits * scale + shared.ROUNDING)
   if hits < 1 then return nil, 'held' end
   return spread(limit, hits * pace, math.ceil(gap / pace))
 end

@@ -1,8 +1,5 @@
 -- When the next permits of a key may be used: throttle/permits.py in this language, by the same names.
 
--- For how long a grant is kept at least.
-local REMEMBERED = 60 * SECOND
-
 local function insort(list, value)
   local at = #list
   while at > 0 and list[at] > value do

@@ -4,16 +4,11 @@
 -- with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap, apart); and of
 -- a key `g:<key>`, its grants.
 
--- Seconds after which what is known of a domain goes, where nobody has asked for it.
+-- Seconds after which what is known of a domain goes, where no worker has asked for it.
 local DOMAIN_STAYS = 90 * 86400
--- The same for what has neither pages nor a delay, unless it counts still; and how many are looked at with a new one:
--- as throttle_rows.py has them.
-local IDLE_STAYS, LOOKED_AT = 3600, 4
--- A later grant than this from now is worth requesting anew: as permits.py has it.
-local FAR_OFF = 5 * SECOND
-
--- Changes that are remembered, and for how many seconds: as throttle_rows.py has it.
-local CHANGES, CHANGES_STAY = 1000, 86400
+-- For how many seconds changes are remembered at most.
+local CHANGES_STAY = 86400
+local CHANGES, FAR_OFF = shared.CHANGES, shared.FAR_OFF
 
 -- These domains have changed, if any.
 local function note(domains)
@@ -81,7 +76,7 @@ local function take_moments(ask, count, start, terms, now)
   local full, seen, known = string.match(redis.call('HGET', keys, ask.key) or '', '^(%d+) (%d+) (.*)$')
   -- A clock that was set back knows nothing of the moments that it shows again.
   if known == named and now >= tonumber(seen) then start = math.max(start, tonumber(full)) end
-  local memory = math.max(2 * terms.window, 2 * terms.gap, REMEMBERED)
+  local memory = math.max(2 * terms.window, 2 * terms.gap, shared.REMEMBERED)
   redis.call('ZREMRANGEBYSCORE', grants, '-inf', '(' .. whole(now - memory))
   local given = moments(grants, count, start, terms, others_of(ask, start, terms))
   for at, moment in ipairs(given) do given[at] = whole(moment) end
@@ -122,8 +117,8 @@ end
 -- Looks at the next few domains: what a broad crawl has left behind goes while another one comes. Pages count for as
 -- long as there is their crawl, and a robots.txt is not read again by who knows it.
 local function forget_few(now)
-  local cursor, before = redis.call('GET', base .. 'looked') or '0', now - IDLE_STAYS * SECOND
-  local found = redis.call('ZSCAN', base .. 'domains', cursor, 'COUNT', LOOKED_AT)
+  local cursor, before = redis.call('GET', base .. 'looked') or '0', now - shared.IDLE_STAYS
+  local found = redis.call('ZSCAN', base .. 'domains', cursor, 'COUNT', shared.CHECKED)
   redis.call('SET', base .. 'looked', found[1], 'EX', DOMAIN_STAYS)
   for at = 1, #found[2], 2 do
     local domain = found[2][at]
@@ -167,7 +162,7 @@ function looks.time()
   return {now = whole(micros())}
 end
 
--- Nobody knows any more how far the key is full; nor any other key of the domain that has to keep away from it.
+-- It is not known any more how far the key is full; nor any other key of the domain that has to keep away from it.
 local function make_room(keys, key)
   local found = redis.call('HGETALL', keys)
   for at = 1, #found, 2 do

@@ -95,7 +95,7 @@ CREATE TABLE attempts (
     FOREIGN KEY (crawl, batch) REFERENCES batches (crawl, number) ON DELETE CASCADE
 );
 
--- Promise 3: one accepted attempt per batch, whoever asks.
+-- Promise 3: one accepted attempt per batch, whichever process asks.
 CREATE UNIQUE INDEX one_accepted ON attempts (crawl, batch) WHERE state = 'accepted';
 CREATE INDEX attempts_by_state ON attempts (crawl, state);
 
@@ -191,7 +191,7 @@ CREATE INDEX verdicts_by_time ON verdicts (at);
 CREATE TABLE job_revision (revision INTEGER NOT NULL);
 INSERT INTO job_revision VALUES (0);
 
--- What each slot has in each state, kept up by the triggers below, so that nobody has to count.
+-- What each slot has in each state, kept up by the triggers below, so that no reader has to count.
 CREATE TABLE slot_counts (
     crawl    TEXT NOT NULL REFERENCES crawls (id) ON DELETE CASCADE,
     slot     TEXT NOT NULL,
@@ -230,7 +230,7 @@ CREATE TABLE slot_turns (
     PRIMARY KEY (crawl, slot)
 ) WITHOUT ROWID;
 
--- Whose turn it is, among those of nobody and those of one holder. Slots of other spiders are leased by name only.
+-- Whose turn it is, among those without a holder and those of one. Slots of other spiders are leased by name only.
 CREATE INDEX next_turns ON slot_turns (crawl, holder, out, turn, slot) WHERE waiting > 0 AND substr(slot, 1, 1) != '@';
 CREATE INDEX held_slots ON slot_turns (crawl, holder) WHERE holder != '';
 
@@ -346,7 +346,7 @@ CREATE TABLE throttle_changes (
 -- Crawling strategies: links with their queue, events of workers, processes, and the log of changes.
 
 -- What is kept of one strategy has its short number, and no row of it is removed by a foreign key: a strategy that was
--- reset or forgotten is nobody's at once, whatever its size, and its rows are removed bit by bit.
+-- reset or forgotten belongs to no crawl at once, whatever its size, and its rows are removed bit by bit.
 CREATE TABLE strategies (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
     crawl    INTEGER UNIQUE,              -- the number of its crawl; NULL: of none any more

@@ -1,0 +1,31 @@
+"""Wait for a crawl, and become its process: `sdist` starts it before it knows the crawl.
+
+Called as `python -c` by `python_process.command_of_waiting`. The order is a line of JSON on
+standard input, as `cli/crawls/producer_standby` writes it; without one, nothing is done.
+"""
+
+import json
+import os
+import sys
+
+from scrapyd_dist.garbage_collection import collect_rarely
+
+
+def main() -> None:
+    """Load what a crawl needs, wait for the order, and run the crawl."""
+    collect_rarely()
+    from . import process, producer  # noqa: F401  (what takes long is loaded before the order comes)
+
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    order = json.loads(line)
+    os.environ.update(order["environment"])
+    os.chdir(order["root"])
+    sys.path.append(str(os.getcwd()))  # noqa: PTH109  (as `python_process` does it)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for new, number in ((nowhere, 0), (log, 1), (log, 2)):
+        os.dup2(new, number)
+    sys.argv[1:] = [order["crawl"]]
+    process.main()

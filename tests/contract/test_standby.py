@@ -1,0 +1,79 @@
+"""A process that waits for its crawl: it becomes that crawl's, or ends without having done anything."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scrapyd_dist.cli.crawls import producer_standby
+
+from scrapyd_dist.python_process import command_of_waiting
+from scrapyd_dist.store.address import VARIABLE
+
+MODULE = "scrapyd_dist.middlewares.producer.standby"
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> Iterator[None]:
+    yield
+    producer_standby.end()
+
+
+def call(folder: Path) -> subprocess.Popen[bytes] | None:
+    environment = {**os.environ, VARIABLE: str(folder / "store.db")}
+    return producer_standby.call(
+        "nosuch", root=folder, log=folder / "producer.log", environment=environment
+    )
+
+
+def test_without_an_order_it_does_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command_of_waiting(MODULE),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_becomes_the_process_of_the_crawl_that_it_is_told(tmp_path: Path) -> None:
+    assert call(tmp_path) is None  # none waits
+    producer_standby.start()
+    process = call(tmp_path)
+    assert process
+    assert process.wait(120) != 0
+    assert "nosuch" in (tmp_path / "producer.log").read_text()
+    assert (tmp_path / "store.db").exists()
+
+
+def test_one_that_is_not_needed_ends_with_the_command() -> None:
+    producer_standby.start()
+    (process,) = producer_standby._waiting
+    producer_standby.end()
+    assert process.returncode is not None
+
+
+def test_one_that_has_died_takes_no_order(tmp_path: Path) -> None:
+    producer_standby.start()
+    (process,) = producer_standby._waiting
+    process.kill()
+    process.wait(60)
+    assert call(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "waits"),
+    [
+        (["crawl", "easy"], True),
+        (["resume"], True),
+        (["crawl", "--help"], False),
+        (["crawls"], False),
+        ([], False),
+    ],
+)
+def test_only_a_command_that_crawls_starts_one(words: list[str], *, waits: bool) -> None:
+    producer_standby.start_for(words)
+    assert bool(producer_standby._waiting) is waits
