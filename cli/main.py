@@ -16,6 +16,7 @@ from scrapyd_dist.near_names import ask_about, did_you_mean
 from scrapyd_dist.related_names import option_answer
 from scrapyd_dist.version import __version__
 
+from . import producer_standby
 from .commands import MARKUP, LazyGroup
 from .crawls import producer_standby
 from .output import complain, put, say

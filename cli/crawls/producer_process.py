@@ -33,8 +33,8 @@ from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
+from .. import producer_standby
 from ..options import nodes
-from . import producer_standby
 from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message

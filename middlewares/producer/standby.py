@@ -1,7 +1,7 @@
 """Wait for a crawl, and become its process: `sdist` starts it before it knows the crawl.
 
 Called as `python -c` by `python_process.command_of_waiting`. The order is a line of JSON on
-standard input, as `cli/crawls/producer_standby` writes it; without one, nothing is done.
+standard input, as `cli/producer_standby` writes it; without one, nothing is done.
 """
 
 import json

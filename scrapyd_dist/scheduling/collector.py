@@ -368,7 +368,7 @@ class Collector:
                 await self.give_up(batch, attempt.number, str(error), member.node.name)
                 return False
             except PartLost as error:
-                await self._lose_part(batch, attempt.number, member, str(error))
+                await self._lose_part(batch, attempt, member, str(error))
                 return False
             except OSError as error:
                 self.state.stop_now(
@@ -455,7 +455,9 @@ class Collector:
             reopened.append(attempt)
         return reopened
 
-    async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
+    async def _lose_part(
+        self, batch: Batch, attempt: Attempt, member: NodeState, reason: str
+    ) -> None:
         """Give up an attempt whose part is lost at its node: the batch is not at fault.
 
         A node of which no part comes home would lease the same batches again and again, until they
@@ -466,9 +468,20 @@ class Collector:
         if readiness.lost_parts >= LOST_PARTS and not readiness.unfit:
             readiness.mark_unfit(f"no part can be fetched from it: {reason}")
             logger.error("%s gets no more work: %s", member.node, readiness.unfit)
-        is_harmless = bool(readiness.unfit) or self._has_another_node(member)
-        await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)
+        is_harmless = (
+            bool(readiness.unfit) or self._is_given_up(attempt) or self._has_another_node(member)
+        )
+        await self.give_up(batch, attempt.number, reason, member.node.name, harmless=is_harmless)
         self.state.check_unfit()
+
+    def _is_given_up(self, attempt: Attempt) -> bool:
+        """Whether its worker was given up before, and leases on.
+
+        The address of its node may lead to another machine: neither its end nor its parts are seen.
+        """
+        if not attempt.worker:
+            return False
+        return all(worker.job != attempt.worker for worker in self.state.workers())
 
     def _has_another_node(self, member: NodeState) -> bool:
         return any(other.usable for other in self.state.members if other is not member)

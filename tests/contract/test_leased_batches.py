@@ -304,6 +304,22 @@ async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_bat
         assert {one.node for one in o.attempts() if one.state is AttemptState.FAILED} == {"bad"}
 
 
+async def test_what_a_worker_that_was_given_up_leases_on_costs_no_batch(tmp_path: Path) -> None:
+    """The address of its node leads to another machine now: its end is not seen, and no part comes."""
+    limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=1)}
+    async with leasing(tmp_path, model("one"), producer="me", **limits) as o:
+        o.add(2)
+        orphan = await one_worker(o)
+        orphan.node.die(orphan.job)
+        await gone(o, orphan)
+        for _ in range(2):
+            await until(orphan.lease, "the batch")
+            orphan.finish(part=False)
+            await until(lambda: o.states() == ["failed"], "it waits again")
+        (await one_worker(o)).work_off()
+        await o.over(whole=1)
+
+
 async def test_a_restarted_node_costs_what_its_workers_had_no_attempt(tmp_path: Path) -> None:
     limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=1)}
     async with leasing(tmp_path, model("one"), producer="me", **limits) as o:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.crawls import producer_standby
+from scrapyd_dist.cli import producer_standby
 
 from scrapyd_dist.python_process import command_of_waiting
 from scrapyd_dist.store.address import VARIABLE

@@ -1,0 +1,75 @@
+"""Starts the process of a crawl at once: it loads Scrapy while the command reads and checks.
+
+It does nothing else before it is told which crawl is its own: no code of the project is imported,
+and the store has no word of it. One that is not needed is ended with the command.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from scrapyd_dist.python_process import command_of_waiting
+
+#: the commands that start a crawl's process, and the words that keep them from it
+_CRAWLING = ("crawl", "resume")
+_HELP = frozenset({"-h", "--help"})
+#: the process that waits, if there is one
+_waiting: list[subprocess.Popen[bytes]] = []
+
+
+def start_for(words: Sequence[str]) -> None:
+    """Start a process that waits, if the command line with these words will need one."""
+    if words and words[0] in _CRAWLING and _HELP.isdisjoint(words):
+        start()
+
+
+def start() -> None:
+    """Start a process that waits for its crawl, in a session of its own: no Ctrl-C reaches it."""
+    with suppress(OSError):  # then the crawl's process is started in its turn
+        process = subprocess.Popen(
+            command_of_waiting("scrapyd_dist.middlewares.producer.standby"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _waiting.append(process)
+
+
+def call(
+    crawl: str, *, root: Path, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes] | None:
+    """Let the process that waits run this crawl; None if there is none, or it has ended.
+
+    `root` is the folder that it works in, `log` the file that gets what it writes. Of the
+    environment it gets what this process has not.
+    """
+    if not _waiting:
+        return None
+    process = _waiting.pop()
+    if process.stdin is None:
+        return None
+    own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    order = {"crawl": crawl, "root": str(root), "log": str(log), "environment": own}
+    try:
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.close()
+    except OSError:
+        _end(process)
+        return None
+    return process
+
+
+def end() -> None:
+    """End the process that waits, if there is one."""
+    while _waiting:
+        _end(_waiting.pop())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with suppress(OSError):
+        process.communicate()
