@@ -18,7 +18,6 @@ from scrapyd_dist.version import __version__
 
 from . import producer_standby
 from .commands import MARKUP, LazyGroup
-from .crawls import producer_standby
 from .output import complain, put, say
 
 DEBUG = "--debug"
