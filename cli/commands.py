@@ -51,7 +51,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 3, 4, 5, 6, 130): (
         "doctor, nodes list, jobs schedule, jobs list, logs, jobs grep, jobs stats, items pull"
     ),
-    (0, 1, 2, 130): "nodes up, nodes down",
+    (0, 1, 2, 130): "nodes up, nodes down, web",
     (0, 2, 3, 5, 6, 130): "nodes add",
     (0, 1, 2, 3, 4, 5, 6, 10, 130): ("deploy, code rollback, code prune, code versions"),
     (0, 1, 2, 4, 5, 6): "nodes api",
@@ -135,6 +135,7 @@ COMMANDS = {
         "crawls.stored_crawls",
     ),
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
+    "web": CommandEntry(_CRAWLS, "Show the fleet, crawls and jobs in a browser.", "web_command"),
     "crawls": CommandEntry(
         _CRAWLS,
         "List crawls, show what is in one, and remove old ones.",

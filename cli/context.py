@@ -7,7 +7,7 @@ from pathlib import Path
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.workspace import Workspace
-from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.job_site import JobSite, open_site
 from scrapyd_dist.nodes import Node, names_of, nodes_by_url
 
 from .output import PrintingMessenger, say
@@ -25,17 +25,8 @@ class Context(Workspace):
 
     @cached_property
     def job_site(self) -> JobSite:
-        """What the project's jobs are found and judged with.
-
-        It is to be asked for after the nodes: where these are addresses, no project is needed.
-        """
-        return JobSite(
-            root=self.root,
-            sender=self.sender,
-            find_store=lambda: self.store_if_any,
-            find_drained=self.drained,
-            messenger=self.messenger,
-        )
+        """What the project's jobs are found and judged with; to be asked for after the nodes."""
+        return open_site(self, self.messenger)
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that also shows what the store remembers.

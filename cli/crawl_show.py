@@ -6,13 +6,13 @@ from typing import Annotated
 
 from scrapyd_dist.batches import BatchState, Crawl, MissKind
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.fleet.live_crawls import alive_state
-from scrapyd_dist.progress.summary_document import summary_of
+from scrapyd_dist.fleet.batch_listing import choose_batches, choose_misses
+from scrapyd_dist.fleet.live_crawls import alive_state, describe_crawl
+from scrapyd_dist.fleet.missing import missing_rows
 
 from .context import Context
 from .crawls import crawl_lists, watcher, wording
 from .crawls.crawl import SomeCrawl
-from .crawls.missing import missing_rows
 from .crawls.producer_process import crawl_or_latest
 from .frontier import frontier_list
 from .options import option
@@ -86,7 +86,7 @@ def show(context: Context, listed: ListOptions, crawl: SomeCrawl = None) -> None
 
 def _show_batches(context: Context, listed: ListOptions, crawl: str) -> None:
     store = context.store
-    rows = crawl_lists.choose_batches(store, crawl, listed.state or (), listed.batch or ())
+    rows = choose_batches(store, crawl, listed.state or (), listed.batch or ())
     if listed.urls:
         crawl_lists.put_urls(store, context.root, crawl, rows)
     else:
@@ -95,7 +95,7 @@ def _show_batches(context: Context, listed: ListOptions, crawl: str) -> None:
 
 def _show_misses(context: Context, listed: ListOptions, crawl: str) -> None:
     kinds = {chosen.value for chosen in listed.kind or MissKind}
-    found = crawl_lists.choose_misses(context.store, context.root, crawl, kinds)
+    found = choose_misses(context.store, context.root, crawl, kinds)
     if listed.urls:
         for miss in found:
             if miss.url:  # a batch that cannot be read has none
@@ -108,7 +108,7 @@ def show_standing(context: Context, row: Crawl, output: Output) -> None:
     """Say how a crawl or a frontier stands now, or how it ended."""
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
-    elif not output.document({**summary_of(row), "state": alive_state(row)}):
+    elif not output.document(describe_crawl(row)):
         for line in _lines(context, row):
             put(line)
         if alive_state(row) == "died":

@@ -28,7 +28,6 @@ LINE_EVERY = 30.0
 #: seconds before a line that is for terminals only
 NEVER = float("inf")
 _NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
-_ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
 COLOURS = {
     "up": "green",
@@ -59,11 +58,6 @@ def colour_of(state: str) -> str:
 def one_line(text: str) -> str:
     """Return a foreign name or message as a part of a line."""
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def colourless(text: str) -> str:
-    """Return a line of a log as it may be shown: its colours are left out."""
-    return harmless(_ESCAPES.sub("", text))
 
 
 def say(text: str = "") -> None:

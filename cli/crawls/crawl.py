@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
-from scrapyd_dist.fleet.live_crawls import alive_state, runs
+from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
-from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of, summary_of
+from scrapyd_dist.progress.crawl_words import state_of
+from scrapyd_dist.progress.summary_document import count_in
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
@@ -188,17 +189,16 @@ def follow(
     if not detach:
         return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
-    document = {
-        "crawl": begun.id,
-        "spider": begun.spider,
-        "state": begun.state.value,
-        "pid": process.pid,
-    }
-    if not watched.document(document):
+    if not watched.document(describe_begun(begun, process.pid)):
         put(begun.id)
     if not watched.quiet:
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
     return 0
+
+
+def describe_begun(crawl: Crawl, pid: int) -> dict[str, Any]:
+    """Return what is said of a crawl that was begun, and runs in this process."""
+    return {"crawl": crawl.id, "spider": crawl.spider, "state": crawl.state.value, "pid": pid}
 
 
 def plan(
@@ -350,10 +350,10 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
 
     Example: sdist crawls --label night=1
     """
-    rows = _listed(context.store_if_any, label)
+    rows = list_crawls(context.store_if_any, label)
     documents = []
     for row in rows:
-        document = {**summary_of(row), "state": alive_state(row)}
+        document = describe_crawl(row)
         documents.append(document)
     if output.rows({"crawls": documents}, "crawls", "crawl"):
         return
@@ -364,14 +364,6 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
     headings, cells = crawls_table(rows, documents, time.time())
     # The name of a crawl has that of its spider, and its state says what its exit code does.
     table(headings, cells, left_out=("spider", "exit"))
-
-
-def _listed(store: Store | None, label: Sequence[str] | None) -> list[Crawl]:
-    """Return the crawls with these labels."""
-    if store is None:
-        return []
-    crawls = [row for row in store.crawls() if row.kind != "frontier"]
-    return [row for row in crawls if has_labels(labels_of(row), label)]
 
 
 def crawls_table(
@@ -395,7 +387,7 @@ def _cells(row: Crawl, document: Mapping[str, Any], now: float) -> list[object]:
     return [
         row.id,
         row.spider,
-        wording.state_of(document),
+        state_of(document),
         describe_age(now - row.created),
         f"{done:,}/{total:,}",
         count_in(row.summary, "items"),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
 from scrapyd_dist.time_spans import describe_span
 
@@ -76,10 +77,10 @@ def _head(document: Mapping[str, Any]) -> Text:
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(str(document.get("crawl")), style="bold")
     colour = "yellow" if is_paused(document) else "cyan"
-    head.append(f"  {wording.state_of(document)}", style=colour)
+    head.append(f"  {state_of(document)}", style=colour)
     if document.get("duration_s") is not None:
         head.append(f"  {describe_span(float(document['duration_s']))}", style="dim")
-    _, to_go = wording.outlook(document)
+    _, to_go = outlook(document)
     if to_go:
         head.append(f"  {to_go}")
     return head
@@ -94,7 +95,7 @@ def _bars(document: Mapping[str, Any]) -> Table:
     all_pages = count_in(document, "index", "total")
     ended = count_in(document, "requests", "done")
     all_requests = count_in(document, "outlook", "requests")
-    expected, _ = wording.outlook(document)
+    expected, _ = outlook(document)
     done = count_in(document, "batches", "done")
     batches = count_in(document, "batches", "total")
     rows = (

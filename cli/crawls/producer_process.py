@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
-from scrapyd_dist.config import load, state_dir, state_folder
+from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, NameTaken, NoCrawl, NothingMatched
+from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import is_here, lives, runs
 from scrapyd_dist.fleet.project_store import find_store_address
 from scrapyd_dist.frontier.intake import has_strategy
@@ -38,8 +39,6 @@ from .crawl_options import CrawlOrder
 
 #: lines of the producer's log in an error message
 _LOG_LINES = 12
-#: name of the producer's log
-LOG = "producer.log"
 #: where an error begins in the log
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
@@ -68,11 +67,6 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
             raise
         return KeptCode(version=sanitised(wanted))
     return KeptCode(version=saved.version, egg=saved.path)
-
-
-def crawl_folder(root: Path, crawl: str) -> Path:
-    """Return where the producer's log, the parts and the list of misses of a crawl are."""
-    return state_folder(root) / "crawls" / crawl
 
 
 def find_crawl(store: Store, name: str) -> Crawl:

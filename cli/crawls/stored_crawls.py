@@ -21,6 +21,7 @@ from scrapyd_dist.batches import (
     home_of,
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives, runs
 from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.packing import make_batches
@@ -336,7 +337,7 @@ def _say_removed(lines: Sequence[str], older_than: str | None, *, dry_run: bool)
 
 def _removal(root: Path, row: Crawl) -> dict[str, Any]:
     """Return what `--json` says of a crawl that is removed."""
-    folder = producer_process.crawl_folder(root, row.id)
+    folder = crawl_folder(root, row.id)
     size = 0
     for file in folder.rglob("*"):
         if file.is_file():
@@ -421,7 +422,7 @@ def check_idle(store: Store, row: Crawl) -> None:
 def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
     # Others may write into a shared store, so its name is checked before it names a folder.
-    folder = producer_process.crawl_folder(root, check_crawl_name(row.id))
+    folder = crawl_folder(root, check_crawl_name(row.id))
     try:
         if folder.exists():
             shutil.rmtree(folder)

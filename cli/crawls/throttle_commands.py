@@ -8,27 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.fleet.live_crawls import runs
 from scrapyd_dist.fleet.project_store import find_store_address, maybe_store, project_store
+from scrapyd_dist.fleet.throttled_domains import (
+    ThrottledDomain,
+    is_held,
+    limit_of,
+    list_domains,
+    list_heedings,
+    throttle_document,
+    unheeded,
+)
 from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
-from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
+from scrapyd_dist.throttle.permits import ALL, Rule
 from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, merge_rules, read
 
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
 from ..output import Output, say, table
 
-#: how a domain can stand
-WORDS = ("open", "blocked", "paused", "resting")
 Domains = Annotated[
     list[str],
     argument(
@@ -42,34 +46,6 @@ SomeDomains = Annotated[
 ]
 
 
-def heedings(store: Store) -> list[dict[str, Any]]:
-    """Return how the crawls and frontiers that a process works on heed the rules, as documents.
-
-    `reason`: why none of its processes does; `nodes`: those whose workers do not, and why.
-    """
-    return [_heeding(row) for row in store.crawls() if runs(row)]
-
-
-def _heeding(row: Crawl) -> dict[str, Any]:
-    throttle = row.summary.get("throttle")
-    # A crawl that has sent nothing yet looks for rules before it does.
-    known = throttle if isinstance(throttle, dict) else {}
-    reason = str(known.get("reason") or "")
-    nodes = dict(known.get("nodes") or {})
-    return {"crawl": row.id, "heeded": not (reason or nodes), "reason": reason, "nodes": nodes}
-
-
-def unheeded(heeding: Mapping[str, Any]) -> str:
-    """Return what of a crawl does not heed the rules, in a sentence; empty when all does."""
-    if heeding["reason"]:
-        return f"{heeding['crawl']} does not: {heeding['reason'].rstrip('.')}."
-    nodes = heeding["nodes"]
-    if not nodes:
-        return ""
-    reasons = dict.fromkeys(reason.rstrip(".") for reason in nodes.values())
-    return f"{heeding['crawl']} does not on {', '.join(nodes)}: {'; '.join(reasons)}."
-
-
 @dataclass(frozen=True, kw_only=True)
 class Changed:
     """What a command did to the rules."""
@@ -77,7 +53,7 @@ class Changed:
     version: int  #: of the rules as they are now
     before: Mapping[str, Rule]
     changes: Mapping[str, Rule | None]  #: domain -> its new rule; None where it has none any more
-    crawls: Sequence[Mapping[str, Any]] = ()  #: those that run, as `heedings` tells them
+    crawls: Sequence[Mapping[str, Any]] = ()  #: those that run, as `list_heedings` tells them
 
     @property
     def notice(self) -> str:
@@ -116,7 +92,9 @@ def change(
         now = store.rules()
         changes = _needed(plan(now.rules), now.rules)
         version = store.change_rules(changes) if changes and not dry_run else now.version
-        return Changed(version=version, before=now.rules, changes=changes, crawls=heedings(store))
+        return Changed(
+            version=version, before=now.rules, changes=changes, crawls=list_heedings(store)
+        )
 
 
 def open_throttle_store(*, make: bool = False) -> Store | None:
@@ -148,141 +126,9 @@ def names_of(domains: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(map(domain_of, domains)))
 
 
-def is_held(domain: str, rules: Mapping[str, Rule]) -> bool:
-    """Return whether the rules let nothing leave for a domain; a scale can do that, too."""
-    answer = terms_of(PermitRequest(key=domain, domain=domain), rules, DomainRules(), 0)
-    return isinstance(answer, PermitReply) and answer.held
-
-
-def limit_of(rule: Rule) -> str:
-    """Return a limit in words: 10 in 60 s, scaled 0.5; empty for none."""
-    if rule.hits is None or rule.window is None:
-        return ""
-    text = f"{rule.hits:,} in {rule.window:g} s"
-    if rule.scale < 1:
-        text += f", scaled {rule.scale:g}"
-    return text
-
-
 def shorten_domains(domains: Sequence[str]) -> str:
     """Return domains as people are told of them; of many, the first."""
     return some_of(["all domains" if domain == ALL else domain for domain in domains])
-
-
-class Row(NamedTuple):
-    """One domain, or all of them."""
-
-    domain: str
-    rules: Mapping[str, Rule]  #: all that hold
-    state: DomainState
-
-    @property
-    def rule(self) -> Rule:
-        """Return its own rule, an empty one where it has none."""
-        return self.rules.get(self.domain, Rule())
-
-    @property
-    def all(self) -> Rule:
-        """Return the rule of all domains."""
-        return self.rules.get(ALL, Rule())
-
-    @property
-    def word(self) -> str:
-        """Return how it stands, one of `WORDS`."""
-        if self.rule.blocked or self.all.blocked:
-            return "blocked"
-        if is_held(self.domain, self.rules):
-            return "paused"
-        if self.rests_for > 0:
-            return "resting"
-        return "open"
-
-    @property
-    def limit(self) -> str:
-        """Return its limit in words, and whose that is where it is not its own."""
-        own = limit_of(self.rule)
-        if own:
-            return own
-        common = limit_of(self.all)
-        if common:
-            return f"{common} ({ALL})"
-        return "settings"
-
-    @property
-    def granted(self) -> int:
-        """Return the number of permits within the last window, over all its keys."""
-        return sum(self.state.keys.values())
-
-    @property
-    def latest(self) -> float | None:
-        """Return the seconds until the latest moment that was given out; negative since then."""
-        if self.state.next_at:
-            return self.state.next_at - self.state.now
-        return None
-
-    @property
-    def rests_for(self) -> float:
-        """Return for how many seconds it still rests, as the site asked."""
-        return max(0.0, self.state.rest_until - self.state.now)
-
-    @property
-    def slower(self) -> str:
-        """Return what makes it slower than its limit, in words; empty for nothing."""
-        parts = []
-        if self.rests_for > 0:
-            parts.append(f"rests {self.rests_for:.1f} s")
-        if self.state.pace < 1:
-            parts.append(f"pace {self.state.pace:.3g}")
-        if self.state.delay > 0:
-            parts.append(f"delay {self.state.delay:g} s")
-        if self.state.gap > 0:
-            parts.append(f"gap {self.state.gap:.3g} s")
-        return ", ".join(parts)
-
-    def cells(self) -> tuple[object, ...]:
-        """Return its row in a table for people."""
-        pages = []
-        for budget, number in sorted(self.state.pages.items()):
-            pages.append(f"{number:,} of {budget or 'all'}")
-        return (
-            self.domain,
-            self.limit,
-            self.word,
-            self.granted,
-            self._latest_in_words(),
-            self.slower,
-            ", ".join(pages),
-        )
-
-    def _latest_in_words(self) -> str:
-        at = self.latest
-        if at is None:
-            return "-"
-        if at > 0:
-            return f"in {at:.1f} s"
-        return f"{-at:.1f} s ago"
-
-    def document(self) -> dict[str, Any]:
-        """Return how it stands, for `--json`."""
-        rule = self.rule
-        limit = None
-        if rule.hits is not None:
-            limit = {"hits": rule.hits, "window": rule.window, "scale": rule.scale}
-        return {
-            "domain": self.domain,
-            "state": self.word,
-            "limit": limit,
-            "blocked": rule.blocked,
-            "paused": rule.paused,
-            "granted": self.granted,
-            "keys": dict(self.state.keys),
-            "latest_in": None if self.latest is None else round(self.latest, 3),
-            "rests_for": round(self.rests_for, 3),
-            "pace": self.state.pace,
-            "delay": self.state.delay,
-            "gap": self.state.gap,
-            "pages": dict(sorted(self.state.pages.items())),
-        }
 
 
 def show(domain: SomeDomains = None, output: Output = Output()) -> None:
@@ -299,22 +145,16 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     Example: sdist throttle show example.com
     """
     names = names_of(domain or [])
-    rows: list[Row] = []
+    rows: list[ThrottledDomain] = []
     version = 0
     crawls: list[dict[str, Any]] = []
     if store := open_throttle_store():
         with closing(store):
-            rows, version = rows_of(store)
-            crawls = heedings(store)
+            rows, version = list_domains(store)
+            crawls = list_heedings(store)
     if names:
         rows = _rows_named(rows, names)
-    totals = _totals(rows)
-    document = {
-        "version": version,
-        "domains": list(map(Row.document, rows)),
-        "totals": totals,
-        "crawls": crawls,
-    }
+    document = throttle_document(rows, version, crawls)
     if output.document(document):
         return
     if not rows:
@@ -324,14 +164,14 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
         )
     else:
         headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
-        table(headings, list(map(Row.cells, rows)))
-        _say_totals(totals)
+        table(headings, list(map(ThrottledDomain.cells, rows)))
+        _say_totals(document["totals"])
         for heeding in crawls:
             whole = f"{heeding['crawl']} heeds the rules in all of its processes."
             say(unheeded(heeding) or whole)
 
 
-def _rows_named(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+def _rows_named(rows: Sequence[ThrottledDomain], names: Sequence[str]) -> list[ThrottledDomain]:
     known = {row.domain: row for row in rows}
     found = []
     unknown = []
@@ -348,49 +188,12 @@ def _rows_named(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return found
 
 
-def _totals(rows: Sequence[Row]) -> dict[str, int]:
-    """Return numbers of domains, and how many permits they got within their last windows."""
-    domains = 0
-    limited = 0
-    granted = 0
-    for row in rows:
-        if row.domain != ALL:
-            domains += 1
-            limited += row.rule.hits is not None
-            granted += row.granted
-    return {"domains": domains, "limited": limited, **standing(rows), "granted": granted}
-
-
 def _say_totals(totals: Mapping[str, int]) -> None:
     pieces = [counted(totals["domains"], "domain")]
     for kind, count in totals.items():
         if count and kind != "domains":
             pieces.append(f"{count:,} {kind}")
     say(f"{', '.join(pieces)}.")
-
-
-def rows_of(store: Store) -> tuple[list[Row], int]:
-    """Return all domains of a store that have a rule or were asked for, and the rules' version.
-
-    The rule of all domains comes first.
-    """
-    rules = store.rules()
-    states = {state.domain: state for state in store.domain_states()}
-    rows = []
-    for name in sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name)):
-        state = states.get(name) or DomainState(domain=name)
-        rows.append(Row(name, rules.rules, state))
-    return rows, rules.version
-
-
-def standing(rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many domains stand how, one of `WORDS`, and how many are slower than limits."""
-    counts = {**dict.fromkeys(WORDS, 0), "slowed": 0}
-    for row in rows:
-        if row.domain != ALL:
-            counts[row.word] += 1
-            counts["slowed"] += bool(row.slower)
-    return counts
 
 
 @dataclass(frozen=True, kw_only=True)

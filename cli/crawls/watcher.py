@@ -19,7 +19,11 @@ from rich.live import Live
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, DistError, NoCrawl, StillRuns, StoreEmptied
+from scrapyd_dist.escapes import colourless
+from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.missing import missing_rows
+from scrapyd_dist.progress.crawl_words import state_of
 from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
@@ -30,7 +34,6 @@ from ..output import (
     Output,
     ask_yes_or_no,
     can_ask,
-    colourless,
     complain,
     on_terminal,
     put,
@@ -38,8 +41,7 @@ from ..output import (
 )
 from . import wording
 from .crawl_picture import crawl_picture
-from .missing import missing_rows
-from .producer_process import LOG, crawl_folder, interrupt, last_words
+from .producer_process import interrupt, last_words
 
 #: seconds between two looks at the store
 LOOK = 0.25
@@ -108,7 +110,7 @@ class PlainView:
 
     def show(self, subject: Crawl, now: float) -> None:
         """Say what is new of a crawl; now: by the monotonic clock."""
-        state = wording.state_of(summary_of(subject))
+        state = state_of(summary_of(subject))
         if self._last_line is None:
             self._last_line = (now, CrawlState.STARTING.value)
         last, last_state = self._last_line

@@ -9,16 +9,10 @@ from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
-from scrapyd_dist.progress.outlook import KnownTotals
+from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import describe_rate, rate_number
-from scrapyd_dist.progress.summary_document import (
-    MISSED,
-    count_in,
-    is_paused,
-    succeeded,
-    summary_of,
-)
+from scrapyd_dist.progress.summary_document import MISSED, count_in, succeeded, summary_of
 from scrapyd_dist.time_spans import describe_span
 
 #: states of a node that works on the crawl
@@ -29,8 +23,6 @@ _TROUBLES = frozenset({"down", "unfit", "wedged"})
 SHOWN = 5
 #: characters of a URL or a reason that are shown
 LONGEST = 300
-#: how sure a total is -> the mark before it
-_SURE = {KnownTotals.AT_LEAST.value: "≥ ", KnownTotals.ESTIMATE.value: "≈ "}
 #: the bottleneck of a forecast, for people
 _SLOWEST = {
     "index": "index pages",
@@ -44,31 +36,6 @@ _ASIDE = {
     "refused": "refused",
     "local": "crawled by the producer",
 }
-
-
-def state_of(summary: Mapping[str, Any]) -> str:
-    """Return the state of a crawl that its summary tells.
-
-    That is also `paused`, and `finished, 8 failed` where these are missing.
-    """
-    if is_paused(summary):
-        return "paused"
-    return ended_in_words(summary)
-
-
-def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """Return how many requests there will be and how long they may take, as far as it is known.
-
-    As in `≈ 6,000`, `≈ 45 s to go`. `≥` is before a number that can only grow, `≈` before one that
-    is judged by the part of the index that is walked.
-    """
-    known = summary.get("outlook") or {}
-    mark = _SURE.get(str(known.get("sure")), "")
-    expected = count_in(known, "requests") or count_in(summary, "requests", "total")
-    to_go = ""
-    if not is_paused(summary) and known.get("eta_s") is not None:
-        to_go = f"{mark}{describe_span(float(known['eta_s']))} to go"
-    return f"{mark}{expected:,}", to_go
 
 
 def rate_in(rates: object, name: str) -> str:

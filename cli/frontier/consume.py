@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet.frontier_listing import filled_slots
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.plurals import counted
@@ -24,10 +26,9 @@ from scrapyd_dist.settings import settings_of_options
 from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
-from ..crawls.missing import missing_rows
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
-from .frontier_list import filled_slots, find_frontier, settings_of, with_prefix
+from .frontier_list import find_frontier, settings_of, with_prefix
 
 if TYPE_CHECKING:  # it loads Scrapy
     from scrapyd_dist.middlewares.producer.consume_request import ConsumeRequest

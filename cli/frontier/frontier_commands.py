@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import WAITING, Batch, BatchState, Crawl
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.frontier_listing import batches_in, filled_slots, slot_document, total_of
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SlotCount
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
@@ -15,15 +16,7 @@ from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..options import FrontierName, Yes, argument, option
 from ..output import Output, confirm, say
 from .batch_walk import batches_of, check_no_strategy, walk
-from .frontier_list import (
-    Prefix,
-    batches_in,
-    filled_slots,
-    find_frontier,
-    slot_document,
-    total_of,
-    with_prefix,
-)
+from .frontier_list import Prefix, find_frontier, with_prefix
 
 #: slots that are shown before they are deleted
 SLOTS_SHOWN = 20

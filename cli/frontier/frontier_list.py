@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.frontier_listing import (
+    KINDS,
+    FrontierEntry,
+    by_kind,
+    filled_slots,
+    list_frontiers,
+    slot_document,
+    total_of,
+)
 from scrapyd_dist.fleet.project_store import requests_in
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import (
     MISSED,
     count_in,
-    has_labels,
-    labels_of,
     summary_of,
 )
 from scrapyd_dist.settings import MOST_SLOTS
@@ -33,13 +39,6 @@ from ..output import Listing, Output, put, say, table
 if TYPE_CHECKING:
     from scrapy.settings import Settings
 
-#: what requests of a slot can be -> the states of their batches
-KINDS = {
-    "waiting": ("sealed", "failed"),
-    "leased": ("sent", "running"),
-    "done": ("done",),
-    "dead": ("dead",),
-}
 #: slots that are shown on a terminal, at most: where each site has one there are thousands
 SCREEN = 50
 Prefix = Annotated[str | None, option("Only slots whose name begins like this.", metavar="P")]
@@ -122,13 +121,13 @@ def list_(
     Example: sdist frontier list
     """
     if frontier is None:
-        entries = _all_entries(context.store_if_any, label)
+        entries = list_frontiers(context.store_if_any, label)
     elif all_:
         raise ConfigError(f"--all, and the frontier {frontier}: one of the two has to go.")
     else:
         store, row = find_frontier(context, frontier)
-        entries = [_Entry(store, row)]
-    documents = list(map(_Entry.document, entries))
+        entries = [FrontierEntry(store, row)]
+    documents = list(map(FrontierEntry.document, entries))
     if output.rows({"frontiers": documents}, "frontiers", "frontier"):
         return
     if frontier is not None:
@@ -142,28 +141,16 @@ def list_(
         _show_frontiers(entries)
 
 
-def _all_entries(store: Store | None, label: Sequence[str] | None) -> list["_Entry"]:
-    """Return the frontiers with these labels."""
-    if store is None:
-        return []
-    entries = []
-    for row in store.crawls():
-        if row.kind == "frontier" and has_labels(labels_of(row), label):
-            entry = _Entry(store, row)
-            entries.append(entry)
-    return entries
-
-
-def _show_slots(entries: Sequence["_Entry"]) -> None:
+def _show_slots(entries: Sequence["FrontierEntry"]) -> None:
     rows: list[tuple[object, ...]] = []
     for entry in entries:
         rows += [(entry.row.id, count.slot, count.waiting) for count in entry.counts]
     table(("frontier", "slot", "waiting"), rows)
 
 
-def _show_frontiers(entries: Sequence["_Entry"]) -> None:
+def _show_frontiers(entries: Sequence["FrontierEntry"]) -> None:
     headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
-    table(headings, list(map(_Entry.cells, entries)))
+    table(headings, list(map(FrontierEntry.cells, entries)))
     for entry in entries:
         if entry.backlog.lost:
             say(
@@ -172,105 +159,9 @@ def _show_frontiers(entries: Sequence["_Entry"]) -> None:
             )
 
 
-def by_kind(states: Mapping[str, int]) -> dict[str, int]:
-    """Return a number for each of `KINDS`; states: the numbers by the state of the batch."""
-    totals = dict.fromkeys(KINDS, 0)
-    for kind, states_of_kind in KINDS.items():
-        for state in states_of_kind:
-            totals[kind] += states.get(state, 0)
-    return totals
-
-
-def batches_in(counts: Sequence[SlotCount]) -> int:
-    """Return the number of batches of all these slots.
-
-    What was only cut there, and lies elsewhere now, is none.
-    """
-    total = 0
-    for count in counts:
-        numbers = by_kind(count.batches)
-        total += sum(numbers.values())
-    return total
-
-
-def filled_slots(backlog: Backlog) -> list[SlotCount]:
-    """Return the slots that have something."""
-    return [count for count in backlog.slots if batches_in([count])]
-
-
-def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
-    """Return the number of requests of all these slots for each of `KINDS`."""
-    totals = dict.fromkeys(KINDS, 0)
-    for count in counts:
-        for kind, requests in by_kind(count.requests).items():
-            totals[kind] += requests
-    return totals
-
-
-def slot_document(count: SlotCount) -> dict[str, Any]:
-    """Return what `--json` says of a slot."""
-    return {
-        "slot": count.slot,
-        "requests": by_kind(count.requests),
-        "batches": by_kind(count.batches),
-    }
-
-
-class _Entry:
-    """One frontier as it stands now."""
-
-    def __init__(self, store: Store, row: Crawl) -> None:
-        self.row = row
-        self.backlog: Backlog = store.backlog(row.id)
-        self.counts: list[SlotCount] = filled_slots(self.backlog)
-
-    @property
-    def state(self) -> str:
-        """Return how it stands, in a word."""
-        if self.row.standing:
-            return "standing"
-        if self.backlog.incomplete:
-            return "incomplete"
-        if self.backlog.finished:
-            return "finished"
-        return "open"
-
-    @property
-    def manager(self) -> str:
-        """Return the process that keeps workers running here; empty if there is none."""
-        if lives(self.row):
-            return f"process {self.row.pid} on {self.row.host}"
-        return ""
-
-    def cells(self) -> tuple[object, ...]:
-        """Return its row in a table for people."""
-        return (
-            self.row.id,
-            self.state,
-            len(self.counts),
-            *total_of(self.counts).values(),
-            len(self.backlog.producers),
-            self.manager,
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return how it stands, for `--json`."""
-        return {
-            "frontier": self.row.id,
-            "state": self.state,
-            "labels": [*labels_of(self.row)],
-            "created": self.row.created,
-            "requests": total_of(self.counts),
-            "slots": list(map(slot_document, self.counts)),
-            "producers": list(self.backlog.producers),
-            "lost_producers": list(self.backlog.lost),
-            "manager": self.manager or None,
-        }
-
-
 def status(store: Store, row: Crawl, output: Output) -> None:
     """Say how a frontier stands, and what its workers have done."""
-    entry = _Entry(store, row)
+    entry = FrontierEntry(store, row)
     if output.document({**summary_of(row), **entry.document()}):
         return
     pieces = [entry.state, counted(len(entry.counts), "slot")]

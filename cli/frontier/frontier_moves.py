@@ -14,6 +14,7 @@ from scrapyd_dist.batches import (
     BatchState,
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.frontier_listing import filled_slots
 from scrapyd_dist.fleet.project_store import key_of, requests_in
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.packing import FrontierIntake, move_batch, pack
@@ -26,7 +27,7 @@ from ..context import Context
 from ..options import FrontierName, argument, option
 from ..output import Output, say
 from .batch_walk import batches_of, check_no_strategy, walk
-from .frontier_list import check_own_slot, filled_slots, find_frontier, with_prefix
+from .frontier_list import check_own_slot, find_frontier, with_prefix
 
 
 def move(

@@ -5,19 +5,18 @@ import shutil
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.strategy_listing import describe_strategy, list_strategies
 from scrapyd_dist.frontier.backlog import Backlog
-from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
-from scrapyd_dist.strategy.links import WORK, LinkChange, StrategyBacklog
-from scrapyd_dist.strategy.terms import StrategyTerms
+from scrapyd_dist.strategy.links import WORK, LinkChange
 
 from ..context import Context
 from ..crawls import stored_crawls
-from ..crawls.producer_process import crawl_folder
 from ..crawls.watcher import interruptible_pause
 from ..options import Yes, argument, option
 from ..output import Listing, Output, confirm, put, put_values, say, table
@@ -39,7 +38,7 @@ def list_(context: Context, output: Listing = Listing()) -> None:
 
     Example: sdist strategy
     """
-    documents = _all_documents(context.store_if_any)
+    documents = list_strategies(context.store_if_any)
     if output.rows({"strategies": documents}, "strategies", "strategy"):
         return
     if not documents:
@@ -56,58 +55,6 @@ def list_(context: Context, output: Listing = Listing()) -> None:
     table(("strategy", "class", "state", "queued", "crawled", "error"), cells)
 
 
-def _all_documents(store: Store | None) -> list[dict[str, Any]]:
-    if store is None:
-        return []
-    documents = []
-    for row in store.crawls():
-        if has_strategy(row):
-            backlog = store.strategy_backlog(row.id)
-            documents.append(_document(row, StrategyTerms.from_row(row), backlog))
-    return documents
-
-
-def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dict[str, Any]:
-    """Return how a strategy stands, for `--json`."""
-    processes = []
-    for process in backlog.processes:
-        document = {
-            "name": process.name,
-            "partitions": len(process.partitions),
-            "finished": process.finished,
-        }
-        processes.append(document)
-    return {
-        "strategy": row.id,
-        "class": terms.path,
-        "arguments": dict(terms.args),
-        "spider": terms.spider,
-        "state": _state(row, backlog),
-        "standing": terms.standing,
-        **backlog.to_document(),
-        "processes": processes,
-        "workers": _count_workers(row),
-    }
-
-
-def _count_workers(row: Crawl) -> int:
-    """Return how many workers run; none where no process says so any more."""
-    if not lives(row):
-        return 0
-    nodes = row.summary.get("nodes") or ()
-    return sum(int(node.get("running") or 0) for node in nodes)
-
-
-def _state(row: Crawl, backlog: StrategyBacklog) -> str:
-    if row.wanted == "pause":
-        return "paused"
-    if backlog.ended:
-        return "ended"
-    if backlog.processes or lives(row):
-        return "running"
-    return "stopped"
-
-
 def status(context: Context, name: StrategyName, output: Output = Output()) -> None:
     """Say how a strategy stands: its links, its queue, what waits to be handled, its processes \
 and workers.
@@ -120,7 +67,7 @@ and workers.
     store, row, terms = found_strategy(context, name)
     backlog = store.strategy_backlog(name)
     letters = _dead_letters(store, name) if backlog.dead else []
-    document = {**_document(row, terms, backlog), "letters": letters}
+    document = {**describe_strategy(row, terms, backlog), "letters": letters}
     if output.document(document):
         return
     put(f"{name}: {document['state']} · {terms.path} · spider {terms.spider}")

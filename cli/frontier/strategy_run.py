@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
 from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.missing import missing_rows
 from scrapyd_dist.fleet.project_store import SETTING, find_store_address
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
@@ -29,7 +30,6 @@ from scrapyd_dist.strategy.terms import StrategyTerms
 from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
-from ..crawls.missing import missing_rows
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
 from ..output import Output, put, say
 from .consume import announced, kept_running

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import PARTIAL, ConfigError, NothingMatched
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.items.delivery import fields_of
 from scrapyd_dist.items.item_streams import ItemStream, ItemStreams
 from scrapyd_dist.items.json_lines import FoundItem, item_in
@@ -29,7 +30,7 @@ from scrapyd_dist.plurals import counted
 from ..context import Context
 from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of, stdout_for
-from ..crawls.producer_process import crawl_folder, crawl_or_latest
+from ..crawls.producer_process import crawl_or_latest
 from ..crawls.watcher import watch_row
 from ..options import Timeout, argument, crawls, option
 from ..output import Output, complain, put_values, say

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.items.download import DownloadedFile, DownloadState
 from scrapyd_dist.items.stored_crawl import FEED_URL, StoredCrawl
 from scrapyd_dist.jobs.item_puller import ItemPuller, PullRequest
@@ -16,7 +17,6 @@ from scrapyd_dist.project_settings import code_of_setting, with_settings
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
-from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.escapes import colourless
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.jobs.job_list import JobList, ListedJob
 from scrapyd_dist.jobs.log_search import LogSearch, match_row
@@ -16,7 +17,7 @@ from scrapyd_dist.plurals import some_of
 from ..context import Context
 from ..crawls.producer_process import crawl_or_latest
 from ..options import argument, crawls, one_of, option, span
-from ..output import Output, colourless, complain_each, one_line, put, put_raw, say
+from ..output import Output, complain_each, one_line, put, put_raw, say
 from .job_query import JobQuery
 
 #: lines of each log that are shown when nothing else is said

@@ -193,36 +193,63 @@ def schedule(
         node=on,
         priority=priority,
         args=args,
-        settings=_with_limits(context, settings, limits),
+        settings=with_limits(context, settings, limits),
         labels=checked_labels(label),
     )
     orders = _asked_orders(spider, from_, common, all_nodes=all_nodes)
-    nodes = context.nodes(node) if project else context.own_nodes(node)
-    project = context.one_project(project, nodes)
-    usual = project_name(context.project, nodes, project)
-    site = context.job_site
-    targets = _nodes_with_project(nodes, project, usual)
-    fleet = make_fleet(site, targets, timeout, partial(_known_times, context))
-    fleet.pass_over_draining()
-    fleet.settle_version(version)
+    settled = settle_fleet(context, node, project, version, timeout)
+    fleet = settled.fleet
     jobs = place_jobs(
         name_each_spider(orders, fleet),
         fleet,
-        site.store,
+        context.job_site.store,
         all_nodes=all_nodes,
         unless_running=unless_running,
     )
     if not waits:
         return _start(context, jobs, fleet, finish, output, all_nodes=all_nodes)
-    among = nodes if node else []
-    terms = queue.terms(project, among, placed=all_nodes)
+    among = settled.nodes if node else []
+    terms = queue.terms(settled.project, among, placed=all_nodes)
     waiting_jobs = _job_queue(context)
     own = waiting_jobs.add(jobs, fleet.version, terms)
-    known = None if project else usual  # other jobs that wait are of the usual project
+    # other jobs that wait are of the usual project
+    known = None if settled.project else settled.usual
     runner = _queue_runner(context, waiting_jobs, own, known, timeout)
     complain_each(fleet.errors.values())
     code = _work_off(runner, jobs, finish, output)
     return code or _missed_code(fleet, all_nodes=all_nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettledFleet:
+    """The nodes for some jobs, which were asked for their load and versions."""
+
+    project: str | None  #: that was asked for
+    usual: str  #: of the nodes whose targets name none
+    nodes: Sequence[Node]
+    fleet: JobFleet  #: with the version that the jobs will run
+
+
+def settle_fleet(
+    context: Context,
+    node: Sequence[str] | None,
+    project: str | None,
+    version: str | None,
+    timeout: float,
+) -> SettledFleet:
+    """Ask the nodes for jobs of a project, and settle on the version that they run.
+
+    node: names and patterns, None for all; project, version: None for the usual ones; timeout:
+    seconds that a node gets for each answer.
+    """
+    nodes = context.nodes(node) if project else context.own_nodes(node)
+    project = context.one_project(project, nodes)
+    usual = project_name(context.project, nodes, project)
+    targets = _nodes_with_project(nodes, project, usual)
+    fleet = make_fleet(context.job_site, targets, timeout, partial(_known_times, context))
+    fleet.pass_over_draining()
+    fleet.settle_version(version)
+    return SettledFleet(project=project, usual=usual, nodes=nodes, fleet=fleet)
 
 
 def _hook(on_finish: str | None) -> EventHook:
@@ -242,9 +269,7 @@ def _check_nothing_new(*given: object) -> None:
         )
 
 
-def _with_limits(
-    context: Context, settings: Mapping[str, str], limits: JobLimits
-) -> dict[str, str]:
+def with_limits(context: Context, settings: Mapping[str, str], limits: JobLimits) -> dict[str, str]:
     """Add the limits of jobs: those of scrapy.cfg below the settings, those of options above."""
     merged = {**limits_in(context.project.options), **settings}
     for name, limit in settings_of_options(limits).items():
@@ -313,13 +338,7 @@ def _start(
 
     all_nodes: whether a node that did not answer has missed jobs.
     """
-    poster = JobPoster(
-        fleet=fleet,
-        make_store=lambda: context.new_store,
-        keep_days=context.keep_days,
-        messenger=context.messenger,
-    )
-    posted = poster.post_jobs(jobs)
+    posted = post_placed(context, jobs, fleet)
     _show_sent(posted, fleet, output)
     parts = 0
     errors: list[NodeError | None] = []
@@ -336,24 +355,38 @@ def _start(
     return _wait(context, posted, code, finish)
 
 
-def _show_sent(jobs: Sequence[PlacedJob], fleet: JobFleet, output: Output) -> None:
+def post_placed(context: Context, jobs: Sequence[PlacedJob], fleet: JobFleet) -> list[PlacedJob]:
+    """Post the jobs that are not skipped; return all of them with what came of that."""
+    poster = JobPoster(
+        fleet=fleet,
+        make_store=lambda: context.new_store,
+        keep_days=context.keep_days,
+        messenger=context.messenger,
+    )
+    return poster.post_jobs(jobs)
+
+
+def describe_posted(jobs: Sequence[PlacedJob], version: str) -> dict[str, Any]:
+    """Return what came of these jobs, as `sdist jobs schedule --json` gives it."""
     rows = []
-    errors: list[NodeError | None] = [*fleet.errors.values()]
     for job in jobs:
-        errors.append(job.error)
         row = {
             "node": job.node.name,
             "project": job.node.project,
             "spider": job.order.spider,
             "job": job.job or None,
-            "version": fleet.version,
+            "version": version,
             "state": job.state,
             "reason": job.reason,
         }
         rows.append(row)
-    document = {"version": fleet.version, "jobs": rows}
-    _show_table(document, _SENT_COLUMNS, rows, output)
-    complain_each(errors)
+    return {"version": version, "jobs": rows}
+
+
+def _show_sent(jobs: Sequence[PlacedJob], fleet: JobFleet, output: Output) -> None:
+    document = describe_posted(jobs, fleet.version)
+    _show_table(document, _SENT_COLUMNS, document["jobs"], output)
+    complain_each([*fleet.errors.values(), *[job.error for job in jobs]])
     begun = _scheduled(jobs)
     if begun and fleet.why:
         say(f"Version {fleet.version}, {fleet.why}.")

@@ -8,6 +8,7 @@ from typing import Annotated
 from scrapyd_dist.fleet.checkup import TIMEOUT, Checkup, check_fleet
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.findings import Finding, Severity
+from scrapyd_dist.fleet.fleet_screen import shorten_names
 from scrapyd_dist.fleet.waiting_work import LOOKING
 from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.plurals import counted
@@ -25,7 +26,6 @@ from ..options import (
 )
 from ..output import NEVER, Output, put, say, waiting
 from ..silence import without_drained
-from .fleet_screen import shorten_names
 
 
 def doctor(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP
 from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
+from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, sort_by_urgency
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
 from scrapyd_dist.fleet.watched_jobs import RATES
 from scrapyd_dist.job_record import JobRecord
@@ -27,7 +28,6 @@ from ..crawls.crawl_picture import remark
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
-from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 
 #: seconds in which the end of a plain job is told of
 DAY = 86400.0

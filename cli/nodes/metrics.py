@@ -14,12 +14,12 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.measurements import Measurements, measure, rolling, samples_since
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.survey import survey_fleet
+from scrapyd_dist.fleet.throttled_domains import count_standing, list_domains
 from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.report.time_window import WINDOWS
 from scrapyd_dist.whole_files import replacing
 
 from ..context import Context
-from ..crawls.throttle_commands import rows_of, standing
 from ..options import Nodes, Timeout, option
 from ..output import say
 from ..poll_progress import shown_answers
@@ -79,8 +79,8 @@ def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -
     throttled: Mapping[str, int] = {}
     if store is not None:
         crawls = store.crawls()
-        domains = rows_of(store)[0]
-        throttled = standing(domains) if domains else {}
+        domains = list_domains(store)[0]
+        throttled = count_standing(domains) if domains else {}
     since = began - max(WINDOWS.values())
     up = [status.node for status in statuses if status.load is not None]
     records = settle_jobs(context.job_site, up, timeout=timeout, since=since).records

@@ -20,6 +20,7 @@ from scrapyd_dist.fleet.drain import (
     settling_time,
     wait_until_empty,
 )
+from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
 from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
@@ -44,7 +45,6 @@ from ..options import (
 from ..options import nodes as node_names
 from ..output import Listing, Output, complain, put, say, table, waiting
 from ..poll_progress import shown_answers
-from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 
 #: nodes in trouble of which all is said
 SAID = 5

@@ -18,6 +18,7 @@ from scrapyd_dist.fleet.code_versions import (
     survey_spiders,
     survey_versions,
 )
+from scrapyd_dist.fleet.fleet_screen import shorten_names
 from scrapyd_dist.node_answers import answers_exit_code, must_answer
 from scrapyd_dist.plurals import counted, some_of
 
@@ -37,7 +38,6 @@ from ..options import (
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, table
 from ..silence import without_drained
 from .deploy import RETRIES
-from .fleet_screen import shorten_names
 from .roll_out_screen import node_row, print_result, roll_out, roll_out_exit_code
 
 #: seconds that a node gets for each question

@@ -12,14 +12,20 @@ from typing import Any
 from scrapyd_dist.batches import AttemptState, Crawl, FinishReason
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.fleet.live_crawls import alive_state, lives
+from scrapyd_dist.fleet.live_crawls import lives
+from scrapyd_dist.fleet.present_troubles import (
+    death_of_crawl,
+    job_trouble,
+    node_trouble,
+    shortage_of_items,
+)
 from scrapyd_dist.fleet.trouble_log import TroubleLog
 from scrapyd_dist.fleet.troubles import Sighting, TroubleKind
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
-from scrapyd_dist.progress.summary_document import DIED, UNUSUAL, count_in, is_paused, summary_of
+from scrapyd_dist.progress.summary_document import count_in, is_paused, summary_of
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_span
 from scrapyd_dist.transports.event_hook import EventHook
@@ -111,14 +117,12 @@ class FleetAlarm:
             return
         if node["running"] is None:
             if now - self._down.setdefault(name, now) >= DOWN:
-                message = f"The node {name} does not work: {node['reason'] or node['state']}"
+                message = node_trouble(node)
                 yield Sighting(kind=down, subject=name, node=name, message=message)
             return
         self._down.pop(name, None)
         yield Sighting(kind=down, subject=name, node=name)
-        message = ""
-        if node["state"] == "wedged":
-            message = f"The node {name}: {node['reason']}"
+        message = node_trouble(node)
         yield Sighting(kind=TroubleKind.NODE_WEDGED, subject=name, node=name, message=message)
         yield from self._job_sightings(node, now)
 
@@ -140,9 +144,7 @@ class FleetAlarm:
                 continue
             job_id = str(job["job"])
             running.add(job_id)
-            if job["state"] == "stalled":
-                silent = describe_span(job["silent_s"])
-                message = f"The job {job_id} on {name} makes no progress for {silent}."
+            if message := job_trouble(job, name):
                 yield Sighting(kind=kind, subject=job_id, node=name, message=message)
             elif job["silent_s"] is not None and now - (self._began or now) >= STALL:
                 yield Sighting(kind=kind, subject=job_id, node=name)
@@ -179,7 +181,7 @@ class FleetAlarm:
         ends = self._log.ends["crawls"].new(rows, time.time())
         for crawl in sorted(real, key=lambda crawl: crawl.ended or 0.0):
             if crawl.id in ends:
-                message = _few_items_message(crawl)
+                message = shortage_of_items(crawl)
                 yield Sighting(kind=TroubleKind.FEW_ITEMS, subject=crawl.spider, message=message)
 
     def _crawl_sightings(self, crawl: Crawl, now: float) -> Iterator[Sighting]:
@@ -188,10 +190,7 @@ class FleetAlarm:
             self._paces.pop(crawl.id, None)
             yield Sighting(kind=kind, subject=crawl.id)
             return
-        if alive_state(crawl) == DIED:
-            message = (
-                f"The process of the crawl {crawl.id} is gone. Go on with: sdist resume {crawl.id}"
-            )
+        if message := death_of_crawl(crawl):
             yield Sighting(kind=kind, subject=crawl.id, message=message)
             return
         pace = self._paces.setdefault(crawl.id, CrawlPace())
@@ -235,14 +234,6 @@ def _has_work(crawl: Crawl) -> bool:
     # Without a process, or without work, a frontier waits.
     batches = crawl.summary.get("batches")
     return lives(crawl) and bool(count_in(batches, "waiting") or count_in(batches, "out"))
-
-
-def _few_items_message(crawl: Crawl) -> str:
-    """Return what is wrong with the number of items; empty where it is as usual."""
-    for warning in crawl.summary.get("warnings") or ():
-        if UNUSUAL in str(warning):
-            return f"The crawl {crawl.id}: {warning}"
-    return ""
 
 
 def _job_end_sightings(record: JobRecord) -> Iterator[Sighting]:

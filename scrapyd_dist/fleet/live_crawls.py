@@ -1,11 +1,14 @@
-"""Whether a process stands behind a crawl, as far as it can be known from this machine."""
+"""The crawls of a store, and whether a process stands behind each, as far as is known here."""
 
 import time
+from collections.abc import Sequence
 from socket import gethostname
+from typing import Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.pidfile import started_at
-from scrapyd_dist.progress.summary_document import DIED
+from scrapyd_dist.progress.summary_document import DIED, has_labels, labels_of, summary_of
+from scrapyd_dist.store import Store
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
@@ -48,3 +51,16 @@ def alive_state(row: Crawl) -> str:
     if row.state.ended or lives(row):
         return row.state.value
     return DIED
+
+
+def describe_crawl(row: Crawl) -> dict[str, Any]:
+    """Return how a crawl stands as `sdist status --json` gives it."""
+    return {**summary_of(row), "state": alive_state(row)}
+
+
+def list_crawls(store: Store | None, labels: Sequence[str] | None = None) -> list[Crawl]:
+    """Return the crawls with these labels, the newest first; frontiers are none."""
+    if store is None:
+        return []
+    crawls = [row for row in store.crawls() if row.kind != "frontier"]
+    return [row for row in crawls if has_labels(labels_of(row), labels)]

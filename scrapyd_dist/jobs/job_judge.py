@@ -80,7 +80,7 @@ class CrawlJob:
 class JobJudge:
     """Judges jobs, by what the store knows of them too; may be used by many threads at once.
 
-    places: all jobs that are listed; memory: what is remembered of plain jobs, read if left out;
+    places: all jobs that are listed; memory: what is remembered of them, read if left out;
     stall: seconds without progress after which a job is stalled; timeout: seconds that a node gets
     for each answer.
     """
@@ -100,7 +100,7 @@ class JobJudge:
         self._signals = SentSignals(site.root)
         self._latest = _latest_starts(places)
         self._crawl_jobs = _find_crawl_jobs(site, places)
-        self.memory = memory or JobMemory(site.store, messenger=site.messenger)
+        self.memory = memory or _memory_of(site, places)
         keys: list[str] = []
         for place in places:
             if isinstance(place, ListedJob):
@@ -267,6 +267,13 @@ class JobJudge:
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None
+
+
+def _memory_of(site: JobSite, places: Iterable[Place]) -> JobMemory:
+    """Return what is remembered of these jobs, and of the open ones."""
+    memory = JobMemory(site.store, messenger=site.messenger, most=0)
+    memory.read_named(place.job for place in places)
+    return memory
 
 
 def _id_of(place: Place) -> tuple[str, str, str, str]:

@@ -300,9 +300,9 @@ def _plain_jobs(
     # A job that was cancelled before it began has no address.
     places = {**by_url, "": Node(name=NOWHERE, url="")}
     found = {}
-    for record in store.jobs():
+    for record in store.named_jobs(names):
         node = places.get(record.url)
-        if node is not None and record.id in names:
+        if node is not None:
             found[record.id] = [listed_again(record, node)]
     return found
 

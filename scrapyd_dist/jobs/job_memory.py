@@ -39,19 +39,33 @@ def busy() -> StoreError:
 class JobMemory:
     """The records of one store; without a store there are none.
 
-    since: records of jobs that ended before are left out; seconds since the epoch. messenger: gets
-    to know when the store cannot be written, where that is no error.
+    since: records of jobs that ended before are left out; seconds since the epoch. most: so many of
+    those that ended are read, the last ones. messenger: gets to know when the store cannot be
+    written, where that is no error.
     """
 
     def __init__(
-        self, store: Store | None, since: float | None = None, messenger: Messenger = NO_MESSENGER
+        self,
+        store: Store | None,
+        since: float | None = None,
+        messenger: Messenger = NO_MESSENGER,
+        *,
+        most: int | None = None,
     ) -> None:
         self._store = store
         self._messenger = messenger
         self.records: dict[str, JobRecord] = {}
         if store is not None:
-            for record in store.jobs(since):
+            for record in store.jobs(since, most):
                 self.records[record.id] = record
+
+    def read_named(self, names: Iterable[str]) -> None:
+        """Read the records of these jobs as well, where they were left out."""
+        missing = {*names} - self.records.keys()
+        if self._store is None or not missing:
+            return
+        for record in self._store.named_jobs(missing):
+            self.records[record.id] = record
 
     def record_of(self, place: Place) -> JobRecord | None:
         """Return what is remembered of a job that is on the node which it was posted to."""

@@ -1,8 +1,10 @@
 """Lists jobs with a verdict on each, as documents that a table, JSON or a page can show."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from heapq import nlargest
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -28,6 +30,8 @@ class JobChoice:
     labels: Sequence[str] | None = None  #: with all of these
     since: timedelta | None = None  #: that ran so short a time ago
     most: int | None = None  #: so many, the newest
+    #: of those that are over only so many are looked at, the last ones: older ones are not read
+    newest: int | None = None
     stall: float = STALL  #: seconds without progress after which a job is stalled
 
 
@@ -49,11 +53,19 @@ class JobRows:
         return {"jobs": self.rows, "nodes": self.listed.asked, "unreached": unreached}
 
 
-def list_jobs(site: JobSite, wanted: JobFilter, chosen: JobChoice) -> JobRows:
-    """Return what each job really did that the nodes list, or that the store remembers."""
-    listed = wanted.list_jobs(site)
-    memory = JobMemory(site.store, messenger=site.messenger)
-    jobs = [*listed.jobs, *memory.unlisted(listed, wanted)]
+def list_jobs(
+    site: JobSite, wanted: JobFilter, chosen: JobChoice, names: Sequence[str] = ()
+) -> JobRows:
+    """Return what each job really did that the nodes list, or that the store remembers.
+
+    names: only jobs with these ids, and those of these crawls; NothingMatched if there is none.
+    """
+    since = None
+    if chosen.since is not None:
+        since = time.time() - chosen.since.total_seconds()
+    memory = JobMemory(site.store, since, site.messenger, most=0 if names else chosen.newest)
+    listed, jobs = _find_jobs(site, wanted, chosen, names, memory)
+    memory.read_named(job.job for job in jobs)
     if chosen.states:
         # No log is read of a job that cannot be in one of the states.
         jobs = [job for job in jobs if job.remembered or _may_be_in(job, chosen.states)]
@@ -61,6 +73,36 @@ def list_jobs(site: JobSite, wanted: JobFilter, chosen: JobChoice) -> JobRows:
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
     rows = _find_rows(judge, judge.all(labelled), chosen)
     return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+
+
+def _find_jobs(
+    site: JobSite,
+    wanted: JobFilter,
+    chosen: JobChoice,
+    names: Sequence[str],
+    memory: JobMemory,
+) -> tuple[JobList, list[ListedJob]]:
+    """Return what the nodes list, and the jobs that are to be judged."""
+    if names:
+        listed, found = wanted.named(site, names)
+        return listed, _last_listed(found, chosen.newest)
+    listed = wanted.list_jobs(site)
+    jobs = _last_listed(listed.jobs, chosen.newest)
+    return listed, [*jobs, *memory.unlisted(listed, wanted)]
+
+
+def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]:
+    """Return the jobs that are not over, and so many of the others, which began last."""
+    if most is None or len(jobs) <= most:
+        return [*jobs]
+    begun = [job.started for job in jobs if job.over and job.started is not None]
+    last = nlargest(most, begun)
+    return [job for job in jobs if not job.over or (last and _began_since(job, last[-1]))]
+
+
+def _began_since(job: ListedJob, moment: datetime) -> bool:
+    """Tell whether a job began at this moment or later, by its node's clock."""
+    return job.started is not None and job.started >= moment
 
 
 def _may_be_in(row: ListedJob, states: Collection[Outcome]) -> bool:

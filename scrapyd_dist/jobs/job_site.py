@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store import Store
@@ -26,3 +27,17 @@ class JobSite:
     def store(self) -> Store | None:
         """The project's store, opened at its first use; None where nothing was ever kept."""
         return self.find_store()
+
+
+def open_site(workspace: Workspace, messenger: Messenger = NO_MESSENGER) -> JobSite:
+    """Return what the jobs of a project are found and judged with.
+
+    It is to be asked for after the nodes: where these are addresses, no project is needed.
+    """
+    return JobSite(
+        root=workspace.root,
+        sender=workspace.sender,
+        find_store=lambda: workspace.store_if_any,
+        find_drained=workspace.drained,
+        messenger=messenger,
+    )

@@ -1,7 +1,7 @@
 """Reads what the store knows of one crawl, once, and reads the names and addresses in it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -63,6 +63,11 @@ class Facts:
         return max(self.until - self.crawl.created, 0.001)
 
 
+def gather_growth(store: Store, row: Crawl, *, now: float, lives: bool) -> Facts:
+    """Read only how a crawl has grown, which takes the same time however many batches it has."""
+    return Facts(crawl=row, now=now, lives=lives, samples=tuple(store.samples(row.id)))
+
+
 def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
     """Read a crawl from the store; raise NothingMatched if there is none of that id."""
     row = store.crawl(crawl)
@@ -78,14 +83,14 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
         attempts=tuple(store.attempts(crawl)),
         samples=tuple(store.samples(crawl)),
         misses=tuple(misses),
-        runs=_last_runs(store, row),
+        runs=comparable_runs(store.crawls(), row),
     )
 
 
-def _last_runs(store: Store, last: Crawl) -> tuple[Crawl, ...]:
+def comparable_runs(crawls: Iterable[Crawl], last: Crawl) -> tuple[Crawl, ...]:
     """Return this crawl and comparable ones of its spider before it, oldest first."""
     runs = []
-    for crawl in store.crawls():
+    for crawl in crawls:
         if (crawl.spider, crawl.project) != (last.spider, last.project):
             continue
         if crawl.id == last.id or (crawl.created <= last.created and has_items(crawl)):

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
@@ -54,43 +54,64 @@ _FINISHED = {0: "good", 3: "partial", None: "good"}
 
 def page(facts: Facts) -> str:
     """Return the whole report; every text that it shows goes through `_cleaned` and is escaped."""
-    package = files(__package__)
-    template = _environment().from_string(package.joinpath("page.html.j2").read_text("utf-8"))
+    template = make_environment().get_template("page.html.j2")
+    return template.render(style=read_style(), policy=POLICY, **values_of(facts))
+
+
+def values_of(facts: Facts) -> dict[str, Any]:
+    """Return what the parts of the report show: `standing`, `growth` and `details`."""
     crawl = facts.crawl
     summary = crawl.summary
     document = {**summary_of(crawl), "state": facts.state}
     tone, commands = _tone_and_commands(facts, document)
-    return template.render(
-        style=package.joinpath("page.css").read_text("utf-8"),
-        policy=POLICY,
-        version=__version__,
-        facts=facts,
-        crawl=crawl,
-        state=ended_in_words(document),
-        series=series(facts),
-        charts=charts,
-        tone=tone,
-        took=_took(facts),
-        numbers=_numbers(facts) if summary else [],
-        commands=commands,
-        warnings=_notes(summary),
-        failed=_failed_rows(facts),
-        misses=_missed_rows(facts),
-        dead=_dead_rows(facts),
-        shown=SHOWN,
-    )
+    return {
+        "version": __version__,
+        "facts": facts,
+        "crawl": crawl,
+        "state": ended_in_words(document),
+        "series": series(facts),
+        "tone": tone,
+        "took": _took(facts),
+        "numbers": _numbers(facts) if summary else [],
+        "commands": commands,
+        "warnings": _notes(summary),
+        "failed": _failed_rows(facts),
+        "misses": _missed_rows(facts),
+        "dead": _dead_rows(facts),
+    }
 
 
-def _environment() -> Environment:
+def read_style() -> str:
+    """Return the style of the report."""
+    return files(__package__).joinpath("page.css").read_text("utf-8")
+
+
+def make_environment(*packages: str) -> Environment:
+    """Return what renders the templates of the report, and those of other packages.
+
+    Whatever they show is escaped, without passwords of addresses and forbidden characters.
+    """
     environment = Environment(
         autoescape=True,
         finalize=_cleaned,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        loader=ChoiceLoader([_loader_of(name) for name in (__package__, *packages)]),
     )
     environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format, counted=counted)
+    environment.globals.update(charts=charts, shown=SHOWN)
     return environment
+
+
+def _loader_of(package: str) -> FunctionLoader:
+    """Return what reads templates that lie in a package."""
+
+    def read(name: str) -> str | None:
+        file = files(package).joinpath(name)
+        return file.read_text("utf-8") if file.is_file() else None
+
+    return FunctionLoader(read)
 
 
 def _tone_and_commands(facts: Facts, document: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -12,12 +12,12 @@ from itertools import accumulate, chain, pairwise
 from statistics import median
 from typing import Any
 
-from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.joblogs.verdict import status_codes
 from scrapyd_dist.progress.outlook import FINDING, estimate_outlook
 from scrapyd_dist.progress.samples import NUMBER
 from scrapyd_dist.progress.summary_document import count_in, finite_number, nested_value, summary_of
-from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
+from scrapyd_dist.report.facts import Facts, comparable_runs, has_items, hidden, natural
 
 #: maximum points of a line
 POINTS = 240
@@ -547,6 +547,12 @@ def runs(facts: Facts) -> Runs | None:
         mad = median(abs(count - middle) for count in before)
     names = tuple(run.id for run in facts.runs)
     return Runs(names=names, items=tuple(items), median=middle, mad=mad)
+
+
+def usual_items(crawls: Iterable[Crawl], last: Crawl) -> float | None:
+    """Return the median of the items of a crawl's earlier runs; None if there are not two."""
+    before = runs(Facts(crawl=last, now=last.created, runs=comparable_runs(crawls, last)))
+    return None if before is None else before.median
 
 
 def versions(facts: Facts) -> Versions | None:

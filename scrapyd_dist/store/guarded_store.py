@@ -171,6 +171,7 @@ class Store:
 
     job_revision = Guarded("job_port", JobStore.job_revision)
     jobs = Guarded("job_port", JobStore.jobs)
+    named_jobs = Guarded("job_port", JobStore.named_jobs)
     keep_jobs = Guarded("job_port", JobStore.keep_jobs)
     forget_jobs = Guarded("job_port", JobStore.forget_jobs)
     keep_verdicts = Guarded("job_port", JobStore.keep_verdicts)

@@ -22,6 +22,7 @@ from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.project_store import key_of
 from scrapyd_dist.frontier.backlog import NewBatch
@@ -253,7 +254,7 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
     tmp_path: Path, mine: Store, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     mine.add_crawl(replace(MINE, pid=sleeper.pid, host=gethostname(), beat=time.time() + 60))
-    folder = producer_process.crawl_folder(tmp_path, "c")
+    folder = crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
     assert lives(mine.crawl("c"))

@@ -43,6 +43,20 @@ def test_jobs_that_ended_since_a_moment_are_read_alone_with_the_open_ones(store:
     assert (store.jobs(OPEN_ONLY), store.forget_jobs(99.0), store.jobs()) == ([JOB], 4, [])
 
 
+def test_the_last_that_ended_and_those_of_some_names_are_read_alone(store: Store) -> None:
+    many = [replace(DONE, id=f"done-{n}", ended=100.0 + n) for n in range(30)]
+    waiting = replace(JOB, id="waiting", state=Outcome.WAITING)
+    store.keep_jobs([*many, JOB, waiting])
+    assert {one.id for one in store.jobs(most=2)} == {JOB.id, "waiting", "done-28", "done-29"}
+    assert [one.id for one in store.jobs(128.5, 9)] == [JOB.id, "waiting", "done-29"]
+    assert store.jobs(OPEN_ONLY, 0) == [JOB, waiting]
+    assert sorted(one.id for one in store.named_jobs({"done-3", JOB.id, "none"})) == [
+        "done-3",
+        JOB.id,
+    ]
+    assert store.named_jobs(()) == []
+
+
 def test_a_job_that_has_ended_is_open_no_more(store: Store) -> None:
     store.keep_jobs([JOB])
     store.keep_jobs([replace(JOB, state=Outcome.FINISHED, ended=12.0)])

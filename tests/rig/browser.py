@@ -21,6 +21,8 @@ FLAGS = (
 )  # fmt: skip
 #: seconds that the browser may take for one answer
 PATIENCE = 60.0
+#: of axe-core, which is vendored with its licence
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 _PUT = "import os, sys; os.dup2({}, 3); os.dup2({}, 4); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -86,16 +88,33 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, path: Path, *, width: int, height: int = 800, dark: bool = False) -> None:
-        """Show a file, in a window of this size."""
+    def open(self, place: Path | str, *, width: int, height: int = 800, dark: bool = False) -> None:
+        """Show a file, or what is at an address, in a window of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1.0, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", features=scheme)
         self.events.clear()
-        self._call("Page.navigate", url=path.as_uri())
+        self._navigate(place.as_uri() if isinstance(place, Path) else place)
+
+    def _navigate(self, url: str) -> None:
+        self._call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive())
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key and let it go, such as "Tab", 9; code: that of Windows."""
+        text = "\r" if key == "Enter" else ""
+        for kind in ("keyDown", "keyUp"):
+            self._call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text
+            )  # fmt: skip
+
+    def axe(self) -> list[str]:
+        """What axe-core finds wrong for people who cannot see, or have no mouse: a line for each finding."""
+        self.run(AXE.read_text("utf-8"))
+        found = self.run("axe.run().then(done => done.violations)")
+        return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
     def run(self, script: str) -> Any:
         """The value of an expression on the page."""

@@ -199,7 +199,7 @@ DOCUMENTS: dict[str, Any] = {
         "jobs": [({**_JOB, "job": TEXT, "version": TEXT, "state": str, "reason": str}, _FOLLOWED)],
     },
     "jobs list": {
-        "nodes": int, "unreached": [{"node": str, "reason": str}],
+        "nodes": int, "unreached": [str],
         "jobs": [{**_JOB, "node": TEXT, "crawl": TEXT, "labels": [str], "state": str, "pages": _COUNT,
                   "items": _COUNT, "errors": _COUNT, "codes": {str: int}, "started": TEXT, "ended": TEXT,
                   "duration_s": (int, float, None), "reason": str, "remembered": bool, "attempt": _COUNT,

@@ -12,15 +12,22 @@ class MemoryJobs(MemoryPort, JobStore):
     def job_revision(self) -> int:
         return self._connection.data.revision
 
-    def jobs(self, since: float | None = None) -> list[JobRecord]:
+    def jobs(self, since: float | None = None, most: int | None = None) -> list[JobRecord]:
         with self._connection.step() as data:
             rows = [
-                (name, row["text"])
+                (row["at"], name, row["text"])
                 for name, row in data.jobs.items()
-                if not row["over"] or since is None or row["at"] >= since
+                if row["over"] and (since is None or row["at"] >= since)
             ]
-        found = self._door.each(lambda row: self._door.job(*row), rows)
+            rows = sorted(rows, reverse=True)[:most]
+            rows += [(0.0, name, row["text"]) for name, row in data.jobs.items() if not row["over"]]
+        found = self._door.each(lambda row: self._door.job(*row[1:]), rows)
         return sorted(found, key=lambda record: (record.ended or record.created, record.id))
+
+    def named_jobs(self, names: Collection[str]) -> list[JobRecord]:
+        with self._connection.step() as data:
+            rows = [(name, data.jobs[name]["text"]) for name in names if name in data.jobs]
+        return self._door.each(lambda row: self._door.job(*row), rows)
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         rows = {

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls.producer_process import crawl_folder
 from scrapyd_dist.cli.jobs import item_commands, item_pull
 from scrapyd_dist.cli.options import as_typer_command
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.jobs.item_puller import file_name
 from scrapyd_dist.keys import state_key

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from rig.commands import Result
-from scrapyd_dist.cli.crawls.throttle_commands import Row
 from scrapyd_dist.cli.options import domains
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.fleet.throttled_domains import ThrottledDomain
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import ALL, DomainState, Limit, PermitRequest, Rule, SiteNews
 
@@ -233,7 +233,10 @@ def test_one_word_says_how_a_domain_stands(
     rule: Rule, common: Rule, rest: float, word: str
 ) -> None:
     state = DomainState(domain="a.com", now=100.0, rest_until=100.0 + rest)
-    assert Row(domain="a.com", rules={"a.com": rule, ALL: common}, state=state).word == word
+    assert (
+        ThrottledDomain(domain="a.com", rules={"a.com": rule, ALL: common}, state=state).word
+        == word
+    )
 
 
 def running(root: Path, name: str, **throttle: Any) -> None:

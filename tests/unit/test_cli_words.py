@@ -34,6 +34,7 @@ from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
+from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import rate_number
 from scrapyd_dist.time_spans import describe_span
 
@@ -173,8 +174,8 @@ def test_spans_of_time_counts_and_rates() -> None:
 def test_what_is_to_come_is_marked_by_how_sure_it_is(
     sure: str, eta: float | None, expected: tuple[str, str]
 ) -> None:
-    assert wording.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}}) == expected
-    assert wording.outlook({"requests": {"total": 7}}) == ("7", "")
+    assert outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}}) == expected
+    assert outlook({"requests": {"total": 7}}) == ("7", "")
 
 
 def test_the_line_while_it_runs() -> None:
@@ -191,7 +192,7 @@ def test_a_paused_crawl_has_no_time_to_go() -> None:
     line = wording.progress_line(crawl(paused=True))
     assert (line.startswith("easy-1: paused · "), "to go" in line) == (True, False)
     stopped = crawl(CrawlState.STOPPED, paused=True)
-    assert wording.state_of({**stopped.summary, "state": "stopped"}) == "stopped"
+    assert state_of({**stopped.summary, "state": "stopped"}) == "stopped"
 
 
 def test_done_is_what_gave_a_result() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.fleet import fleet_alarm, trouble_log
+from scrapyd_dist.fleet import present_troubles, trouble_log
 from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
 from scrapyd_dist.fleet.trouble_log import EndWatch
 from scrapyd_dist.fleet.workspace import Workspace
@@ -177,7 +177,7 @@ def test_crawls_without_progress_and_with_few_items(
 ) -> None:
     alive = True
     monkeypatch.setattr(
-        fleet_alarm, "alive_state", lambda row: row.state.value if alive else "died"
+        present_troubles, "alive_state", lambda row: row.state.value if alive else "died"
     )
     crawl = Crawl(
         id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time()

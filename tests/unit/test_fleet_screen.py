@@ -13,12 +13,12 @@ from rig.commands import Result
 from rig.fixtures import MakeProject
 from rig.manynodes import ManyNodes, refusing
 from scrapyd_dist.cli.nodes import doctor, fleet_view
-from scrapyd_dist.cli.nodes.fleet_screen import ROWS, describe_states, shorten_names
 from scrapyd_dist.cli.output import MOST_ERRORS, complain_each
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.errors import ConnectionRefused, DistError, NoReply
 from scrapyd_dist.fleet.findings import Finding, Severity
+from scrapyd_dist.fleet.fleet_screen import ROWS, describe_states, shorten_names
 from scrapyd_dist.nodes import Node
 
 HIGH, WIDE = 40, 120

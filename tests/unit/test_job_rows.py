@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scrapyd_dist.errors import ConnectionRefused, StoreError
+from scrapyd_dist.errors import ConnectionRefused, NothingMatched, StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
@@ -17,6 +18,7 @@ from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, Job, Jobs, JobState
 from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.store.ports.rows import Door
 
 NODE = Node.parse("http://web1:6800/", name="web1")
 NOW = datetime.now(timezone.utc).replace(microsecond=0)
@@ -108,6 +110,40 @@ def test_jobs_are_chosen_by_state_label_time_and_number(site: JobSite) -> None:
     assert states(site, labels=["night"]) == {"easy-1": "finished"}
     assert states(site, since=timedelta(hours=1)) == {"hard-3": "pending", "hard-2": "running"}
     assert states(site, most=1) == {"hard-3": "pending"}
+
+
+def ended(number: int, minutes: int) -> JobRecord:
+    """A job that its node has forgotten, and that ended so many minutes ago."""
+    at = NOW.timestamp() - 60 * minutes
+    return replace(
+        RECORD, id=f"old-{number}", spider="old", state=Outcome.FAILED, started=at - 60, ended=at
+    )
+
+
+def test_of_many_remembered_jobs_only_the_last_are_read(
+    site: JobSite, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_jobs([ended(number, minutes=number) for number in range(1, 60)])
+    read: list[str] = []
+    judge = Door.job
+
+    def noted(door: Door, name: Any, kept: Any) -> JobRecord:
+        read.append(str(name))
+        return judge(door, name, kept)
+
+    monkeypatch.setattr(Door, "job", noted)
+    found = states(site, newest=2)
+    assert set(found) == {"hard-3", "hard-2", "easy-1", "old-1", "old-2"}
+    assert set(read) == {"easy-1", "old-1", "old-2"}
+    read.clear()
+    assert "old-9" in states(site, since=timedelta(minutes=10))
+    assert "old-12" not in read
+    read.clear()
+    named = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice(), ["old-30", "easy-1"])
+    assert [row["job"] for row in named.rows] == ["old-30", "easy-1"]
+    assert {*read} <= {"old-30", "easy-1"}
+    with pytest.raises(NothingMatched):
+        list_jobs(site, JobFilter(nodes=[NODE]), JobChoice(), ["none"])
 
 
 def test_a_node_that_does_not_answer_is_named(site: JobSite) -> None:

@@ -75,7 +75,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     }
     extras = {
         canonicalize_name(Requirement(text).name)
-        for extra in ("local", "redis", "deliver")
+        for extra in ("local", "redis", "web", "deliver")
         for text in declared(f"project.optional-dependencies.{extra}")
     }
     brought_by = importlib.metadata.packages_distributions()

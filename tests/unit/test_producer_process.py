@@ -26,6 +26,7 @@ from scrapyd_dist.middlewares.producer.process import describe_broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError, StillRuns
+from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import alive_state, lives
 from scrapyd_dist.fleet.project_store import project_store
 from scrapyd_dist.store import Store
@@ -60,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """That of the crawl."""
-    made = producer_process.crawl_folder(tmp_path, "c")
+    made = crawl_folder(tmp_path, "c")
     made.mkdir(parents=True)
     return made
 
@@ -203,7 +204,7 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     )
     crawl, process = producer_process.begin(tmp_path, store, order, None)
     process.wait(20)
-    log = producer_process.crawl_folder(tmp_path, crawl.id) / "producer.log"
+    log = crawl_folder(tmp_path, crawl.id) / "producer.log"
     said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
     assert "run_module('scrapyd_dist.middlewares.producer.process'" in said
     assert said.endswith(f" {crawl.id} {tmp_path / '.sdist' / 'store.db'}")

@@ -17,11 +17,16 @@ class JobStore(ABC):
         """
 
     @abstractmethod
-    def jobs(self, since: float | None = None) -> list[JobRecord]:
+    def jobs(self, since: float | None = None, most: int | None = None) -> list[JobRecord]:
         """Return the open records, and those of jobs that ended since then, or ever.
 
-        They come in order of their ends, open ones by when they were written.
+        They come in order of their ends, open ones by when they were written. most: so many of
+        those that ended, the last ones; no other is read.
         """
+
+    @abstractmethod
+    def named_jobs(self, names: Collection[str]) -> list[JobRecord]:
+        """Return the records of these ids, in any order; no other is read."""
 
     @abstractmethod
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:

@@ -25,32 +25,46 @@ class RedisJobs(RedisPort, JobStore):
         revision = self._query("HGET", self._key("meta"), "revision")
         return whole(revision, "the revision of its jobs")
 
-    def jobs(self, since: float | None = None) -> list[JobRecord]:
+    def jobs(self, since: float | None = None, most: int | None = None) -> list[JobRecord]:
         """Return the open records, and those of jobs that ended since then, or ever."""
-        if since is None:
+        if since is None and most is None:
             over, still_open = self._server.query_all(
                 [("HGETALL", self._key(_OVER)), ("HGETALL", self._key(_OPEN))]
             )
             rows = by_word(over) | by_word(still_open)
         else:
-            rows = self._rows_since(since)
+            rows = self._rows_since(since or 0.0, most)
         found = self._door.each(lambda row: self._door.job(*row), rows.items())
         return sorted(found, key=lambda record: (record.ended or record.created, record.id))
 
-    def _rows_since(self, since: float) -> dict[str, bytes]:
-        """Return the rows of open jobs, and of those that ended since then, by id."""
-        commands: list[Sequence[object]] = [("HGETALL", self._key(_OPEN))]
-        names: Sequence[bytes] = []
-        if since != OPEN_ONLY:
-            names = self._query("ZRANGEBYSCORE", self._key(_ENDS), since, "+inf")
-        if names:
-            commands.append(("HMGET", self._key(_OVER), *names))
-        still_open, *texts = self._server.query_all(commands)
-        rows = by_word(still_open)
-        if names:
-            for name, text in zip(names, texts[0], strict=True):
-                if text is not None:
-                    rows[word(name)] = text
+    def named_jobs(self, names: Collection[str]) -> list[JobRecord]:
+        """Return the records of these ids."""
+        ordered = sorted(names)
+        rows = self._rows_of(_OPEN, ordered) | self._rows_of(_OVER, ordered)
+        return self._door.each(lambda row: self._door.job(*row), rows.items())
+
+    def _rows_since(self, since: float, most: int | None) -> dict[str, bytes]:
+        """Return the rows of open jobs, and of those that ended since then, by id.
+
+        most: so many of the latter, the last ones.
+        """
+        rows = by_word(self._query("HGETALL", self._key(_OPEN)))
+        if since == OPEN_ONLY:
+            return rows
+        limit: Sequence[object] = ()
+        if most is not None:
+            # What is open has a place among the ends as well.
+            limit = ("LIMIT", 0, most + len(rows))
+        ends = ("ZREVRANGEBYSCORE", self._key(_ENDS), "+inf", since, *limit)
+        over = list(self._rows_of(_OVER, list(map(word, self._query(*ends)))).items())
+        return rows | dict(over[:most])
+
+    def _rows_of(self, kind: str, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the rows of a hash that have these ids, in their order."""
+        rows: dict[str, bytes] = {}
+        for chunk in split_evenly(names, CHUNK):
+            texts = self._query("HMGET", self._key(kind), *chunk)
+            rows |= {name: text for name, text in zip(chunk, texts, strict=True) if text}
         return rows
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:

@@ -11,6 +11,10 @@ from scrapyd_dist.store.sqlite.sqlite_file import SqlitePort
 
 #: the most keys that one query names
 _KEYS = 500
+#: how a query for records begins
+_JOBS = "SELECT id, record FROM jobs WHERE"
+#: the limit of a query that has none
+_ALL = -1
 
 
 class SqliteJobs(SqlitePort, JobStore):
@@ -20,11 +24,23 @@ class SqliteJobs(SqlitePort, JobStore):
         """Return the number of `keep_jobs` that were made."""
         return int(self._value("SELECT revision FROM job_revision") or 0)
 
-    def jobs(self, since: float | None = None) -> list[JobRecord]:
+    def jobs(self, since: float | None = None, most: int | None = None) -> list[JobRecord]:
         """Return the open records, and those of jobs that ended since then, or ever."""
-        query = "SELECT id, record FROM jobs WHERE is_over = 0 OR (is_over = 1 AND at >= ?)"
-        found = self._all(lambda row: self._door.job(row["id"], row["record"]), query, since or 0.0)
+        ended = f"{_JOBS} is_over = 1 AND at >= ? ORDER BY at DESC LIMIT ?"
+        query = f"{_JOBS} is_over = 0 UNION ALL SELECT * FROM ({ended})"  # noqa: S608 - constants
+        found = self._all(self._read_job, query, since or 0.0, _ALL if most is None else most)
         return sorted(found, key=lambda record: (record.ended or record.created, record.id))
+
+    def named_jobs(self, names: Collection[str]) -> list[JobRecord]:
+        """Return the records of these ids."""
+        found: list[JobRecord] = []
+        for chunk in split_evenly(sorted(map(storable_text, names)), _KEYS):
+            marks = ", ".join("?" * len(chunk))
+            found += self._all(self._read_job, f"{_JOBS} id IN ({marks})", *chunk)
+        return found
+
+    def _read_job(self, row: dict[str, Any]) -> JobRecord:
+        return self._door.job(row["id"], row["record"])
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         """Keep these records in one step; False when the revision is another one by now."""

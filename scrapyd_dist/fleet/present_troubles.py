@@ -1,0 +1,65 @@
+"""What is wrong in a fleet now, in sentences: for the alarm that tells of it, and for a page."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from scrapyd_dist.batches import Crawl
+from scrapyd_dist.fleet.live_crawls import alive_state
+from scrapyd_dist.progress.summary_document import DIED, UNUSUAL
+from scrapyd_dist.time_spans import describe_span
+
+
+def node_trouble(node: Mapping[str, Any]) -> str:
+    """Return what is wrong with a node of a watch's document; empty if it works, or is drained."""
+    name = node["name"]
+    if node["running"] is None and not node.get("draining"):
+        return f"The node {name} does not work: {node['reason'] or node['state']}"
+    if node["state"] == "wedged":
+        return f"The node {name}: {node['reason']}"
+    return ""
+
+
+def job_trouble(job: Mapping[str, Any], node: str) -> str:
+    """Return what is wrong with a job of a watch's document; empty if it makes progress."""
+    if job["state"] != "stalled":
+        return ""
+    return f"The job {job['job']} on {node} makes no progress for {describe_span(job['silent_s'])}."
+
+
+def death_of_crawl(crawl: Crawl) -> str:
+    """Return that the process of a crawl is gone; empty if it is not."""
+    if alive_state(crawl) != DIED:
+        return ""
+    return f"The process of the crawl {crawl.id} is gone. Go on with: sdist resume {crawl.id}"
+
+
+def shortage_of_items(crawl: Crawl) -> str:
+    """Return what is wrong with the number of items; empty where it is as usual."""
+    for warning in crawl.summary.get("warnings") or ():
+        if UNUSUAL in str(warning):
+            return f"The crawl {crawl.id}: {warning}"
+    return ""
+
+
+def find_present_troubles(fleet: Mapping[str, Any], crawls: Iterable[Crawl]) -> list[str]:
+    """Return a sentence for each thing that is wrong now.
+
+    fleet: the document of `FleetWatch`; crawls: the newest first; of each spider the last one tells
+    whether it has as many items as usual.
+    """
+    found = [*_fleet_troubles(fleet)]
+    seen = set[tuple[str, str]]()
+    for crawl in crawls:
+        if crawl.kind != "frontier":
+            found.append(death_of_crawl(crawl))
+        if crawl.state.ended and (crawl.project, crawl.spider) not in seen:
+            seen.add((crawl.project, crawl.spider))
+            found.append(shortage_of_items(crawl))
+    return list(filter(None, found))
+
+
+def _fleet_troubles(fleet: Mapping[str, Any]) -> Iterator[str]:
+    for node in fleet["nodes"]:
+        yield node_trouble(node)
+        for job in node["jobs"]:
+            yield job_trouble(job, node["name"])

@@ -1,0 +1,294 @@
+"""The web application: its addresses, how a page or JSON is made of a view, and what is refused."""
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import StreamingResponse as Stream
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
+
+from .drawing import describe_now, make_filters
+from .project_pages import AskedJobs, PageView, ProjectPages
+from .shared_answers import EVERY
+
+#: the report's, with scripts and a style sheet of our own
+PAGES_POLICY = (
+    f"{POLICY} 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self';"
+    " frame-ancestors 'none'; base-uri 'none'"
+)
+#: file in `static` -> its type
+STATIC = {
+    "htmx.min.js": "text/javascript",
+    "htmx-sse.min.js": "text/javascript",
+    "idiomorph.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "style.css": "text/css",
+}
+#: names by which a browser on this machine calls it
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+#: the header with the token of an action
+TOKEN = "X-Sdist-Token"  # noqa: S105 - a name
+#: the status of a page that is there, and cannot be shown now
+_NOT_NOW = 503
+#: bytes that a request to start work may have
+MOST_BYTES = 1_000_000
+
+Start = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actions:
+    """What may be started over HTTP; each gets the object of a request, and gives a document."""
+
+    token: str  #: which a request has to have
+    start_crawl: Start
+    start_jobs: Start
+
+
+def make_application(
+    pages: ProjectPages, *, password: str = "", actions: Actions | None = None
+) -> ASGIApp:
+    """Return the application; without a password it answers to names of this machine only."""
+    site = _Site(pages, actions)
+    application = Starlette(routes=site.routes(), exception_handlers={DistError: site.tell_error})
+    return _Guard(application, password)
+
+
+class _Site:
+    """The addresses of a project's pages."""
+
+    def __init__(self, pages: ProjectPages, actions: Actions | None) -> None:
+        self._pages = pages
+        self._actions = actions
+        self._environment = make_environment(__package__)
+        self._environment.filters.update(make_filters(), path=quote_part)
+        self._environment.globals.update(
+            find_troubles=find_present_troubles, now_words=describe_now
+        )
+
+    def routes(self) -> list[Route]:
+        """Return all addresses; beside each page is its JSON."""
+        pages = self._pages
+        crawl = "/crawls/{name}"
+        views: dict[str, Callable[[Request], PageView]] = {
+            "/index": lambda _: pages.home(),
+            "/crawls": lambda _: pages.crawls(),
+            f"{crawl}/batches": lambda request: pages.batches(_name(request)),
+            f"{crawl}/misses": lambda request: pages.misses(_name(request)),
+            f"{crawl}/jobs": lambda request: pages.crawl_jobs(_name(request)),
+            f"{crawl}/log": lambda request: pages.crawl_log(_name(request)),
+            crawl: lambda request: pages.crawl(_name(request)),
+            "/jobs": lambda request: pages.jobs(AskedJobs.parse(request.query_params.getlist)),
+            "/jobs/{name:path}": lambda request: pages.job(_name(request), _nodes(request)),
+            "/nodes/{name}": lambda request: pages.node(_name(request)),
+            "/throttle": lambda _: pages.throttle(),
+            "/frontiers": lambda _: pages.frontiers(),
+            "/strategies": lambda _: pages.strategies(),
+        }
+        routes = [
+            Route("/static/{file}", _send_static),
+            Route(f"{crawl}/events", self._send_events),
+            Route(f"{crawl}/report", self._send_report),
+            Route("/crawls", self._start_crawl, methods=["POST"]),
+            Route("/jobs", self._start_jobs, methods=["POST"]),
+        ]
+        for path, view in views.items():
+            routes.append(Route(f"{path}.json", partial(self._send_json, view)))
+            routes.append(Route(path.replace("/index", "/"), partial(self._send_page, view)))
+        return routes
+
+    def _send_json(self, view: Callable[[Request], PageView], request: Request) -> Response:
+        return JSONResponse({"schema": 1, **view(request).document})
+
+    def _send_page(self, view: Callable[[Request], PageView], request: Request) -> Response:
+        shown = view(request)
+        values = {"document": shown.document, **shown.values}
+        return HTMLResponse(self._render(shown.template, request, values))
+
+    def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
+        # Not by `request.url`, for which a question mark in a name begins the query.
+        path = quote(request.scope["path"], errors="replace")
+        asked = request.scope["query_string"].decode("latin-1")
+        query = f"?{asked}" if asked else ""
+        beside = "/index.json" if path == "/" else f"{path}.json"
+        made = self._environment.get_template(f"templates/{template}.html.j2")
+        return made.render(here=f"{path}{query}", json_beside=f"{beside}{query}", **values)
+
+    def _send_report(self, request: Request) -> Response:
+        return HTMLResponse(self._pages.whole_report(_name(request)))
+
+    async def _send_events(self, request: Request) -> Response:
+        return Stream(self._follow_crawl(_name(request)), media_type="text/event-stream")
+
+    async def _follow_crawl(self, name: str) -> AsyncIterator[str]:
+        """Generate an event whenever the head of a crawl's page is another one, up to its end."""
+        last = ""
+        while True:
+            head, goes_on = await run_in_threadpool(self._render_head, name)
+            if head != last:
+                yield _event("head", head)
+            if not goes_on:
+                yield _event("end", "")
+                return
+            last = head
+            await asyncio.sleep(EVERY)
+
+    def _render_head(self, name: str) -> tuple[str, bool]:
+        """Return the head of a crawl's page, and whether it may be another one soon."""
+        fault = self._environment.get_template("templates/fault.html.j2")
+        try:
+            facts = self._pages.growth(name)
+        except NothingMatched as error:
+            return fault.render(text=str(error)), False
+        except DistError as error:
+            return fault.render(text=str(error)), True
+        head = self._environment.get_template("templates/crawl_head.html.j2")
+        return head.render(values_of(facts)), facts.lives
+
+    def tell_error(self, request: Request, error: Exception) -> Response:
+        """Say what keeps a page from being shown; it comes by itself when that is over."""
+        status = _status_of(error)
+        if request.method == "POST" or request.url.path.endswith(".json"):
+            return JSONResponse({"schema": 1, "error": str(error)}, status)
+        values = {"text": str(error), "is_for_now": status == _NOT_NOW}
+        text = self._render("error", request, values)
+        return HTMLResponse(text, status)
+
+    # actions
+
+    async def _start_crawl(self, request: Request) -> Response:
+        return await self._start(request, lambda actions: actions.start_crawl)
+
+    async def _start_jobs(self, request: Request) -> Response:
+        return await self._start(request, lambda actions: actions.start_jobs)
+
+    async def _start(self, request: Request, choose: Callable[[Actions], Start]) -> Response:
+        """Start what is asked for, and answer with the document of the command that does so."""
+        if self._actions is None:
+            return _refuse("Work is started here only by a server that was begun with --actions.")
+        given = request.headers.get(TOKEN, "")
+        if not hmac.compare_digest(given.encode(), self._actions.token.encode()):
+            return _refuse(f"The header {TOKEN} has to have the token of this server.")
+        asked = await _read_object(request)
+        document = await run_in_threadpool(choose(self._actions), asked)
+        return JSONResponse({"schema": 1, **document}, 201)
+
+
+def quote_part(text: str) -> str:
+    """Return a name as a part of an address."""
+    return quote(text, safe="", errors="replace")
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["name"])
+
+
+def _nodes(request: Request) -> tuple[str, ...]:
+    return tuple(request.query_params.getlist("node"))
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, NothingMatched):
+        return 404
+    if isinstance(error, ConfigError):
+        return 400
+    return _NOT_NOW
+
+
+def _refuse(text: str) -> Response:
+    return JSONResponse({"schema": 1, "error": text}, 403)
+
+
+async def _read_object(request: Request) -> Mapping[str, Any]:
+    """Return the JSON object of a request; ConfigError if it has none."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise ConfigError("A request to start work has a JSON object, as application/json.")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise ConfigError("A request to start work has one megabyte at most.")
+    try:
+        asked = json.loads(body)
+    except ValueError as error:
+        raise ConfigError(f"The request is no JSON: {error}.") from None
+    if not isinstance(asked, dict):
+        raise ConfigError("A request to start work has a JSON object.")
+    return asked
+
+
+def _event(name: str, text: str) -> str:
+    """Return a server-sent event."""
+    lines = "\n".join([f"data: {line}" for line in text.split("\n")])
+    return f"event: {name}\n{lines}\n\n"
+
+
+def _send_static(request: Request) -> Response:
+    name = str(request.path_params["file"])
+    if name not in STATIC:
+        return PlainTextResponse("There is no such file.", 404)
+    text = files(__package__).joinpath("static", name).read_text("utf-8")
+    if name == "style.css":
+        text = f"{read_style()}\n{text}"
+    return Response(text, media_type=STATIC[name], headers={"Cache-Control": "max-age=3600"})
+
+
+class _Guard:
+    """Refuses strangers, and puts the headers on each answer that tell a browser what it may do."""
+
+    def __init__(self, application: ASGIApp, password: str) -> None:
+        self._application = application
+        self._password = password
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("Cache-Control", "no-store")
+                headers["Content-Security-Policy"] = PAGES_POLICY
+                headers["Referrer-Policy"] = "same-origin"
+                headers["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        refusal = self._find_refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        answer = refusal or self._application
+        await answer(scope, receive, send_guarded)
+
+    def _find_refusal(self, headers: Headers) -> Response | None:
+        if self._password:
+            if _has_password(headers.get("authorization", ""), self._password):
+                return None
+            challenge = {"WWW-Authenticate": 'Basic realm="sdist web", charset="UTF-8"'}
+            return PlainTextResponse("A password is needed.", 401, challenge)
+        # A page of a stranger may have a name that leads here, and would read what is shown.
+        name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
+        if name in LOCAL_NAMES:
+            return None
+        return PlainTextResponse("This server is called by 127.0.0.1 or localhost.", 421)
+
+
+def _has_password(authorization: str, password: str) -> bool:
+    """Tell whether a request has the password; any user name will do."""
+    kind, _, encoded = authorization.partition(" ")
+    try:
+        given = base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except ValueError:
+        return False
+    return kind.lower() == "basic" and hmac.compare_digest(given, password.encode())

@@ -1,0 +1,161 @@
+"""How numbers, times and states are drawn on the pages; values in, texts and places out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from scrapyd_dist.escapes import colourless
+from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
+from scrapyd_dist.fleet.throttled_domains import unheeded
+from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.progress.crawl_outcome import lost_urls
+from scrapyd_dist.progress.crawl_words import outlook, state_of
+from scrapyd_dist.progress.summary_document import count_in, succeeded
+from scrapyd_dist.report.charts import percent, span
+from scrapyd_dist.time_spans import describe_span
+
+from .fleet_board import SPAN, Point
+
+#: state of a node, a job or a crawl -> its colour, as in the style sheet
+_TONES = {
+    "up": "good",
+    "busy": "going",
+    "draining": "partial",
+    "down": "bad",
+    "refused": "bad",
+    "wedged": "bad",
+    "finished": "good",
+    "running": "going",
+    "stalled": "bad",
+    "failed": "bad",
+    "pending": "idle",
+    "waiting": "idle",
+    "unknown": "idle",
+    "died": "bad",
+    "killed": "partial",
+    "cancelled": "partial",
+    "stopped": "partial",
+    "incomplete": "partial",
+}
+#: jobs of a node that have the darkest field on the map, and how many shades there are
+_MOST_JOBS = 8
+_SHADES = 6
+
+
+class ProgressBar(NamedTuple):
+    """One bar of a crawl that runs."""
+
+    name: str
+    value: int
+    whole: int  #: 0 where it is not known
+    percent: float
+
+
+def make_filters() -> dict[str, Callable[..., Any]]:
+    """Return what templates call, by name."""
+    return {
+        "age": describe_age,
+        "bars": list_bars,
+        "clock": clock,
+        "colourless": colourless,
+        "commas": commas,
+        "line": draw_line,
+        "lost": lost_urls,
+        "moment_age": describe_moment_age,
+        "newest": sort_jobs,
+        "shade": shade,
+        "span_words": describe_span,
+        "state": state_of,
+        "states": describe_states,
+        "to_go": lambda document: outlook(document)[1],
+        "tone": tone_of,
+        "urgent": sort_nodes,
+        "unheeded": unheeded,
+    }
+
+
+def describe_now() -> str:
+    """Return the time now, in UTC."""
+    return clock(datetime.now(timezone.utc).isoformat()) + " UTC"
+
+
+def tone_of(state: str) -> str:
+    """Return the colour of a state; one that is finished with something missing is `partial`."""
+    if state.startswith("finished, "):
+        return "partial"
+    return _TONES.get(state, "going")
+
+
+def commas(value: float | None) -> str:
+    """Return a number with commas; a dash for None."""
+    if value is None:
+        return "\u2013"
+    return f"{round(value):,}"
+
+
+def describe_age(at: float | None, now: float) -> str:
+    """Return how long ago a moment was; both are seconds since the epoch."""
+    if at is None:
+        return ""
+    return f"{span(max(0.0, now - at))} ago"
+
+
+def describe_moment_age(moment: str | None) -> str:
+    """Return how long ago a moment in ISO 8601 was; empty for None."""
+    if not moment:
+        return ""
+    at = datetime.fromisoformat(moment)
+    return describe_age(at.timestamp(), datetime.now(timezone.utc).timestamp())
+
+
+def clock(moment: str | None) -> str:
+    """Return a moment in ISO 8601 as it is written on a page, in UTC."""
+    if not moment:
+        return ""
+    return datetime.fromisoformat(moment).astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def list_bars(document: Mapping[str, Any]) -> list[ProgressBar]:
+    """Return the three bars of a crawl: its index, what is sent, what is done."""
+    expected = count_in(document, "outlook", "requests") or count_in(document, "requests", "total")
+    pages = count_in(document, "index", "pages")
+    total = count_in(document, "index", "total")
+    sent = count_in(document, "requests", "sent")
+    done = succeeded(document)
+    return [
+        ProgressBar("index", pages, total, percent(pages, total)),
+        ProgressBar("sent", sent, expected, percent(sent, expected)),
+        ProgressBar("done", done, expected, percent(done, expected)),
+    ]
+
+
+def draw_line(points: Sequence[Point], name: str) -> str:
+    """Return the path of a line of the last 15 minutes, in a field of 100 by 100."""
+    if len(points) < 2:
+        return ""
+    values = [getattr(point, name) for point in points]
+    most = max(values) or 1
+    last = points[-1].at
+    steps = []
+    for point, value in zip(points, values, strict=True):
+        right = percent(last - point.at, SPAN)
+        steps.append(f"{100 - right:.1f} {100 - percent(value, most):.1f}")
+    return f"M{' L'.join(steps)}"
+
+
+def sort_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the nodes of a watch's document, those with trouble first."""
+    return sort_by_urgency(nodes, lambda node: node["state"], lambda node: node["running"])
+
+
+def sort_jobs(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return jobs with those first that have not ended, and then those that began last."""
+    by_start = sorted(rows, key=lambda row: row["started"] or "", reverse=True)
+    return sorted(by_start, key=lambda row: Outcome(row["state"]).over)
+
+
+def shade(node: Mapping[str, Any]) -> int:
+    """Return how dark a node's field on the map is, from 0 to 6, by the jobs that run there."""
+    running = node["running"] or 0
+    most = node["slots"] or _MOST_JOBS
+    return min(_SHADES, -(-running * _SHADES // most))

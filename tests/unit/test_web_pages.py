@@ -1,0 +1,142 @@
+"""The pages of `sdist web`, without a network: what they show, the JSON beside them, what is refused, what it costs."""
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rig.commands import Result
+from rig.documents import document_misfits
+from rig.fleet_sender import FleetSender, loaded
+from rig.web_pages import fill_store, served, write_targets
+from starlette.testclient import TestClient
+
+from scrapyd_dist.batches import Crawl
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def sender() -> FleetSender:
+    """web1 runs two jobs; web2 is down."""
+    return FleetSender(web1={**loaded(running=2, finished=1), "listversions.json": ("1", "2")})
+
+
+@pytest.fixture
+def crawl(root: Path) -> Crawl:
+    write_targets(root, ["web1", "web2"])
+    return fill_store(root)
+
+
+@pytest.fixture
+def client(root: Path, crawl: Crawl, sender: FleetSender) -> Iterator[TestClient]:
+    with served(root, sender) as made:
+        yield made
+
+
+def document(client: TestClient, path: str) -> dict[str, object]:
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json"), (
+        answer.text
+    )
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def text_of(client: TestClient, path: str, status: int = 200) -> str:
+    """The words of a page, without its markup."""
+    answer = client.get(path)
+    assert answer.status_code == status, answer.text
+    assert "<script>" not in answer.text
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
+
+
+def test_json_beside_what_the_store_has_is_the_document_of_the_command(
+    client: TestClient, crawl: Crawl, sdist: Run
+) -> None:
+    same = {
+        "/crawls.json": ("crawls", "--json"),
+        f"/crawls/{crawl.id}.json": ("status", crawl.id, "--json"),
+        f"/crawls/{crawl.id}/batches.json": ("crawls", "show", crawl.id, "--batches", "--json"),
+        f"/crawls/{crawl.id}/misses.json": ("crawls", "show", crawl.id, "--misses", "--json"),
+        "/throttle.json": ("throttle", "show", "--json"),
+        "/frontiers.json": ("frontier", "--json"),
+        "/strategies.json": ("strategy", "--json"),
+    }
+    for path, words in same.items():
+        assert document(client, path) == sdist(*words).expect(0).json(), path
+
+
+def test_json_beside_what_nodes_answer_has_the_shape_of_the_command_s(client: TestClient) -> None:
+    fleet = document(client, "/index.json")
+    assert set(fleet) == {"schema", "nodes", "running", "pending", "per_min"}
+    assert fleet["running"] == 2
+    jobs = document(client, "/jobs.json?node=web1")
+    assert document_misfits("jobs list", jobs) == []
+    assert {row["job"] for row in jobs["jobs"]} >= {"running0", "finished0", "easy-1"}  # type: ignore[attr-defined]
+    one = document(client, "/jobs/easy-1.json")
+    assert document_misfits("jobs list", one) == []
+    node = document(client, "/nodes/web1.json")
+    assert document_misfits("doctor", node) == []
+
+
+def test_the_first_page_has_troubles_the_fleet_and_the_last_crawls(
+    client: TestClient, crawl: Crawl
+) -> None:
+    text = text_of(client, "/")
+    assert "The node web2 does not work" in text
+    assert re.search(r"nodes up 1 of 2 .*jobs running 2", text)
+    assert crawl.id in text
+    assert "web1" in text
+    page = client.get("/").text
+    assert page.index('href="/nodes/web2"') < page.index('href="/nodes/web1"'), "troubled first"
+    assert 'hx-trigger="every 2s"' in page
+
+
+def test_a_crawl_has_its_report_and_tabs(client: TestClient, crawl: Crawl) -> None:
+    base = f"/crawls/{crawl.id}"
+    text = text_of(client, base)
+    assert "Found, sent, ended" in text
+    assert "sdist jobs stats" in text or "How to go on" in text
+    for tab in ("batches", "misses", "jobs", "log"):
+        assert crawl.id in text_of(client, f"{base}/{tab}")
+    assert "no attempt" not in text_of(client, f"{base}/batches")
+    report = client.get(f"{base}/report").text
+    assert report.startswith("<!doctype html>")
+    assert text_of(client, "/crawls/none", 404)
+
+
+def test_jobs_are_filtered_by_the_address(client: TestClient) -> None:
+    assert "easy-1" in text_of(client, "/jobs")
+    only = text_of(client, "/jobs?state=failed&spider=easy&label=night=1")
+    assert "easy-1" in only
+    assert "easy-2" not in only
+    assert "easy-1" not in text_of(client, "/jobs?since=1h&spider=easy&state=&node=&label=")
+    assert "There is no state 'ended'" in text_of(client, "/jobs?state=ended", 400)
+    assert text_of(client, "/jobs?since=soon", 400)
+    assert text_of(client, "/jobs?node=web9", 404)
+
+
+def test_a_job_and_a_node(client: TestClient) -> None:
+    text = text_of(client, "/jobs/easy-1")
+    assert "2 errors logged" in text
+    assert "night=1" in text
+    text = text_of(client, "/nodes/web1")
+    assert "Findings" in text
+    assert "running0" in text
+    assert "There is no job" in text_of(client, "/jobs/none", 404)
+
+
+def test_every_page_says_what_a_browser_may_do(client: TestClient) -> None:
+    for path in ("/", "/jobs", "/crawls/none", "/static/style.css", "/throttle.json"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith(
+            "default-src 'none'; style-src 'unsafe-inline' 'self'; script-src 'self'"
+        )
+        assert headers["x-content-type-options"] == "nosniff"
+    assert client.get("/static/htmx.min.js").text.startswith("var htmx")
+    assert client.get("/static/../application.py").status_code == 404
+    assert json.loads(client.get("/crawls/none.json").text)["error"]
