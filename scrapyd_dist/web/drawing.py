@@ -8,11 +8,13 @@ from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
 from scrapyd_dist.fleet.throttled_domains import unheeded
 from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.jobs.job_rows import newest_first
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
+from scrapyd_dist.progress.rates import rate_number
 from scrapyd_dist.progress.summary_document import count_in, succeeded
-from scrapyd_dist.report.charts import percent, span
-from scrapyd_dist.time_spans import describe_span
+from scrapyd_dist.report.charts import percent
+from scrapyd_dist.time_spans import describe_age, describe_span
 
 from .fleet_board import SPAN, Point
 
@@ -54,7 +56,7 @@ class ProgressBar(NamedTuple):
 def make_filters() -> dict[str, Callable[..., Any]]:
     """Return what templates call, by name."""
     return {
-        "age": describe_age,
+        "age": describe_time_since,
         "bars": list_bars,
         "clock": clock,
         "colourless": colourless,
@@ -63,6 +65,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "lost": lost_urls,
         "moment_age": describe_moment_age,
         "newest": sort_jobs,
+        "rate": rate_or_dash,
         "shade": shade,
         "span_words": describe_span,
         "state": state_of,
@@ -93,11 +96,16 @@ def commas(value: float | None) -> str:
     return f"{round(value):,}"
 
 
-def describe_age(at: float | None, now: float) -> str:
+def rate_or_dash(per_minute: float | None) -> str:
+    """Return a rate per minute as a number; a dash for None."""
+    return "\u2013" if per_minute is None else rate_number(per_minute)
+
+
+def describe_time_since(at: float | None, now: float) -> str:
     """Return how long ago a moment was; both are seconds since the epoch."""
     if at is None:
         return ""
-    return f"{span(max(0.0, now - at))} ago"
+    return f"{describe_age(now - at)} ago"
 
 
 def describe_moment_age(moment: str | None) -> str:
@@ -105,7 +113,7 @@ def describe_moment_age(moment: str | None) -> str:
     if not moment:
         return ""
     at = datetime.fromisoformat(moment)
-    return describe_age(at.timestamp(), datetime.now(timezone.utc).timestamp())
+    return describe_time_since(at.timestamp(), datetime.now(timezone.utc).timestamp())
 
 
 def clock(moment: str | None) -> str:
@@ -148,10 +156,9 @@ def sort_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sort_by_urgency(nodes, lambda node: node["state"], lambda node: node["running"])
 
 
-def sort_jobs(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return jobs with those first that have not ended, and then those that began last."""
-    by_start = sorted(rows, key=lambda row: row["started"] or "", reverse=True)
-    return sorted(by_start, key=lambda row: Outcome(row["state"]).over)
+def sort_jobs(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return jobs as `sdist jobs` lists them, but those that have ended behind the others."""
+    return sorted(newest_first(rows), key=lambda row: Outcome(row["state"]).over)
 
 
 def shade(node: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from rig.web_pages import fill_store, served, write_targets
 from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.web.drawing import describe_time_since, rate_or_dash, sort_jobs
 
 Run = Callable[..., Result]
 
@@ -140,3 +141,21 @@ def test_every_page_says_what_a_browser_may_do(client: TestClient) -> None:
     assert client.get("/static/htmx.min.js").text.startswith("var htmx")
     assert client.get("/static/../application.py").status_code == 404
     assert json.loads(client.get("/crawls/none.json").text)["error"]
+
+
+def test_rates_ages_and_the_order_of_jobs_are_those_of_the_commands() -> None:
+    assert [rate_or_dash(rate) for rate in (None, 0, 0.4, 1234.0)] == [
+        "\u2013",
+        "0",
+        "0.4",
+        "1,234",
+    ]
+    assert describe_time_since(1000.0, 8200.0) == "2h ago"
+    started = "2026-11-20T20:0{}:00+00:00"
+    jobs = [
+        {"job": "ended", "state": "finished", "started": started.format(9)},
+        {"job": "ran before", "state": "running", "started": started.format(1)},
+        {"job": "runs", "state": "running", "started": started.format(2)},
+        {"job": "waits", "state": "waiting", "started": None},
+    ]
+    assert [job["job"] for job in sort_jobs(jobs)] == ["waits", "runs", "ran before", "ended"]
