@@ -152,7 +152,7 @@ def test_rates_ages_and_the_order_of_jobs_are_those_of_the_commands() -> None:
     ]
     assert describe_time_since(1000.0, 8200.0) == "2h ago"
     started = "2026-11-20T20:0{}:00+00:00"
-    jobs = [
+    jobs: list[dict[str, str | None]] = [
         {"job": "ended", "state": "finished", "started": started.format(9)},
         {"job": "ran before", "state": "running", "started": started.format(1)},
         {"job": "runs", "state": "running", "started": started.format(2)},
