@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from scrapyd_dist.config import find_root
 from scrapyd_dist.python_process import command_of_waiting
 
 #: the commands that start a crawl's process, and the words that keep them from it
@@ -34,6 +35,8 @@ def start() -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # Python makes a relative PYTHONPATH absolute as it starts.
+            cwd=find_root(),
             start_new_session=True,
         )
         _waiting.append(process)

@@ -7,14 +7,16 @@ standard input, as `cli/producer_standby` writes it; without one, nothing is don
 import json
 import os
 import sys
+from contextlib import suppress
 
-from scrapyd_dist.garbage_collection import collect_rarely
+from scrapyd_dist.garbage_collection import collect_as_before, collect_rarely
 
 
 def main() -> None:
     """Load what a crawl needs, wait for the order, and run the crawl."""
     collect_rarely()
-    from . import process, producer  # noqa: F401  (what takes long is loaded before the order comes)
+    with suppress(Exception):  # it is raised again below, where the log can take it
+        from . import process, producer  # noqa: F401  (what takes long is loaded before the order comes)
 
     line = sys.stdin.buffer.readline()
     if not line:
@@ -28,4 +30,7 @@ def main() -> None:
     for new, number in ((nowhere, 0), (log, 1), (log, 2)):
         os.dup2(new, number)
     sys.argv[1:] = [order["crawl"]]
+    collect_as_before()  # the crawl's profile decides from here on
+    from . import process
+
     process.main()

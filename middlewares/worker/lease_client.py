@@ -105,8 +105,9 @@ class LeaseClient:
         #: leases that this worker has or had, the last ones: a store that comes back without its
         #: last steps gives them again
         self._known: dict[tuple[int, int], None] = {}
-        #: those of them whose end has not begun
-        self._in_work: set[tuple[int, int]] = set()
+        #: those of them that this worker has not begun to end -> when their batch was sealed: a
+        #: store that has lost its last steps gives the number of a lost batch to another one
+        self._in_work: dict[tuple[int, int], float] = {}
         self.batches = 0  #: leased so far
         self.requests = 0  #: in them
 
@@ -118,6 +119,10 @@ class LeaseClient:
         """Say whether the crawl counts on this worker."""
         entries, _ = await self._call(self._db.workers, self._job.crawl)
         return any(entry.job == self._job.name for entry in entries)
+
+    def begin_time(self) -> None:
+        """Let the worker's time begin now: it has waited for its crawl to begin."""
+        self._began = time.monotonic()
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         """Lease the next batches, at most `limit`.
@@ -146,18 +151,22 @@ class LeaseClient:
     async def _lease_next(self, limit: int, enough: Collection[str]) -> list[Leased]:
         leased = await self._call(self._lease, min(limit, self._count_left()), enough)
         kept: list[Leased] = []
+        has_repeated = False
         for lease in leased:
             key = _key_of(lease)
-            if key in self._in_work:
+            if self._in_work.get(key) == lease.batch.sealed_at:
                 continue  # the store has forgotten that this worker has it: it goes on with it
             if key in self._known:
                 await self._fail_repeated(key)
+                has_repeated = True
             elif kept and is_suspect(kept[-1]):
                 # A batch that kills its worker should take no other with it.
                 await self.give_back(key, "one before it is worked on alone")
             else:
                 kept.append(lease)
-                self._remember(key)
+                self._remember(lease)
+        if has_repeated and not kept:  # their batches wait for another attempt now
+            return await self._lease_next(limit, enough)
         if kept:
             self._drained = None
         self.batches += len(kept)
@@ -167,8 +176,9 @@ class LeaseClient:
     async def _fail_repeated(self, key: tuple[int, int]) -> None:
         """Give up a lease that this worker has had before: its batch gets another attempt.
 
-        What is left of the first one in this process has the same marks, and would be taken for a
-        part of it. One that is given back would come back with the same number.
+        Requests of the first one may still be under way in this process. They bear the number of
+        the attempt, and would be counted for the second. One that is given back would come back
+        with the same number.
         """
         await self._let_go(
             key,
@@ -181,8 +191,9 @@ class LeaseClient:
             out=True,
         )
 
-    def _remember(self, key: tuple[int, int]) -> None:
-        self._in_work.add(key)
+    def _remember(self, lease: Leased) -> None:
+        key = _key_of(lease)
+        self._in_work[key] = lease.batch.sealed_at
         self._known[key] = None
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
@@ -295,7 +306,7 @@ class LeaseClient:
 
     def release(self, key: tuple[int, int]) -> None:
         """Renew the lease of this attempt no more: it is lost, or nothing can end it."""
-        self._in_work.discard(key)
+        self._in_work.pop(key, None)
         self._renewer.release(key)
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
@@ -314,7 +325,7 @@ class LeaseClient:
         self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> bool:
         """End a lease by a call to the store; say whether the store has taken that."""
-        self._in_work.discard(key)
+        self._in_work.pop(key, None)
         try:
             await self._call(verb, *args, **kwargs)
         except StepRefused as error:

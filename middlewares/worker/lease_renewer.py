@@ -104,9 +104,14 @@ class LeaseRenewer:
         self._thread.start()
 
     def hold(self, key: Key, since: float) -> None:
-        """Renew this one, which was taken after the clock had said `since`."""
+        """Renew this one, which was taken after the clock had said `since`.
+
+        A loss of it that was not reported yet is that of an earlier lease, which the store has
+        forgotten.
+        """
         with self._lock:
             self._held[key] = since + self._seconds
+            self._losses = deque(loss for loss in self._losses if loss[0] != key)
 
     def release(self, key: Key) -> None:
         """Renew this one no more."""
@@ -151,10 +156,16 @@ class LeaseRenewer:
             self._obey(self._crawl_wanted)
         if not self._patient:
             self._lose(LeaseLoss.AWAY)
-        while self._losses:
-            key, loss = self._losses.popleft()
+        for key, loss in self._take_losses():
             logger.warning("the lease on batch %d, attempt %d, is lost (%s)", *key, loss.value)
             self._report_loss(key, loss)
+
+    def _take_losses(self) -> deque[tuple[Key, LeaseLoss]]:
+        """Return the losses that are to be reported now."""
+        with self._lock:
+            losses = self._losses
+            self._losses = deque()
+        return losses
 
     def _confirm(self, stood: float) -> None:
         """Block the event loop until the store was asked: leases may be lost after a standstill."""

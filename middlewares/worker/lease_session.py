@@ -487,6 +487,7 @@ class LeaseSession:
             crawl = await client.crawl()
             if job.early:
                 crawl = await _wait_for_begin(client, crawl)
+                client.begin_time()
             work = LeasedWork(
                 self._crawler,
                 job,

@@ -189,6 +189,7 @@ class WorkerSupervisor:
         for worker in self.state.workers():
             may_stay = worker.dismissed or not worker.posted or not worker.member.up
             if worker.member.is_vacated and not may_stay:
+                worker.mark_dismissed()  # at once: this is called by several tasks
                 self.state.spawn(self.dismiss(worker))
 
     async def dismiss(self, worker: WorkerRun) -> None:

@@ -343,6 +343,27 @@ def test_a_batch_that_is_leased_again_under_way_comes_home_once(
 
 
 @pytest.mark.black_box
+def test_another_batch_under_the_number_of_a_lost_one_is_crawled(
+    project: Any, site: Any, frontier: Any
+) -> None:
+    """The store has lost that it had the first one; what its worker has made of that counts nowhere."""
+    shop = site(40, "--latency=0.2")
+    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
+    lost, kept = (
+        values_of(map(shop.detail, numbers), callback="parse_article")
+        for numbers in (range(20), range(20, 40))
+    )
+    with lose_steps(queue.project.path / "store.db"):
+        queue.add(lost, size=20)
+        worker = queue.begin(1, ahead=30)
+        wait_for(lambda: sum(shop.item_hits().values()) >= 5, 30, "the first pages")
+    queue.add(kept, size=20)
+    queue.collect(worker)
+    assert sorted(item["url"] for item in queue.items) == sorted(map(shop.detail, range(20, 40)))
+    assert list(queue.store.misses(CRAWL)) == []
+
+
+@pytest.mark.black_box
 def test_a_batch_whose_ack_the_store_has_lost_is_crawled_again(
     project: Any, site: Any, frontier: Any
 ) -> None:

@@ -116,6 +116,18 @@ def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(
     assert out.expired("c") == []
 
 
+def test_a_lease_that_is_given_again_is_not_lost_by_an_earlier_loss(
+    out: Store, worker: Callable[..., Worker]
+) -> None:
+    one = worker(60.0)
+    fail(out)
+    one.leases.renew()  # it has found the loss, and the loop has not heard of it
+    one.leases.hold((1, 1), one.leases._clock())
+    one.leases.turn()
+    assert one.lost == []
+    assert one.leases.holds((1, 1))
+
+
 def test_each_lease_is_lost_alone_and_once(store: Store, worker: Callable[..., Worker]) -> None:
     for number in (1, 2, 3):
         seal(store)

@@ -90,6 +90,7 @@ class Frontier:
                 slot=slot,
                 priority=priority,
                 fingerprints=prints,
+                sealed_at=time.time(),
             )
             self.store.add_batches(CRAWL, [new])
 
