@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
 from .drawing import describe_now, make_filters
@@ -115,7 +116,7 @@ class _Site:
         return routes
 
     def _send_json(self, view: Callable[[Request], PageView], request: Request) -> Response:
-        return JSONResponse({"schema": 1, **view(request).document})
+        return JSONResponse({"schema": 1, **without_logins(view(request).document)})
 
     def _send_page(self, view: Callable[[Request], PageView], request: Request) -> Response:
         shown = view(request)
@@ -183,12 +184,23 @@ class _Site:
         """Start what is asked for, and answer with the document of the command that does so."""
         if self._actions is None:
             return _refuse("Work is started here only by a server that was begun with --actions.")
-        given = request.headers.get(TOKEN, "")
-        if not hmac.compare_digest(given.encode(), self._actions.token.encode()):
+        given = request.headers.get(TOKEN, "").encode("latin-1")  # the bytes that were sent
+        if not hmac.compare_digest(given, self._actions.token.encode()):
             return _refuse(f"The header {TOKEN} has to have the token of this server.")
         asked = await _read_object(request)
         document = await run_in_threadpool(choose(self._actions), asked)
         return JSONResponse({"schema": 1, **document}, 201)
+
+
+def without_logins(value: Any) -> Any:
+    """Return a part of a document without the user names and passwords of addresses in it."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, Mapping):
+        return {name: without_logins(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_logins(part) for part in value]
+    return value
 
 
 def quote_part(text: str) -> str:
@@ -267,21 +279,41 @@ class _Guard:
                 headers["X-Content-Type-Options"] = "nosniff"
             await send(message)
 
-        refusal = self._find_refusal(Headers(scope=scope)) if scope["type"] == "http" else None
-        answer = refusal or self._application
+        answer = self._application
+        if scope["type"] == "http":
+            answer = self._find_refusal(Headers(scope=scope)) or answer
         await answer(scope, receive, send_guarded)
 
     def _find_refusal(self, headers: Headers) -> Response | None:
+        if _is_of_another_site(headers):
+            return PlainTextResponse("Pages of other sites can only link here.", 403)
         if self._password:
             if _has_password(headers.get("authorization", ""), self._password):
                 return None
             challenge = {"WWW-Authenticate": 'Basic realm="sdist web", charset="UTF-8"'}
             return PlainTextResponse("A password is needed.", 401, challenge)
         # A page of a stranger may have a name that leads here, and would read what is shown.
-        name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-        if name in LOCAL_NAMES:
+        if _name_in(headers.get("host", "")) in LOCAL_NAMES:
             return None
         return PlainTextResponse("This server is called by 127.0.0.1 or localhost.", 421)
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    """Tell whether a page of another site has sent a request that is not a link to follow.
+
+    It could make the server ask the nodes, as often as it likes, though it sees no answer.
+    """
+    if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return False
+    how = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
+    return how != ("navigate", "document")
+
+
+def _name_in(host: str) -> str:
+    """Return the name in the header Host, without its port."""
+    if ":" not in host or host.endswith("]"):
+        return host
+    return host.rpartition(":")[0]
 
 
 def _has_password(authorization: str, password: str) -> bool:

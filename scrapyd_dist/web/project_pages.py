@@ -28,6 +28,7 @@ from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
 from scrapyd_dist.jobs.job_site import open_site
+from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.report import page as report
 from scrapyd_dist.report.facts import Facts, gather, gather_growth
@@ -262,7 +263,7 @@ class ProjectPages:
         """Return how a node stands, what runs there, and what the doctor says of it."""
 
         def examine(workspace: Workspace) -> dict[str, Any]:
-            nodes = workspace.nodes([name])
+            nodes = _known_nodes(workspace, [name])
             return check_fleet(workspace, nodes, quick_project(workspace.project, None)).document()
 
         document = self._ask(("node", name), examine, EXAM_EVERY)
@@ -283,7 +284,7 @@ class ProjectPages:
 
     def _list_jobs(self, query: AskedJobs, every: float = JOBS_EVERY) -> Mapping[str, Any]:
         def read(workspace: Workspace) -> dict[str, Any]:
-            nodes = workspace.nodes(query.nodes) if query.nodes else workspace.all_nodes
+            nodes = _known_nodes(workspace, query.nodes)
             wanted = JobFilter(nodes=nodes, narrowed=bool(query.nodes), spider=query.spider)
             chosen = JobChoice(
                 states=query.states,
@@ -301,7 +302,7 @@ class ProjectPages:
         """Return the end of a job's log, or None and why there is none."""
 
         def read(workspace: Workspace) -> JobLogEnd:
-            found = workspace.nodes(nodes) if nodes else workspace.all_nodes
+            found = _known_nodes(workspace, nodes)
             return read_job_log_end(open_site(workspace), JobFilter(nodes=found), name, LINES)
 
         try:
@@ -349,6 +350,26 @@ class ProjectPages:
 
     def _crawl_row(self, name: str) -> Crawl:
         return self._ask_store(("row", name), lambda store: store.crawl(name))
+
+
+def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, ...]:
+    """Return the project's own nodes that these names, patterns and addresses mean; or all.
+
+    A viewer's words never lead to another server, nor to a node with another login.
+
+    Raises:
+        NothingMatched: one of them means no node of the project.
+    """
+    nodes = workspace.all_nodes
+    if not patterns:
+        return nodes
+    by_url = nodes_by_url(nodes)
+    known = []
+    for node in workspace.nodes(patterns):
+        if node.url not in by_url:
+            raise NothingMatched(f"The project has no node {node.name!r}.")
+        known.append(by_url[node.url])
+    return tuple(known)
 
 
 def _standing_of(store: Store, name: str) -> dict[str, Any]:
