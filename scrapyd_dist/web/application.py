@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.responses import StreamingResponse as Stream
@@ -25,9 +27,9 @@ from scrapyd_dist.fleet.present_troubles import find_present_troubles
 from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
-from .drawing import describe_now, make_filters
+from .drawing import make_filters
 from .project_pages import AskedJobs, PageView, ProjectPages
-from .shared_answers import EVERY
+from .shared_answers import EVERY, note_times
 
 #: the report's, with scripts and a style sheet of our own
 PAGES_POLICY = (
@@ -48,6 +50,11 @@ LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 TOKEN = "X-Sdist-Token"  # noqa: S105 - a name
 #: the status of a page that is there, and cannot be shown now
 _NOT_NOW = 503
+#: status -> the title of a page that says why another one is not shown
+_TITLES = {
+    _NOT_NOW: "This page cannot be shown now",
+    500: "This page has failed",
+}
 #: bytes that a request to start work may have
 MOST_BYTES = 1_000_000
 
@@ -68,7 +75,8 @@ def make_application(
 ) -> ASGIApp:
     """Return the application; without a password it answers to names of this machine only."""
     site = _Site(pages, actions)
-    application = Starlette(routes=site.routes(), exception_handlers={DistError: site.tell_error})
+    handlers = dict.fromkeys((DistError, HTTPException, Exception), site.tell_error)
+    application = Starlette(routes=site.routes(), exception_handlers=handlers)
     return _Guard(application, password)
 
 
@@ -80,9 +88,7 @@ class _Site:
         self._actions = actions
         self._environment = make_environment(__package__)
         self._environment.filters.update(make_filters(), path=quote_part)
-        self._environment.globals.update(
-            find_troubles=find_present_troubles, now_words=describe_now
-        )
+        self._environment.globals["find_troubles"] = find_present_troubles
 
     def routes(self) -> list[Route]:
         """Return all addresses; beside each page is its JSON."""
@@ -116,11 +122,16 @@ class _Site:
         return routes
 
     def _send_json(self, view: Callable[[Request], PageView], request: Request) -> Response:
-        return JSONResponse({"schema": 1, **without_logins(view(request).document)})
+        shown = view(request)
+        if shown.fault:
+            return _send_fault(shown.fault, _NOT_NOW)
+        return JSONResponse({"schema": 1, **without_logins(shown.document)})
 
     def _send_page(self, view: Callable[[Request], PageView], request: Request) -> Response:
-        shown = view(request)
-        values = {"document": shown.document, **shown.values}
+        with note_times() as times:
+            shown = view(request)
+        as_of = min(times, default=time.time())
+        values = {"document": shown.document, "as_of": as_of, **shown.values}
         return HTMLResponse(self._render(shown.template, request, values))
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
@@ -133,7 +144,10 @@ class _Site:
         return made.render(here=f"{path}{query}", json_beside=f"{beside}{query}", **values)
 
     def _send_report(self, request: Request) -> Response:
-        return HTMLResponse(self._pages.whole_report(_name(request)))
+        try:
+            return HTMLResponse(self._pages.whole_report(_name(request)))
+        except DistError as error:
+            return self._send_error_page(request, error, comes_whole=True)
 
     async def _send_events(self, request: Request) -> Response:
         return Stream(self._follow_crawl(_name(request)), media_type="text/event-stream")
@@ -165,12 +179,24 @@ class _Site:
 
     def tell_error(self, request: Request, error: Exception) -> Response:
         """Say what keeps a page from being shown; it comes by itself when that is over."""
-        status = _status_of(error)
         if request.method == "POST" or request.url.path.endswith(".json"):
-            return JSONResponse({"schema": 1, "error": str(error)}, status)
-        values = {"text": str(error), "is_for_now": status == _NOT_NOW}
-        text = self._render("error", request, values)
-        return HTMLResponse(text, status)
+            return _send_fault(_words_of(error), _status_of(error))
+        return self._send_error_page(request, error)
+
+    def _send_error_page(
+        self, request: Request, error: Exception, *, comes_whole: bool = False
+    ) -> Response:
+        """Say it on a page that is tried again; comes_whole: as the whole, not only its live part."""
+        status = _status_of(error)
+        values = {
+            "title": _TITLES.get(status, "There is no such page"),
+            "text": _words_of(error),
+            "is_for_now": status == _NOT_NOW,
+            "comes_whole": comes_whole,
+            "as_of": time.time(),
+        }
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return HTMLResponse(self._render("error", request, values), status, headers)
 
     # actions
 
@@ -221,11 +247,25 @@ def _status_of(error: Exception) -> int:
         return 404
     if isinstance(error, ConfigError):
         return 400
-    return _NOT_NOW
+    if isinstance(error, HTTPException):
+        return error.status_code
+    return _NOT_NOW if isinstance(error, DistError) else 500
+
+
+def _words_of(error: Exception) -> str:
+    if isinstance(error, DistError):
+        return str(error)
+    if isinstance(error, HTTPException):
+        return f"{error.detail}."
+    return "sdist web itself has failed to make it. What went wrong is written where it runs."
+
+
+def _send_fault(text: str, status: int) -> Response:
+    return JSONResponse({"schema": 1, "error": hidden(text)}, status)
 
 
 def _refuse(text: str) -> Response:
-    return JSONResponse({"schema": 1, "error": text}, 403)
+    return _send_fault(text, 403)
 
 
 async def _read_object(request: Request) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store
 
 from .fleet_board import FleetBoard, Point
-from .shared_answers import SharedAnswers
+from .shared_answers import NotAnsweredYet, SharedAnswers
 
 #: rows of a list that a page shows
 ROWS = 200
@@ -63,6 +63,7 @@ class PageView(NamedTuple):
     template: str
     document: Mapping[str, Any]  #: what the page's `.json` is, as the command gives it
     values: Mapping[str, Any]  #: what the template shows besides
+    fault: str = ""  #: why the document says nothing, though the page does
 
 
 class ListedCrawl(NamedTuple):
@@ -230,7 +231,7 @@ class ProjectPages:
             "crawls": listed[:CRAWLS],
             "now": time.time(),
         }
-        return PageView("home", document, values)
+        return PageView("home", document, values, away)
 
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
@@ -266,12 +267,30 @@ class ProjectPages:
             nodes = _known_nodes(workspace, [name])
             return check_fleet(workspace, nodes, quick_project(workspace.project, None)).document()
 
-        document = self._ask(("node", name), examine, EXAM_EVERY)
+        fault = ""
+        document: Mapping[str, Any] = {}
+        try:
+            document = self._ask(("node", name), examine, EXAM_EVERY)
+        except NotAnsweredYet:
+            fault = "The node is being examined. This page shows it when that is done."
         fleet, _, _ = self._fleet_or_why_not()
         rows = [node for node in fleet["nodes"] if node["name"] == name]
-        jobs = self._list_jobs(AskedJobs(nodes=(name,)))
-        values = {"name": name, "row": rows[:1], "jobs": jobs["jobs"], "most": ROWS}
-        return PageView("node", document, values)
+        values = {
+            "name": name,
+            "row": rows[:1],
+            "jobs": self._find_node_jobs(name),
+            "most": ROWS,
+            "examined": fault,
+        }
+        return PageView("node", document, values, fault)
+
+    def _find_node_jobs(self, name: str) -> Sequence[Mapping[str, Any]] | None:
+        """Return the jobs of a node; None while it is asked for the first time."""
+        try:
+            jobs: Sequence[Mapping[str, Any]] = self._list_jobs(AskedJobs(nodes=(name,)))["jobs"]
+        except NotAnsweredYet:
+            return None
+        return jobs
 
     def _fleet_or_why_not(self) -> tuple[Mapping[str, Any], Sequence[Point], str]:
         """Return the fleet's document and points, and why it cannot be asked, if it cannot."""
