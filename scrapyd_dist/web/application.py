@@ -104,7 +104,7 @@ class _Site:
             crawl: lambda request: pages.crawl(_name(request)),
             "/jobs": lambda request: pages.jobs(AskedJobs.parse(request.query_params.getlist)),
             "/jobs/{name:path}": lambda request: pages.job(_name(request), _nodes(request)),
-            "/nodes/{name}": lambda request: pages.node(_name(request)),
+            "/nodes/{name:path}": lambda request: pages.node(_name(request)),
             "/throttle": lambda _: pages.throttle(),
             "/frontiers": lambda _: pages.frontiers(),
             "/strategies": lambda _: pages.strategies(),
@@ -215,7 +215,7 @@ class _Site:
             return _refuse(f"The header {TOKEN} has to have the token of this server.")
         asked = await _read_object(request)
         document = await run_in_threadpool(choose(self._actions), asked)
-        return JSONResponse({"schema": 1, **document}, 201)
+        return JSONResponse({"schema": 1, **document}, _status_of_start(document))
 
 
 def without_logins(value: Any) -> Any:
@@ -250,6 +250,14 @@ def _status_of(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
     return _NOT_NOW if isinstance(error, DistError) else 500
+
+
+def _status_of_start(document: Mapping[str, Any]) -> int:
+    """Return the status of what was started; jobs are not where no node took one."""
+    jobs = document.get("jobs")
+    if jobs is None or any(job["state"] == "scheduled" for job in jobs):
+        return 201
+    return 502
 
 
 def _words_of(error: Exception) -> str:

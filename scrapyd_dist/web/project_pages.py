@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
 from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.crawl_files import last_log_lines
@@ -54,7 +53,13 @@ JOBS_EVERY = 5.0
 #: seconds between two times that a node is examined
 EXAM_EVERY = 30.0
 
+#: reasons of misses on a page, and the misses of each
+REASONS = 50
+OF_REASON = 20
+
 T = TypeVar("T")
+#: kind and reason of misses, and their documents
+MissGroup = tuple[str, str, list[Any]]
 
 
 class PageView(NamedTuple):
@@ -92,7 +97,7 @@ class AskedJobs:
         Raises:
             ConfigError: a value is not of its kind.
         """
-        given = {name: tuple(filter(None, words(name))) for name in ("node", "label", "state")}
+        given = {name: _split(words(name)) for name in ("node", "label", "state")}
         spider = "".join(words("spider")[:1])
         since = "".join(words("since")[:1])
         return cls(
@@ -102,6 +107,14 @@ class AskedJobs:
             labels=given["label"],
             since=_seconds(since) if since else None,
         )
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a name in an address; a form has all of them in one field."""
+    found = []
+    for value in values:
+        found += [word.strip() for word in value.split(",")]
+    return tuple(filter(None, found))
 
 
 def _state_named(word: str) -> Outcome:
@@ -174,9 +187,18 @@ class ProjectPages:
 
     def misses(self, name: str) -> PageView:
         """Return the requests of a crawl without a result, by their reasons."""
-        found = self._ask(("misses", name), partial(_misses_of, name=name), JOBS_EVERY)
-        rows = list(map(asdict, found))
-        values = {"crawl": self._crawl_row(name), "groups": _group_by_reason(rows), "rows": 20}
+
+        def read(workspace: Workspace) -> tuple[list[dict[str, Any]], list[MissGroup]]:
+            rows = list(map(asdict, _misses_of(workspace, name)))
+            return rows, _group_by_reason(rows)
+
+        rows, groups = self._ask(("misses", name), read, JOBS_EVERY)
+        values = {
+            "crawl": self._crawl_row(name),
+            "groups": groups[:REASONS],
+            "reasons": len(groups),
+            "rows": OF_REASON,
+        }
         return PageView("misses", {"crawl": name, "misses": rows}, values)
 
     def crawl_log(self, name: str) -> PageView:
@@ -236,15 +258,16 @@ class ProjectPages:
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
         document = self._list_jobs(query)
-        return PageView("jobs", document, {"query": query, "outcomes": list(Outcome), "most": ROWS})
+        values = {"query": query, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
+        return PageView("jobs", document, values)
 
     def crawl_jobs(self, name: str) -> PageView:
         """Return the jobs of a crawl."""
         crawl = self._crawl_row(name)
         try:
             document = self._list_jobs(AskedJobs(crawl=name))
-        except NothingMatched:
-            document = {"jobs": [], "nodes": 0, "unreached": []}
+        except NoJob as error:
+            document = {"jobs": [], "nodes": error.asked, "unreached": [*error.unreached]}
         return PageView("crawl_jobs", document, {"crawl": crawl, "most": ROWS})
 
     def job(self, name: str, nodes: tuple[str, ...]) -> PageView:
@@ -255,6 +278,8 @@ class ProjectPages:
         document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), 2.0)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
+        if not document["jobs"]:
+            raise NothingMatched(f"There is no job {name!r}.")
         row = document["jobs"][-1]
         log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
         values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
@@ -309,11 +334,11 @@ class ProjectPages:
                 states=query.states,
                 labels=query.labels,
                 since=None if query.since is None else timedelta(seconds=query.since),
-                most=ROWS,
                 newest=NEWEST,
             )
             names = [query.crawl] if query.crawl else []
-            return list_jobs(open_site(workspace), wanted, chosen, names).document()
+            found = list_jobs(open_site(workspace), wanted, chosen, names)
+            return {**found.document(), "jobs": _first_jobs(found.rows, ROWS)}
 
         return self._ask(("jobs", query), read, every)
 
@@ -359,10 +384,14 @@ class ProjectPages:
         return self._ask(key, read_there, every)
 
     def _list_crawls(self) -> list[ListedCrawl]:
+        """Return the last crawls, and those before them that have not ended."""
+
         def read(workspace: Workspace) -> list[ListedCrawl]:
             rows = list_crawls(workspace.store_if_any)
+            going_on = [row for row in rows[ROWS:] if not row.state.ended]
             return [
-                ListedCrawl(row, describe_crawl(row), usual_items(rows, row)) for row in rows[:ROWS]
+                ListedCrawl(row, describe_crawl(row), usual_items(rows, row))
+                for row in rows[:ROWS] + going_on
             ]
 
         return self._ask("crawls", read)
@@ -399,6 +428,25 @@ def _standing_of(store: Store, name: str) -> dict[str, Any]:
     return describe_crawl(row)
 
 
+def _first_jobs(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Return so many jobs, in their order: those that run, those that wait, then the newest."""
+    if len(rows) <= most:
+        return [*rows]
+    places = sorted(range(len(rows)), key=lambda place: _rank_job(rows[place]))
+    return [rows[place] for place in sorted(places[:most])]
+
+
+def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
+    """Return what a job is sorted by: the sooner it is to be listed, the lower."""
+    state = Outcome(row["state"])
+    started = 0.0
+    if row["started"]:
+        started = datetime.fromisoformat(row["started"]).timestamp()
+    if state in {Outcome.RUNNING, Outcome.STALLED}:
+        return 0, -started
+    return 2 if state.over else 1, -started
+
+
 def _is_whole(facts: Facts) -> bool:
     total = facts.crawl.summary.get("batches") or {}
     return int(total.get("total") or 0) <= WHOLE
@@ -424,7 +472,7 @@ def _misses_of(workspace: Workspace, name: str) -> list[Any]:
     return missing(store, workspace.root, name)
 
 
-def _group_by_reason(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Any]]]:
+def _group_by_reason(rows: Sequence[Mapping[str, Any]]) -> list[MissGroup]:
     """Return kind, reason and rows of the misses that are alike, the most frequent first."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for row in rows:
