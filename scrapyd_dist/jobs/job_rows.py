@@ -99,8 +99,9 @@ def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]
     if most is None or len(jobs) <= most:
         return [*jobs]
 
-    def order(place: int) -> tuple[datetime, int]:
-        return jobs[place].started or datetime.min, place
+    def order(place: int) -> tuple[str, int]:
+        started = jobs[place].started
+        return started.isoformat() if started else "", place
 
     over = [place for place, job in enumerate(jobs) if job.over]
     kept = {*nlargest(most, over, key=order)}

@@ -186,7 +186,7 @@ class _Site:
     def _send_error_page(
         self, request: Request, error: Exception, *, comes_whole: bool = False
     ) -> Response:
-        """Say it on a page that is tried again; comes_whole: as the whole, not only its live part."""
+        """Say it on a page that is tried again; comes_whole: not only its live part."""
         status = _status_of(error)
         values = {
             "title": _TITLES.get(status, "There is no such page"),

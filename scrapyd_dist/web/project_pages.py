@@ -36,7 +36,7 @@ from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store
 
 from .fleet_board import FleetBoard, Point
-from .shared_answers import NotAnsweredYet, SharedAnswers
+from .shared_answers import EVERY, NotAnsweredYet, SharedAnswers
 
 #: rows of a list that a page shows
 ROWS = 200
@@ -275,7 +275,7 @@ class ProjectPages:
 
         nodes: where it is looked for; none for everywhere.
         """
-        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), 2.0)
+        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), EVERY)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
         if not document["jobs"]:
@@ -295,7 +295,7 @@ class ProjectPages:
         fault = ""
         document: Mapping[str, Any] = {}
         try:
-            document = self._ask(("node", name), examine, EXAM_EVERY)
+            document = self._ask(("node", name), examine, EXAM_EVERY, asks_nodes=True)
         except NotAnsweredYet:
             fault = "The node is being examined. This page shows it when that is done."
         fleet, _, _ = self._fleet_or_why_not()
@@ -320,7 +320,7 @@ class ProjectPages:
     def _fleet_or_why_not(self) -> tuple[Mapping[str, Any], Sequence[Point], str]:
         """Return the fleet's document and points, and why it cannot be asked, if it cannot."""
         try:
-            document, points = self.answers.ask("fleet", self.board.poll)
+            document, points = self.answers.ask("fleet", self.board.poll, asks_nodes=True)
         except DistError as error:
             nothing = {"nodes": [], "running": 0, "pending": 0, "per_min": {"pages": 0, "items": 0}}
             return nothing, (), str(error)
@@ -340,7 +340,7 @@ class ProjectPages:
             found = list_jobs(open_site(workspace), wanted, chosen, names)
             return {**found.document(), "jobs": _first_jobs(found.rows, ROWS)}
 
-        return self._ask(("jobs", query), read, every)
+        return self._ask(("jobs", query), read, every, asks_nodes=True)
 
     def _job_log(self, name: str, nodes: tuple[str, ...]) -> tuple[JobLogEnd | None, str]:
         """Return the end of a job's log, or None and why there is none."""
@@ -350,27 +350,34 @@ class ProjectPages:
             return read_job_log_end(open_site(workspace), JobFilter(nodes=found), name, LINES)
 
         try:
-            return self._ask(("log", name, nodes), read), ""
+            return self._ask(("log", name, nodes), read, asks_nodes=True), ""
         except DistError as error:
             return None, str(error)
 
     # how it is asked
 
-    def _ask(self, key: object, read: Callable[[Workspace], T], every: float = 2.0) -> T:
+    def _ask(
+        self,
+        key: object,
+        read: Callable[[Workspace], T],
+        every: float = EVERY,
+        *,
+        asks_nodes: bool = False,
+    ) -> T:
         """Return what is read in the project, asked once for all viewers."""
 
         def gather_anew() -> T:
             with closing(self.open_workspace()) as workspace:
                 return read(workspace)
 
-        answer: T = self.answers.ask(key, gather_anew, every)
+        answer: T = self.answers.ask(key, gather_anew, every, asks_nodes=asks_nodes)
         return answer
 
     def _ask_store(
         self,
         key: object,
         read: Callable[[Store], T],
-        every: float = 2.0,
+        every: float = EVERY,
         *,
         empty: T | None = None,
     ) -> T:
@@ -411,6 +418,8 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
     nodes = workspace.all_nodes
     if not patterns:
         return nodes
+    if "" in patterns:
+        raise NothingMatched("A node without a name is not there.")
     by_url = nodes_by_url(nodes)
     known = []
     for node in workspace.nodes(patterns):

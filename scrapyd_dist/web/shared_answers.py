@@ -20,7 +20,7 @@ RESTING = 3.0
 PATIENCE = 3.0
 #: seconds without a viewer after which an answer is dropped
 FORGOTTEN = 60.0
-#: questions that are under way at the same time
+#: questions that are under way at the same time, to nodes, and to the store
 _THREADS = 8
 
 
@@ -94,12 +94,22 @@ class SharedAnswers:
         self._wall = wall
         self._topics: dict[Hashable, _Topic] = {}
         self._lock = Lock()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web")
+        # Nodes that hang keep their own threads alone.
+        self._for_nodes = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web-nodes")
+        self._for_store = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web-store")
 
-    def ask(self, key: Hashable, gather: Callable[[], Any], every: float = EVERY) -> Any:
+    def ask(
+        self,
+        key: Hashable,
+        gather: Callable[[], Any],
+        every: float = EVERY,
+        *,
+        asks_nodes: bool = False,
+    ) -> Any:
         """Return what `gather` has answered last, after asking it again where that is due.
 
-        key: of the question; every: seconds between two times that it is asked, at least.
+        key: of the question; every: seconds between two times that it is asked, at least;
+        asks_nodes: whether nodes are asked, which may hang, and not the store alone.
 
         Raises:
             NotAnsweredYet: the first answer takes longer than a viewer waits.
@@ -111,7 +121,8 @@ class SharedAnswers:
             topic = self._topics.setdefault(key, _Topic())
             topic.viewed = now
             if topic.is_due(now, every):
-                topic.asking = self._pool.submit(self._gather, topic, gather)
+                pool = self._for_nodes if asks_nodes else self._for_store
+                topic.asking = pool.submit(self._gather, topic, gather)
             asking = topic.asking
         if asking is not None:
             wait_for([asking], self._patience)
@@ -127,7 +138,8 @@ class SharedAnswers:
 
     def close(self) -> None:
         """Begin nothing new; what is under way ends by itself."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._for_nodes, self._for_store):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _gather(self, topic: _Topic, gather: Callable[[], Any]) -> None:
         began = self._clock()

@@ -143,3 +143,13 @@ def test_a_report_that_takes_long_comes_by_itself(
         assert "hx-get" not in answer.text, "the report has no part that could be put here"
         path = f"/crawls/{crawl.id}/report"
         wait_for(lambda: client.get(path).status_code == 200, 20, "the report")
+
+
+def test_nodes_that_hang_keep_no_page_of_the_store_away(root: Path) -> None:
+    write_targets(root, ["web1"])
+    crawl = fill_store(root)
+    with held(root, "listjobs.json", "daemonstatus.json") as (client, _):
+        for number in range(12):
+            assert client.get(f"/jobs?spider=s{number}").status_code == 503
+        for path in ("/crawls", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/misses", "/throttle"):
+            wait_for(lambda path=path: client.get(path).status_code == 200, 10, path)  # type: ignore[misc]

@@ -279,5 +279,5 @@ def test_a_host_without_a_port_and_a_token_of_any_characters(root: Path) -> None
     with served(root, FleetSender(), actions=actions) as client:
         assert client.get("/crawls", headers={"Host": "[::1]"}).status_code == 200
         token = {b"X-Sdist-Token": "geheïm✓".encode()}
-        answer = client.post("/crawls", json={"spider": "easy"}, headers=token)  # type: ignore[arg-type]
+        answer = client.post("/crawls", json={"spider": "easy"}, headers=token)
         assert answer.status_code == 201

@@ -74,9 +74,7 @@ def test_a_page_says_what_it_leaves_out(root: Path) -> None:
     with served(root, FleetSender(web1=answers)) as client:
         assert "The newest 200" in client.get(f"/crawls/{crawl.id}/jobs").text
         assert "The newest 200" in client.get("/nodes/web1").text
-        assert "The 50 most frequent of 60 reasons" in client.get(
-            f"/crawls/{crawl.id}/misses"
-        ).text
+        assert "The 50 most frequent of 60 reasons" in client.get(f"/crawls/{crawl.id}/misses").text
 
 
 def test_misses_are_read_and_grouped_once_for_all(
