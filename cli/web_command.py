@@ -50,13 +50,16 @@ def web(
     from .web_actions import WebActions
 
     root = context.root
-    password = os.environ.get(PASSWORD, "")
+    # What is started from here inherits the environment, and has no use for these.
+    password = os.environ.pop(PASSWORD, "")
+    token = os.environ.pop(TOKEN, "")
     _check_address(host, password)
     allowed = None
     if actions:
+        _check_token(token)
         starter = WebActions(root=root)
         allowed = Actions(
-            token=_find_token(), start_crawl=starter.start_crawl, start_jobs=starter.start_jobs
+            token=token, start_crawl=starter.start_crawl, start_jobs=starter.start_jobs
         )
 
     def open_workspace() -> Workspace:
@@ -95,11 +98,10 @@ def _check_address(host: str, password: str) -> None:
     )
 
 
-def _find_token() -> str:
-    token = os.environ.get(TOKEN, "")
+def _check_token(token: str) -> None:
+    """Refuse to start work for whoever asks."""
     if not token:
         raise ConfigError(
             f"--actions needs a token that requests have to have: put one into {TOKEN}, such as"
             " by: openssl rand -hex 16"
         )
-    return token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from traceback import FrameSummary, extract_tb
 from typing import ClassVar
 
@@ -66,6 +67,18 @@ class NothingMatched(DistError):
 
 class NoCrawl(NothingMatched):
     """The store has no crawl of that name."""
+
+
+class NoJob(NothingMatched):
+    """Neither the nodes that answered nor the store have a job of that name.
+
+    asked: nodes that count; unreached: why those did not answer that did not.
+    """
+
+    def __init__(self, message: str, *, asked: int, unreached: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.unreached = unreached
 
 
 class NoBatch(NothingMatched):

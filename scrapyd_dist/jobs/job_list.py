@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from scrapyd_dist.batches import AttemptState, Crawl, home_of
-from scrapyd_dist.errors import NodeError, NothingMatched
+from scrapyd_dist.errors import NodeError, NoJob
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
@@ -135,16 +135,21 @@ class JobList:
             chosen |= rows
         return tuple(chosen.values())
 
-    def _no_such_job(self, name: str) -> NothingMatched:
+    def _no_such_job(self, name: str) -> NoJob:
         text = f"There is no job or crawl {name!r} on the nodes that were asked"
         names = dict.fromkeys(row.crawl for row in self.jobs if row.crawl)
         names |= dict.fromkeys(row.job for row in self.jobs)
         question = did_you_mean(name, names)
         if self.errors:
-            return NothingMatched(f"{text}, {len(self.errors)} of which did not answer.{question}")
-        return NothingMatched(
+            return NoJob(
+                f"{text}, {len(self.errors)} of which did not answer.{question}",
+                asked=self.asked,
+                unreached=[*map(str, self.errors)],
+            )
+        return NoJob(
             f"{text}.{question} `sdist jobs` lists those that the nodes remember, the last 100 of"
-            " each, and those that `sdist jobs schedule` has started from here."
+            " each, and those that `sdist jobs schedule` has started from here.",
+            asked=self.asked,
         )
 
 

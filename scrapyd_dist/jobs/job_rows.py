@@ -92,17 +92,20 @@ def _find_jobs(
 
 
 def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]:
-    """Return the jobs that are not over, and so many of the others, which began last."""
+    """Return the jobs that are not over, and so many of the others, which began last.
+
+    Those of which only the store knows have no time; they come after all that have one.
+    """
     if most is None or len(jobs) <= most:
         return [*jobs]
-    begun = [job.started for job in jobs if job.over and job.started is not None]
-    last = nlargest(most, begun)
-    return [job for job in jobs if not job.over or (last and _began_since(job, last[-1]))]
 
+    def order(place: int) -> tuple[str, int]:
+        started = jobs[place].started
+        return started.isoformat() if started else "", place
 
-def _began_since(job: ListedJob, moment: datetime) -> bool:
-    """Tell whether a job began at this moment or later, by its node's clock."""
-    return job.started is not None and job.started >= moment
+    over = [place for place, job in enumerate(jobs) if job.over]
+    kept = {*nlargest(most, over, key=order)}
+    return [job for place, job in enumerate(jobs) if not job.over or place in kept]
 
 
 def _may_be_in(row: ListedJob, states: Collection[Outcome]) -> bool:

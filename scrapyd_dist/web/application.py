@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.responses import StreamingResponse as Stream
@@ -22,11 +24,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
-from .drawing import describe_now, make_filters
+from .drawing import make_filters
 from .project_pages import AskedJobs, PageView, ProjectPages
-from .shared_answers import EVERY
+from .shared_answers import EVERY, note_times
 
 #: the report's, with scripts and a style sheet of our own
 PAGES_POLICY = (
@@ -47,6 +50,11 @@ LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 TOKEN = "X-Sdist-Token"  # noqa: S105 - a name
 #: the status of a page that is there, and cannot be shown now
 _NOT_NOW = 503
+#: status -> the title of a page that says why another one is not shown
+_TITLES = {
+    _NOT_NOW: "This page cannot be shown now",
+    500: "This page has failed",
+}
 #: bytes that a request to start work may have
 MOST_BYTES = 1_000_000
 
@@ -67,7 +75,8 @@ def make_application(
 ) -> ASGIApp:
     """Return the application; without a password it answers to names of this machine only."""
     site = _Site(pages, actions)
-    application = Starlette(routes=site.routes(), exception_handlers={DistError: site.tell_error})
+    handlers = dict.fromkeys((DistError, HTTPException, Exception), site.tell_error)
+    application = Starlette(routes=site.routes(), exception_handlers=handlers)
     return _Guard(application, password)
 
 
@@ -79,9 +88,7 @@ class _Site:
         self._actions = actions
         self._environment = make_environment(__package__)
         self._environment.filters.update(make_filters(), path=quote_part)
-        self._environment.globals.update(
-            find_troubles=find_present_troubles, now_words=describe_now
-        )
+        self._environment.globals["find_troubles"] = find_present_troubles
 
     def routes(self) -> list[Route]:
         """Return all addresses; beside each page is its JSON."""
@@ -97,7 +104,7 @@ class _Site:
             crawl: lambda request: pages.crawl(_name(request)),
             "/jobs": lambda request: pages.jobs(AskedJobs.parse(request.query_params.getlist)),
             "/jobs/{name:path}": lambda request: pages.job(_name(request), _nodes(request)),
-            "/nodes/{name}": lambda request: pages.node(_name(request)),
+            "/nodes/{name:path}": lambda request: pages.node(_name(request)),
             "/throttle": lambda _: pages.throttle(),
             "/frontiers": lambda _: pages.frontiers(),
             "/strategies": lambda _: pages.strategies(),
@@ -115,11 +122,16 @@ class _Site:
         return routes
 
     def _send_json(self, view: Callable[[Request], PageView], request: Request) -> Response:
-        return JSONResponse({"schema": 1, **view(request).document})
+        shown = view(request)
+        if shown.fault:
+            return _send_fault(shown.fault, _NOT_NOW)
+        return JSONResponse({"schema": 1, **without_logins(shown.document)})
 
     def _send_page(self, view: Callable[[Request], PageView], request: Request) -> Response:
-        shown = view(request)
-        values = {"document": shown.document, **shown.values}
+        with note_times() as times:
+            shown = view(request)
+        as_of = min(times, default=time.time())
+        values = {"document": shown.document, "as_of": as_of, **shown.values}
         return HTMLResponse(self._render(shown.template, request, values))
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
@@ -132,7 +144,10 @@ class _Site:
         return made.render(here=f"{path}{query}", json_beside=f"{beside}{query}", **values)
 
     def _send_report(self, request: Request) -> Response:
-        return HTMLResponse(self._pages.whole_report(_name(request)))
+        try:
+            return HTMLResponse(self._pages.whole_report(_name(request)))
+        except DistError as error:
+            return self._send_error_page(request, error, comes_whole=True)
 
     async def _send_events(self, request: Request) -> Response:
         return Stream(self._follow_crawl(_name(request)), media_type="text/event-stream")
@@ -164,12 +179,24 @@ class _Site:
 
     def tell_error(self, request: Request, error: Exception) -> Response:
         """Say what keeps a page from being shown; it comes by itself when that is over."""
-        status = _status_of(error)
         if request.method == "POST" or request.url.path.endswith(".json"):
-            return JSONResponse({"schema": 1, "error": str(error)}, status)
-        values = {"text": str(error), "is_for_now": status == _NOT_NOW}
-        text = self._render("error", request, values)
-        return HTMLResponse(text, status)
+            return _send_fault(_words_of(error), _status_of(error))
+        return self._send_error_page(request, error)
+
+    def _send_error_page(
+        self, request: Request, error: Exception, *, comes_whole: bool = False
+    ) -> Response:
+        """Say it on a page that is tried again; comes_whole: not only its live part."""
+        status = _status_of(error)
+        values = {
+            "title": _TITLES.get(status, "There is no such page"),
+            "text": _words_of(error),
+            "is_for_now": status == _NOT_NOW,
+            "comes_whole": comes_whole,
+            "as_of": time.time(),
+        }
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return HTMLResponse(self._render("error", request, values), status, headers)
 
     # actions
 
@@ -183,12 +210,23 @@ class _Site:
         """Start what is asked for, and answer with the document of the command that does so."""
         if self._actions is None:
             return _refuse("Work is started here only by a server that was begun with --actions.")
-        given = request.headers.get(TOKEN, "")
-        if not hmac.compare_digest(given.encode(), self._actions.token.encode()):
+        given = request.headers.get(TOKEN, "").encode("latin-1")  # the bytes that were sent
+        if not hmac.compare_digest(given, self._actions.token.encode()):
             return _refuse(f"The header {TOKEN} has to have the token of this server.")
         asked = await _read_object(request)
         document = await run_in_threadpool(choose(self._actions), asked)
-        return JSONResponse({"schema": 1, **document}, 201)
+        return JSONResponse({"schema": 1, **document}, _status_of_start(document))
+
+
+def without_logins(value: Any) -> Any:
+    """Return a part of a document without the user names and passwords of addresses in it."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, Mapping):
+        return {name: without_logins(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_logins(part) for part in value]
+    return value
 
 
 def quote_part(text: str) -> str:
@@ -209,11 +247,33 @@ def _status_of(error: Exception) -> int:
         return 404
     if isinstance(error, ConfigError):
         return 400
-    return _NOT_NOW
+    if isinstance(error, HTTPException):
+        return error.status_code
+    return _NOT_NOW if isinstance(error, DistError) else 500
+
+
+def _status_of_start(document: Mapping[str, Any]) -> int:
+    """Return the status of what was started; jobs are not where no node took one."""
+    jobs = document.get("jobs")
+    if jobs is None or any(job["state"] == "scheduled" for job in jobs):
+        return 201
+    return 502
+
+
+def _words_of(error: Exception) -> str:
+    if isinstance(error, DistError):
+        return str(error)
+    if isinstance(error, HTTPException):
+        return f"{error.detail}."
+    return "sdist web itself has failed to make it. What went wrong is written where it runs."
+
+
+def _send_fault(text: str, status: int) -> Response:
+    return JSONResponse({"schema": 1, "error": hidden(text)}, status)
 
 
 def _refuse(text: str) -> Response:
-    return JSONResponse({"schema": 1, "error": text}, 403)
+    return _send_fault(text, 403)
 
 
 async def _read_object(request: Request) -> Mapping[str, Any]:
@@ -267,21 +327,41 @@ class _Guard:
                 headers["X-Content-Type-Options"] = "nosniff"
             await send(message)
 
-        refusal = self._find_refusal(Headers(scope=scope)) if scope["type"] == "http" else None
-        answer = refusal or self._application
+        answer = self._application
+        if scope["type"] == "http":
+            answer = self._find_refusal(Headers(scope=scope)) or answer
         await answer(scope, receive, send_guarded)
 
     def _find_refusal(self, headers: Headers) -> Response | None:
+        if _is_of_another_site(headers):
+            return PlainTextResponse("Pages of other sites can only link here.", 403)
         if self._password:
             if _has_password(headers.get("authorization", ""), self._password):
                 return None
             challenge = {"WWW-Authenticate": 'Basic realm="sdist web", charset="UTF-8"'}
             return PlainTextResponse("A password is needed.", 401, challenge)
         # A page of a stranger may have a name that leads here, and would read what is shown.
-        name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-        if name in LOCAL_NAMES:
+        if _name_in(headers.get("host", "")) in LOCAL_NAMES:
             return None
         return PlainTextResponse("This server is called by 127.0.0.1 or localhost.", 421)
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    """Tell whether a page of another site has sent a request that is not a link to follow.
+
+    It could make the server ask the nodes, as often as it likes, though it sees no answer.
+    """
+    if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return False
+    how = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
+    return how != ("navigate", "document")
+
+
+def _name_in(host: str) -> str:
+    """Return the name in the header Host, without its port."""
+    if ":" not in host or host.endswith("]"):
+        return host
+    return host.rpartition(":")[0]
 
 
 def _has_password(authorization: str, password: str) -> bool:

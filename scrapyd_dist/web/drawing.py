@@ -63,6 +63,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "commas": commas,
         "line": draw_line,
         "lost": lost_urls,
+        "moment": describe_moment,
         "moment_age": describe_moment_age,
         "newest": sort_jobs,
         "rate": rate_or_dash,
@@ -77,9 +78,9 @@ def make_filters() -> dict[str, Callable[..., Any]]:
     }
 
 
-def describe_now() -> str:
-    """Return the time now, in UTC."""
-    return clock(datetime.now(timezone.utc).isoformat()) + " UTC"
+def describe_moment(at: float) -> str:
+    """Return a moment in seconds since the epoch as it is written on a page, in UTC."""
+    return clock(datetime.fromtimestamp(at, timezone.utc).isoformat()) + " UTC"
 
 
 def tone_of(state: str) -> str:

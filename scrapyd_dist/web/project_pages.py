@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
 from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.crawl_files import last_log_lines
@@ -28,6 +27,7 @@ from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
 from scrapyd_dist.jobs.job_site import open_site
+from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.report import page as report
 from scrapyd_dist.report.facts import Facts, gather, gather_growth
@@ -36,7 +36,7 @@ from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store
 
 from .fleet_board import FleetBoard, Point
-from .shared_answers import SharedAnswers
+from .shared_answers import EVERY, NotAnsweredYet, SharedAnswers
 
 #: rows of a list that a page shows
 ROWS = 200
@@ -53,7 +53,13 @@ JOBS_EVERY = 5.0
 #: seconds between two times that a node is examined
 EXAM_EVERY = 30.0
 
+#: reasons of misses on a page, and the misses of each
+REASONS = 50
+OF_REASON = 20
+
 T = TypeVar("T")
+#: kind and reason of misses, and their documents
+MissGroup = tuple[str, str, list[Any]]
 
 
 class PageView(NamedTuple):
@@ -62,6 +68,7 @@ class PageView(NamedTuple):
     template: str
     document: Mapping[str, Any]  #: what the page's `.json` is, as the command gives it
     values: Mapping[str, Any]  #: what the template shows besides
+    fault: str = ""  #: why the document says nothing, though the page does
 
 
 class ListedCrawl(NamedTuple):
@@ -90,7 +97,7 @@ class AskedJobs:
         Raises:
             ConfigError: a value is not of its kind.
         """
-        given = {name: tuple(filter(None, words(name))) for name in ("node", "label", "state")}
+        given = {name: _split(words(name)) for name in ("node", "label", "state")}
         spider = "".join(words("spider")[:1])
         since = "".join(words("since")[:1])
         return cls(
@@ -100,6 +107,14 @@ class AskedJobs:
             labels=given["label"],
             since=_seconds(since) if since else None,
         )
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a name in an address; a form has all of them in one field."""
+    found = []
+    for value in values:
+        found += [word.strip() for word in value.split(",")]
+    return tuple(filter(None, found))
 
 
 def _state_named(word: str) -> Outcome:
@@ -172,9 +187,18 @@ class ProjectPages:
 
     def misses(self, name: str) -> PageView:
         """Return the requests of a crawl without a result, by their reasons."""
-        found = self._ask(("misses", name), partial(_misses_of, name=name), JOBS_EVERY)
-        rows = list(map(asdict, found))
-        values = {"crawl": self._crawl_row(name), "groups": _group_by_reason(rows), "rows": 20}
+
+        def read(workspace: Workspace) -> tuple[list[dict[str, Any]], list[MissGroup]]:
+            rows = list(map(asdict, _misses_of(workspace, name)))
+            return rows, _group_by_reason(rows)
+
+        rows, groups = self._ask(("misses", name), read, JOBS_EVERY)
+        values = {
+            "crawl": self._crawl_row(name),
+            "groups": groups[:REASONS],
+            "reasons": len(groups),
+            "rows": OF_REASON,
+        }
         return PageView("misses", {"crawl": name, "misses": rows}, values)
 
     def crawl_log(self, name: str) -> PageView:
@@ -229,20 +253,21 @@ class ProjectPages:
             "crawls": listed[:CRAWLS],
             "now": time.time(),
         }
-        return PageView("home", document, values)
+        return PageView("home", document, values, away)
 
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
         document = self._list_jobs(query)
-        return PageView("jobs", document, {"query": query, "outcomes": list(Outcome), "most": ROWS})
+        values = {"query": query, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
+        return PageView("jobs", document, values)
 
     def crawl_jobs(self, name: str) -> PageView:
         """Return the jobs of a crawl."""
         crawl = self._crawl_row(name)
         try:
             document = self._list_jobs(AskedJobs(crawl=name))
-        except NothingMatched:
-            document = {"jobs": [], "nodes": 0, "unreached": []}
+        except NoJob as error:
+            document = {"jobs": [], "nodes": error.asked, "unreached": [*error.unreached]}
         return PageView("crawl_jobs", document, {"crawl": crawl, "most": ROWS})
 
     def job(self, name: str, nodes: tuple[str, ...]) -> PageView:
@@ -250,9 +275,11 @@ class ProjectPages:
 
         nodes: where it is looked for; none for everywhere.
         """
-        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), 2.0)
+        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), EVERY)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
+        if not document["jobs"]:
+            raise NothingMatched(f"There is no job {name!r}.")
         row = document["jobs"][-1]
         log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
         values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
@@ -262,20 +289,38 @@ class ProjectPages:
         """Return how a node stands, what runs there, and what the doctor says of it."""
 
         def examine(workspace: Workspace) -> dict[str, Any]:
-            nodes = workspace.nodes([name])
+            nodes = _known_nodes(workspace, [name])
             return check_fleet(workspace, nodes, quick_project(workspace.project, None)).document()
 
-        document = self._ask(("node", name), examine, EXAM_EVERY)
+        fault = ""
+        document: Mapping[str, Any] = {}
+        try:
+            document = self._ask(("node", name), examine, EXAM_EVERY, asks_nodes=True)
+        except NotAnsweredYet:
+            fault = "The node is being examined. This page shows it when that is done."
         fleet, _, _ = self._fleet_or_why_not()
         rows = [node for node in fleet["nodes"] if node["name"] == name]
-        jobs = self._list_jobs(AskedJobs(nodes=(name,)))
-        values = {"name": name, "row": rows[:1], "jobs": jobs["jobs"], "most": ROWS}
-        return PageView("node", document, values)
+        values = {
+            "name": name,
+            "row": rows[:1],
+            "jobs": self._find_node_jobs(name),
+            "most": ROWS,
+            "examined": fault,
+        }
+        return PageView("node", document, values, fault)
+
+    def _find_node_jobs(self, name: str) -> Sequence[Mapping[str, Any]] | None:
+        """Return the jobs of a node; None while it is asked for the first time."""
+        try:
+            jobs: Sequence[Mapping[str, Any]] = self._list_jobs(AskedJobs(nodes=(name,)))["jobs"]
+        except NotAnsweredYet:
+            return None
+        return jobs
 
     def _fleet_or_why_not(self) -> tuple[Mapping[str, Any], Sequence[Point], str]:
         """Return the fleet's document and points, and why it cannot be asked, if it cannot."""
         try:
-            document, points = self.answers.ask("fleet", self.board.poll)
+            document, points = self.answers.ask("fleet", self.board.poll, asks_nodes=True)
         except DistError as error:
             nothing = {"nodes": [], "running": 0, "pending": 0, "per_min": {"pages": 0, "items": 0}}
             return nothing, (), str(error)
@@ -283,49 +328,56 @@ class ProjectPages:
 
     def _list_jobs(self, query: AskedJobs, every: float = JOBS_EVERY) -> Mapping[str, Any]:
         def read(workspace: Workspace) -> dict[str, Any]:
-            nodes = workspace.nodes(query.nodes) if query.nodes else workspace.all_nodes
+            nodes = _known_nodes(workspace, query.nodes)
             wanted = JobFilter(nodes=nodes, narrowed=bool(query.nodes), spider=query.spider)
             chosen = JobChoice(
                 states=query.states,
                 labels=query.labels,
                 since=None if query.since is None else timedelta(seconds=query.since),
-                most=ROWS,
                 newest=NEWEST,
             )
             names = [query.crawl] if query.crawl else []
-            return list_jobs(open_site(workspace), wanted, chosen, names).document()
+            found = list_jobs(open_site(workspace), wanted, chosen, names)
+            return {**found.document(), "jobs": _first_jobs(found.rows, ROWS)}
 
-        return self._ask(("jobs", query), read, every)
+        return self._ask(("jobs", query), read, every, asks_nodes=True)
 
     def _job_log(self, name: str, nodes: tuple[str, ...]) -> tuple[JobLogEnd | None, str]:
         """Return the end of a job's log, or None and why there is none."""
 
         def read(workspace: Workspace) -> JobLogEnd:
-            found = workspace.nodes(nodes) if nodes else workspace.all_nodes
+            found = _known_nodes(workspace, nodes)
             return read_job_log_end(open_site(workspace), JobFilter(nodes=found), name, LINES)
 
         try:
-            return self._ask(("log", name, nodes), read), ""
+            return self._ask(("log", name, nodes), read, asks_nodes=True), ""
         except DistError as error:
             return None, str(error)
 
     # how it is asked
 
-    def _ask(self, key: object, read: Callable[[Workspace], T], every: float = 2.0) -> T:
+    def _ask(
+        self,
+        key: object,
+        read: Callable[[Workspace], T],
+        every: float = EVERY,
+        *,
+        asks_nodes: bool = False,
+    ) -> T:
         """Return what is read in the project, asked once for all viewers."""
 
         def gather_anew() -> T:
             with closing(self.open_workspace()) as workspace:
                 return read(workspace)
 
-        answer: T = self.answers.ask(key, gather_anew, every)
+        answer: T = self.answers.ask(key, gather_anew, every, asks_nodes=asks_nodes)
         return answer
 
     def _ask_store(
         self,
         key: object,
         read: Callable[[Store], T],
-        every: float = 2.0,
+        every: float = EVERY,
         *,
         empty: T | None = None,
     ) -> T:
@@ -339,10 +391,14 @@ class ProjectPages:
         return self._ask(key, read_there, every)
 
     def _list_crawls(self) -> list[ListedCrawl]:
+        """Return the last crawls, and those before them that have not ended."""
+
         def read(workspace: Workspace) -> list[ListedCrawl]:
             rows = list_crawls(workspace.store_if_any)
+            going_on = [row for row in rows[ROWS:] if not row.state.ended]
             return [
-                ListedCrawl(row, describe_crawl(row), usual_items(rows, row)) for row in rows[:ROWS]
+                ListedCrawl(row, describe_crawl(row), usual_items(rows, row))
+                for row in rows[:ROWS] + going_on
             ]
 
         return self._ask("crawls", read)
@@ -351,12 +407,53 @@ class ProjectPages:
         return self._ask_store(("row", name), lambda store: store.crawl(name))
 
 
+def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, ...]:
+    """Return the project's own nodes that these names, patterns and addresses mean; or all.
+
+    A viewer's words never lead to another server, nor to a node with another login.
+
+    Raises:
+        NothingMatched: one of them means no node of the project.
+    """
+    nodes = workspace.all_nodes
+    if not patterns:
+        return nodes
+    if "" in patterns:
+        raise NothingMatched("A node without a name is not there.")
+    by_url = nodes_by_url(nodes)
+    known = []
+    for node in workspace.nodes(patterns):
+        if node.url not in by_url:
+            raise NothingMatched(f"The project has no node {node.name!r}.")
+        known.append(by_url[node.url])
+    return tuple(known)
+
+
 def _standing_of(store: Store, name: str) -> dict[str, Any]:
     """Return how a crawl or a frontier stands as `sdist status --json` gives it."""
     row = store.crawl(name)
     if row.kind == "frontier":
         return {**describe_crawl(row), **FrontierEntry(store, row).document()}
     return describe_crawl(row)
+
+
+def _first_jobs(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Return so many jobs, in their order: those that run, those that wait, then the newest."""
+    if len(rows) <= most:
+        return [*rows]
+    places = sorted(range(len(rows)), key=lambda place: _rank_job(rows[place]))
+    return [rows[place] for place in sorted(places[:most])]
+
+
+def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
+    """Return what a job is sorted by: the sooner it is to be listed, the lower."""
+    state = Outcome(row["state"])
+    started = 0.0
+    if row["started"]:
+        started = datetime.fromisoformat(row["started"]).timestamp()
+    if state in {Outcome.RUNNING, Outcome.STALLED}:
+        return 0, -started
+    return 2 if state.over else 1, -started
 
 
 def _is_whole(facts: Facts) -> bool:
@@ -384,7 +481,7 @@ def _misses_of(workspace: Workspace, name: str) -> list[Any]:
     return missing(store, workspace.root, name)
 
 
-def _group_by_reason(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Any]]]:
+def _group_by_reason(rows: Sequence[Mapping[str, Any]]) -> list[MissGroup]:
     """Return kind, reason and rows of the misses that are alike, the most frequent first."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for row in rows:

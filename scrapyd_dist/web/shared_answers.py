@@ -1,9 +1,11 @@
 """Answers that all viewers share: a question is asked while somebody looks, and once for all."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -18,8 +20,23 @@ RESTING = 3.0
 PATIENCE = 3.0
 #: seconds without a viewer after which an answer is dropped
 FORGOTTEN = 60.0
-#: questions that are under way at the same time
+#: questions that are under way at the same time, to nodes, and to the store
 _THREADS = 8
+
+
+#: the times of the answers that the page got which is being made; None where nobody wants them
+_times: ContextVar[list[float] | None] = ContextVar("times", default=None)
+
+
+@contextmanager
+def note_times() -> Iterator[list[float]]:
+    """Collect when the questions were asked whose answers are used meanwhile, by the wall clock."""
+    times: list[float] = []
+    token = _times.set(times)
+    try:
+        yield times
+    finally:
+        _times.reset(token)
 
 
 class NotAnsweredYet(DistError):
@@ -31,6 +48,7 @@ class Answer:
     """What was answered, and when."""
 
     at: float  #: when the question was asked, by the clock
+    asked: float  #: the same in seconds since the epoch
     took: float  #: seconds
     value: Any = None
     error: Exception | None = None
@@ -62,22 +80,36 @@ class SharedAnswers:
     """Asks each question once for all who want its answer, in threads of its own.
 
     Nobody waits longer than `patience` seconds: whoever looks meanwhile sees the last answer.
-    clock: gives seconds.
+    clock: gives seconds; wall: gives seconds since the epoch.
     """
 
     def __init__(
-        self, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic
+        self,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._patience = patience
         self._clock = clock
+        self._wall = wall
         self._topics: dict[Hashable, _Topic] = {}
         self._lock = Lock()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web")
+        # Nodes that hang keep their own threads alone.
+        self._for_nodes = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web-nodes")
+        self._for_store = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdist-web-store")
 
-    def ask(self, key: Hashable, gather: Callable[[], Any], every: float = EVERY) -> Any:
+    def ask(
+        self,
+        key: Hashable,
+        gather: Callable[[], Any],
+        every: float = EVERY,
+        *,
+        asks_nodes: bool = False,
+    ) -> Any:
         """Return what `gather` has answered last, after asking it again where that is due.
 
-        key: of the question; every: seconds between two times that it is asked, at least.
+        key: of the question; every: seconds between two times that it is asked, at least;
+        asks_nodes: whether nodes are asked, which may hang, and not the store alone.
 
         Raises:
             NotAnsweredYet: the first answer takes longer than a viewer waits.
@@ -89,7 +121,8 @@ class SharedAnswers:
             topic = self._topics.setdefault(key, _Topic())
             topic.viewed = now
             if topic.is_due(now, every):
-                topic.asking = self._pool.submit(self._gather, topic, gather)
+                pool = self._for_nodes if asks_nodes else self._for_store
+                topic.asking = pool.submit(self._gather, topic, gather)
             asking = topic.asking
         if asking is not None:
             wait_for([asking], self._patience)
@@ -98,14 +131,19 @@ class SharedAnswers:
             raise NotAnsweredYet("The nodes are being asked. This page shows it when they answer.")
         if answer.error is not None:
             raise answer.error
+        times = _times.get()
+        if times is not None:
+            times.append(answer.asked)
         return answer.value
 
     def close(self) -> None:
         """Begin nothing new; what is under way ends by itself."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._for_nodes, self._for_store):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _gather(self, topic: _Topic, gather: Callable[[], Any]) -> None:
         began = self._clock()
+        asked = self._wall()
         value = None
         fault = None
         try:
@@ -113,7 +151,7 @@ class SharedAnswers:
         except Exception as error:  # noqa: BLE001 - whoever looks is told of it
             fault = error
         took = self._clock() - began
-        topic.answer = Answer(at=began, took=took, value=value, error=fault)
+        topic.answer = Answer(at=began, asked=asked, took=took, value=value, error=fault)
 
     def _forget(self, now: float) -> None:
         """Drop the answers that nobody looks at any more."""

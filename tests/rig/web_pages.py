@@ -65,7 +65,7 @@ def fill_store(root: Path) -> Crawl:
 @contextmanager
 def served(
     root: Path, sender: Sender, *, patience: float = 20.0, actions: Actions | None = None, password: str = "",
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
 ) -> Iterator[TestClient]:  # fmt: skip
     """A client of the pages of a project; patience: seconds that a page waits for an answer."""
 
@@ -74,7 +74,7 @@ def served(
 
     pages = ProjectPages(
         open_workspace=open_workspace,
-        answers=SharedAnswers(patience=patience, clock=clock),
+        answers=SharedAnswers(patience=patience, clock=clock, wall=wall),
         board=FleetBoard(open_workspace),
     )
     with closing(pages):

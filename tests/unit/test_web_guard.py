@@ -1,10 +1,13 @@
 """Who may see the pages of `sdist web`, who may start work there, and what hostile words do on them."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from rig.commands import Result
@@ -12,15 +15,16 @@ from rig.fleet_sender import FleetSender, loaded
 from rig.web_pages import RECORD, fill_store, project_at, served, write_targets
 from scrapyd_dist.cli import web_command
 
-from scrapyd_dist.batches import Crawl
+from scrapyd_dist.batches import Crawl, Miss
 from scrapyd_dist.errors import ConfigError, StoreAway
+from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.scrapyd.api import Chunk, Job, Jobs, JobState, fetch
 from scrapyd_dist.store import Store
 from scrapyd_dist.web.application import Actions
 
 Run = Callable[..., Result]
 #: words that would be markup, an attribute or a script
-MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7777*7777}}"
 #: a node's words may have characters that steer a terminal, too; the store takes none of these
 HOSTILE = f"{MARKUP}\u202e\x1b[31m"
 
@@ -129,8 +133,6 @@ def test_hostile_names_and_log_lines_are_text(root: Path) -> None:
     summary = {**crawl.summary, "warnings": [HOSTILE], "nodes": [{"name": HOSTILE, "state": "up"}]}
     store.update_crawl(crawl.id, message=HOSTILE, summary=summary)
     workspace.close()
-    from urllib.parse import quote
-
     name = quote(HOSTILE, safe="")
     paths = [
         "/",
@@ -159,7 +161,7 @@ def test_hostile_names_and_log_lines_are_text(root: Path) -> None:
             assert not re.search(r"<[^>]*\sonerror=", re.sub(r'"[^"]*"', '""', text)), path
             assert "\u202e" not in text
             assert "\x1b" not in text
-            assert "{{7*7}}" in text or "49" not in text
+            assert "{{7777*7777}}" in text or "60481729" not in text
         job = client.get(f"/jobs/{name}?node=web1").text
         assert "&lt;script&gt;alert(1)" in job
         assert "<b>1</b>" in job, "errors are grouped"
@@ -198,3 +200,84 @@ def test_where_no_node_is_named_the_store_is_shown_all_the_same(root: Path) -> N
         assert (page.status_code, crawl.id in page.text) == (200, True)
         assert "names no node" in page.text
         assert "easy-1" in client.get("/jobs").text
+
+
+@pytest.mark.parametrize(
+    "address", ["http://evil:80/", "10.0.0.5:22", "http://u:p@evil/", "localhost:1"]
+)
+def test_only_nodes_of_the_project_are_asked(root: Path, address: str) -> None:
+    write_targets(root, ["web1"])
+    fill_store(root)
+    sender = FleetSender(web1={**loaded(running=1), "listversions.json": ("1",)})
+    with served(root, sender) as client:
+        for path in ("/jobs", "/jobs/running0", "/jobs/easy-1"):
+            for end in ("", ".json"):
+                answer = client.get(f"{path}{end}", params={"node": address})
+                assert answer.status_code == 404, path
+        assert client.get(f"/nodes/{quote(address, safe='')}").status_code == 404
+        for node in ("web1", "web*", "http://web1:6800", "web1:6800"):
+            assert client.get("/jobs", params={"node": node}).status_code == 200
+    assert {name for name, _ in sender.asked} == {"web1"}
+
+
+def test_pages_of_other_sites_only_link_here(root: Path) -> None:
+    write_targets(root, ["web1"])
+    sender = FleetSender(web1=loaded(running=1))
+    with served(root, sender) as client:
+        for site in ("cross-site", "same-site"):
+            for mode, dest in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
+                headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+                assert client.get("/jobs?since=1h", headers=headers).status_code == 403
+        assert sender.asked == []
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        answer = client.get("/jobs", headers={**link, "Sec-Fetch-Dest": "document"})
+        assert answer.status_code == 200
+        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+        assert client.get("/jobs", headers=own).status_code == 200
+
+
+def test_logins_in_addresses_are_in_no_json(root: Path) -> None:
+    write_targets(root, ["web1"])
+    crawl = fill_store(root)
+    log = crawl_folder(root, crawl.id) / LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("GET http://tom:geheim@db1/ failed\n", encoding="utf-8")
+    url = "http://tom:geheim@shop/1"
+    with closing(project_at(root, FleetSender())) as workspace:
+        store = workspace.new_store
+        store.add_misses(crawl.id, [Miss(url=url, kind="failed", reason=f"no {url}")])
+        store.update_crawl(crawl.id, message=f"see {url}")
+        store.keep_jobs([replace(RECORD, id="bad", reason=url, args={"start": url})])
+    with served(root, FleetSender(web1=loaded())) as client:
+        for path in ("log", "misses"):
+            text = client.get(f"/crawls/{crawl.id}/{path}.json").text
+            assert "***@" in text
+            assert "geheim" not in text
+        for path in (f"/crawls/{crawl.id}", "/crawls", "/jobs", "/jobs/bad"):
+            answer = client.get(f"{path}.json")
+            assert (answer.status_code, "geheim" in answer.text) == (200, False), path
+
+
+def test_what_is_started_inherits_neither_password_nor_token(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDIST_WEB_PASSWORD", "geheim")
+    monkeypatch.setenv("SDIST_WEB_TOKEN", "t0ken")
+    left: list[str] = []
+
+    def serve(*_: object) -> None:
+        left.extend(name for name in os.environ if name.startswith("SDIST_WEB_"))
+
+    monkeypatch.setattr("scrapyd_dist.web.server.serve", serve)
+    sdist("web", "--port", "0", "--actions").expect(130)
+    assert left == []
+
+
+def test_a_host_without_a_port_and_a_token_of_any_characters(root: Path) -> None:
+    write_targets(root, ["web1"])
+    actions = Actions(token="geheïm✓", start_crawl=dict, start_jobs=dict)
+    with served(root, FleetSender(), actions=actions) as client:
+        assert client.get("/crawls", headers={"Host": "[::1]"}).status_code == 200
+        token = {b"X-Sdist-Token": "geheïm✓".encode()}
+        answer = client.post("/crawls", json={"spider": "easy"}, headers=token)
+        assert answer.status_code == 201
