@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 def arguments_with_producer(it: Project) -> str:
     """The arguments of all processes of a project's commands, once a producer is among them."""
     shown = "\n".join(word for words in with_home(it.home).values() for word in words)
-    return shown if "scrapyd_dist.middlewares.producer.process" in shown else ""
+    return shown if "scrapyd_dist.middlewares.producer.standby" in shown else ""
 
 
 def assert_told_nowhere(it: Project, *results: Result) -> None:
