@@ -304,6 +304,7 @@ def exists(module: str) -> bool:
 
 #: what only the producer's process imports, behind a question that a worker answers with no
 PRODUCER_ONLY = {
+    "scrapyd_dist.middlewares.producer.crawl_start",
     "scrapyd_dist.middlewares.producer.filler",
     "scrapyd_dist.middlewares.producer.feed_outputs",
     "scrapyd_dist.middlewares.producer.producer",
