@@ -68,7 +68,7 @@ class WebActions:
             crawl, process = producer_process.begin(
                 context.root, context.new_store, order, asked.get("name")
             )
-        # Whoever starts a process has to notice its end, or it would seem to run for ever.
+        # A process that has ended seems to run until its parent has noticed that.
         Thread(target=process.wait, daemon=True).start()
         return describe_begun(crawl, process.pid)
 

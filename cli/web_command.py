@@ -31,12 +31,12 @@ def web(
     port: Annotated[int, option("Its port; 0 is any that is free.", min=0, max=65535)] = PORT,
     actions: Annotated[
         bool,
-        option(f"Let POST /crawls and POST /jobs start work, for whoever has {TOKEN}."),
+        option(f"Let POST /crawls and POST /jobs start work, for requests with {TOKEN}."),
     ] = False,
 ) -> int:
     """Show the fleet, crawls and jobs in a browser.
 
-    Nodes are asked while somebody looks, and once for all who do. Each page has its
+    Nodes are asked while a page is viewed, and once for all viewers. Each page has its
     JSON beside it, at the same address with `.json`. Ctrl-C ends it.
 
     Example: sdist web --port 6811
@@ -99,7 +99,7 @@ def _check_address(host: str, password: str) -> None:
 
 
 def _check_token(token: str) -> None:
-    """Refuse to start work for whoever asks."""
+    """Refuse to start work for every request."""
     if not token:
         raise ConfigError(
             f"--actions needs a token that requests have to have: put one into {TOKEN}, such as"

@@ -23,7 +23,7 @@ def collect_rarely() -> None:
 
 
 def collect_as_before() -> None:
-    """End that, unless somebody else has set a threshold meanwhile."""
+    """End that, unless the project has set a threshold meanwhile."""
     if _before and gc.get_threshold()[0] == AT_START:
         gc.set_threshold(*_before[-1])
     _before.clear()

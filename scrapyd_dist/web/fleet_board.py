@@ -1,4 +1,4 @@
-"""The fleet as it is now and was in the last minutes, as far as somebody has looked."""
+"""The fleet as it is now and was in the last minutes, as far as pages were viewed."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""Answers that all viewers share: a question is asked while somebody looks, and once for all."""
+"""Answers that all viewers share: a question is asked while a page is viewed, and once for all."""
 
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -24,7 +24,7 @@ FORGOTTEN = 60.0
 _THREADS = 8
 
 
-#: the times of the answers that the page got which is being made; None where nobody wants them
+#: the times of the answers that the page got which is being made; None where no page is being made
 _times: ContextVar[list[float] | None] = ContextVar("times", default=None)
 
 
@@ -58,7 +58,7 @@ class Answer:
 class _Topic:
     """One question, as its viewers have it."""
 
-    viewed: float = 0.0  #: when somebody looked last, by the monotonic clock
+    viewed: float = 0.0  #: when a viewer asked last, by the monotonic clock
     answer: Answer | None = None
     asking: "Future[None] | None" = None  #: the last time that it was asked
 
@@ -79,7 +79,7 @@ class _Topic:
 class SharedAnswers:
     """Asks each question once for all who want its answer, in threads of its own.
 
-    Nobody waits longer than `patience` seconds: whoever looks meanwhile sees the last answer.
+    No viewer waits longer than `patience` seconds: until there is news, the last answer is shown.
     clock: gives seconds; wall: gives seconds since the epoch.
     """
 
@@ -148,13 +148,13 @@ class SharedAnswers:
         fault = None
         try:
             value = gather()
-        except Exception as error:  # noqa: BLE001 - whoever looks is told of it
+        except Exception as error:  # noqa: BLE001 - the page says it
             fault = error
         took = self._clock() - began
         topic.answer = Answer(at=began, asked=asked, took=took, value=value, error=fault)
 
     def _forget(self, now: float) -> None:
-        """Drop the answers that nobody looks at any more."""
+        """Drop the answers that no viewer has asked for lately."""
         for key, topic in list(self._topics.items()):
             if not topic.is_asked and now - topic.viewed > FORGOTTEN:
                 del self._topics[key]

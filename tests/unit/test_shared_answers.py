@@ -1,4 +1,4 @@
-"""Answers for all viewers: each question is asked once, while somebody looks, and nobody waits for long."""
+"""Answers for all viewers: each question is asked once, while a page is viewed, and no viewer waits for long."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +65,7 @@ def test_what_takes_long_rests_for_longer_than_it_took(
     assert answers.ask("fleet", gather) > first
 
 
-def test_nobody_waits_for_a_node_that_is_silent(clock: Clock) -> None:
+def test_no_viewer_waits_for_a_node_that_is_silent(clock: Clock) -> None:
     silent, begun = Event(), Event()
 
     def gather() -> str:
@@ -97,7 +97,7 @@ def test_an_error_is_told_and_is_over_with_the_next_answer(
     assert answers.ask("crawls", lambda: 7) == 7
 
 
-def test_what_nobody_looks_at_is_dropped(answers: SharedAnswers, clock: Clock) -> None:
+def test_what_no_viewer_asks_for_is_dropped(answers: SharedAnswers, clock: Clock) -> None:
     for number in range(100):
         answers.ask(number, lambda: "x" * 1000)
     clock.now += FORGOTTEN + 1

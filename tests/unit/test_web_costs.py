@@ -81,7 +81,7 @@ def test_fifty_viewers_cost_the_nodes_what_one_costs(root: Path) -> None:
                         assert answer.status_code == 200
             asked.append(sorted(sender.asked))
             once = len(sender.asked)
-            now[0] += 3600.0  # nobody looks, and nobody is asked
+            now[0] += 3600.0  # no page is viewed, and no node asked
             assert len(sender.asked) == once
             client.get("/")
             assert len(sender.asked) > once
