@@ -85,6 +85,14 @@ class StoreLost(Exception):
     """
 
 
+class Withdrawn(Exception):
+    """The crawl does not count on this worker, or not any more; the text is a sentence for its log.
+
+    It was refused after the worker was posted, goes without it, or has given it up: the worker's
+    node was away for long, or the node's address leads to another machine.
+    """
+
+
 class LeaseClient:
     """One worker's batches, as the store has them."""
 
@@ -125,12 +133,16 @@ class LeaseClient:
         self._began = time.monotonic()
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
-        """Lease the next batches, at most `limit`.
+        """Lease the next batches, at most `limit`; Withdrawn if the crawl has given this worker up.
 
         If they are shared fairly, none is of the slots of which there is `enough`.
         """
         self._leasing = asyncio.ensure_future(self._lease_next(limit, enough))
-        leased = await asyncio.shield(self._leasing)
+        try:
+            leased = await asyncio.shield(self._leasing)
+        except Withdrawn:
+            self._leasing = None
+            raise
         if self._ends:
             return []
         self._leasing = None
@@ -146,7 +158,10 @@ class LeaseClient:
         """Return the batches that the store gave while the worker was told to end."""
         if self._leasing is None:
             return []
-        return await self._leasing
+        try:
+            return await self._leasing
+        except Withdrawn:
+            return []
 
     async def _lease_next(self, limit: int, enough: Collection[str]) -> list[Leased]:
         leased = await self._call(self._lease, min(limit, self._count_left()), enough)
@@ -201,18 +216,21 @@ class LeaseClient:
     def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
         since = clock()
         job = self._job
-        leased = self._db.lease_next(
-            LeaseRequest(
-                crawl=job.crawl,
-                lessee=Lessee(job=job.name, node=job.node, url=job.url),
-                seconds=job.lease,
-                now=time.time(),
-                limit=limit,
-                slots=job.slots,
-                fair=job.fair,
-                enough=enough,
-            )
+        wanted = LeaseRequest(
+            crawl=job.crawl,
+            lessee=Lessee(job=job.name, node=job.node, url=job.url),
+            seconds=job.lease,
+            now=time.time(),
+            limit=limit,
+            slots=job.slots,
+            fair=job.fair,
+            enough=enough,
+            listed=True,
         )
+        try:
+            leased = self._db.lease_next(wanted)
+        except StepRefused as error:
+            raise Withdrawn(f"The crawl goes on without this worker: {error}") from None
         for lease in leased:
             self._renewer.hold(_key_of(lease), since)
         return leased

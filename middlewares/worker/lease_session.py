@@ -32,7 +32,7 @@ from ..targets import Target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
-from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
+from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost, Withdrawn
 from .lease_renewer import Key, LeaseLoss, LeaseRenewer
 from .link_events import PageLinks
 from .request_feeder import RequestFeeder
@@ -54,6 +54,8 @@ Fail = Callable[[str, FinishReason], None]
 logger = logging.getLogger(__name__)
 #: seconds between two looks whether a crawl has begun
 BEGUN_EVERY = 0.1
+#: what an early worker logs whose crawl was refused, or does not need it
+WITHOUT = "This worker was posted before its crawl, and the crawl goes without it"
 #: how often one request is made again
 MOST_REPEATS = 3
 #: what Scrapy notes in meta on the way of one making of a request
@@ -380,10 +382,6 @@ def _target(crawler: Crawler) -> Target:
         return Target()
 
 
-class Withdrawn(Exception):
-    """The crawl of an early worker was refused, or has begun without it."""
-
-
 async def _wait_for_begin(client: LeaseClient, crawl: Crawl) -> Crawl:
     """Wait until the crawl of an early worker has begun; return its row then.
 
@@ -393,11 +391,11 @@ async def _wait_for_begin(client: LeaseClient, crawl: Crawl) -> Crawl:
     """
     while crawl.state is CrawlState.STARTING:
         if await client.no_more():
-            raise Withdrawn
+            raise Withdrawn(WITHOUT)
         await asyncio.sleep(BEGUN_EVERY)
         crawl = await client.crawl()
     if crawl.state.ended or not await client.is_listed():
-        raise Withdrawn
+        raise Withdrawn(WITHOUT)
     return crawl
 
 
@@ -438,10 +436,16 @@ class LeaseSession:
             return
         try:
             self._work = work = await self._open()
-        except Withdrawn:
-            logger.info("This worker was posted before its crawl, and the crawl goes without it")
+            async for request in self._work_off(work, start):
+                yield request
+        except Withdrawn as why:
+            logger.info("%s", why)
             self._fail("", FinishReason.SUPERSEDED)
-            return
+
+    async def _work_off(
+        self, work: LeasedWork, start: AsyncIterator[Any]
+    ) -> AsyncIterator[Request]:
+        """Yield the requests that are leased from this open store."""
         self.tracker = work.context.tracker
         if problem := throttle_problem(self._crawler):
             raise WorkRefused(problem)

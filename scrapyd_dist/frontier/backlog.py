@@ -100,6 +100,8 @@ class LeaseRequest:
     slots: Collection[str] = ()  #: names; without any, all slots but those of other spiders
     fair: str = UNFAIR  #: one of `FAIR`
     enough: Collection[str] = ()  #: slots of which it wants nothing now, if it is `fair`
+    #: nothing is leased, and `StepRefused` raised, unless the crawl lists the lessee as its worker
+    listed: bool = False
 
     @property
     def alone(self) -> bool:

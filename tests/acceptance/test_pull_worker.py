@@ -328,12 +328,32 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
 
 
 @pytest.mark.black_box
+def test_a_worker_that_its_crawl_has_given_up_leases_nothing_more(
+    project: Any, site: Any, frontier: Any
+) -> None:
+    """As one whose node cannot be reached any more, but which reaches the store."""
+    shop, queue = filled(project, site, frontier, 60, "--latency=0.2", size=10, concurrent=2)
+    worker = queue.begin(1)
+    wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
+    queue.store.remove_worker(CRAWL, queue.job(1))
+    assert worker.wait(30).code == 0
+    assert queue.report(1).finish_reason == "superseded"
+    assert "goes on without this worker" in queue.log(1)
+    assert sum(shop.item_hits().values()) < 40
+    queue.accept()
+    queue.work(2, settings={"CONCURRENT_REQUESTS": 16})
+    assert shop.differences(queue.items) == {}
+    assert list(queue.store.misses(CRAWL)) == []
+
+
+@pytest.mark.black_box
 @pytest.mark.parametrize("lease", [60.0, 1.5])
 def test_a_batch_that_is_leased_again_under_way_comes_home_once(
     project: Any, site: Any, frontier: Any, lease: float
 ) -> None:
     """A store that has lost its last steps gives a worker the lease that it has, or has just lost."""
     shop, queue = filled(project, site, frontier, 40, "--latency=0.2", size=20, concurrent=2)
+    queue.list_worker(1)
     with lose_steps(queue.project.path / "store.db"):
         worker = queue.begin(1, lease=lease, ahead=30)
         wait_for(lambda: sum(shop.item_hits().values()) >= 5, 30, "the first pages")
@@ -353,6 +373,7 @@ def test_another_batch_under_the_number_of_a_lost_one_is_crawled(
         values_of(map(shop.detail, numbers), callback="parse_article")
         for numbers in (range(20), range(20, 40))
     )
+    queue.list_worker(1)
     with lose_steps(queue.project.path / "store.db"):
         queue.add(lost, size=20)
         worker = queue.begin(1, ahead=30)
@@ -369,6 +390,7 @@ def test_a_batch_whose_ack_the_store_has_lost_is_crawled_again(
 ) -> None:
     """The worker that has acked it gets it as another attempt: the marks of the first one are used up."""
     shop, queue = filled(project, site, frontier, 40, "--latency=0.2", size=10, concurrent=2)
+    queue.list_worker(1)
     with lose_steps(queue.project.path / "store.db"):
         worker = queue.begin(1)
         wait_for(lambda: queue.acked() >= 1, 30, "an acked batch")

@@ -20,9 +20,9 @@ from rig.stores import (
 )
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss, Shard
+from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import SPREAD, NewBatch, SeenBefore
 from scrapyd_dist.store import Store
 
 ME = LESSEE.job
@@ -178,6 +178,21 @@ def test_a_worker_takes_from_the_slots_it_names_else_from_all_of_its_own_spider(
     own = lease_next(store, "c", LESSEE, limit=9)
     assert [one.batch.slot for one in own] == ["", "x"]
     assert store.backlog("c").waiting == 1
+
+
+@pytest.mark.parametrize("fair", ["", SPREAD])
+def test_only_a_listed_worker_leases_where_that_is_asked_for(store: Store, fair: str) -> None:
+    seal(store)
+    with pytest.raises(StepRefused, match=LESSEE.job):
+        lease_next(store, "c", LESSEE, listed=True, fair=fair)
+    entry = WorkerEntry(number=1, job=LESSEE.job, url=LESSEE.url, pool="", since=1.0)
+    store.add_workers("c", [entry], last=1)
+    assert len(lease_next(store, "c", LESSEE, listed=True, fair=fair)) == 1
+    store.remove_worker("c", LESSEE.job)
+    with pytest.raises(StepRefused):  # also where nothing waits
+        lease_next(store, "c", LESSEE, listed=True, fair=fair)
+    with pytest.raises(NothingMatched):
+        lease_next(store, "nosuch", LESSEE, listed=True, fair=fair)
 
 
 def test_a_failed_batch_is_leased_again_and_a_dead_one_is_not(store: Store) -> None:

@@ -42,6 +42,8 @@ class MemoryLeases(MemoryPort):
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         with self._connection.step():
             kept = self._crawl(wanted.crawl)
+            if wanted.listed and wanted.lessee.job not in kept.workers:
+                raise self._unlisted(wanted)
             if kept.row["wanted"]:
                 return []
             return [

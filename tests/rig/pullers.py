@@ -18,6 +18,7 @@ from scrapyd_dist.batches import (
     Crawl,
     CrawlState,
     Miss,
+    WorkerEntry,
     home_of,
 )
 from scrapyd_dist.errors import StepRefused
@@ -108,12 +109,24 @@ class Frontier:
             "LOG_FILE": str(self.project.path / "logs" / self.project.name / spider / f"{self.job(worker)}.log"),
             **(settings or {}),
         }  # fmt: skip
+        self.list_worker(worker)
         (self.project.path / "logs" / self.project.name / spider).mkdir(parents=True, exist_ok=True)
         return [
             "crawl",
             spider,
             *(word for name, value in ours.items() for word in ("-s", f"{name}={value}")),
         ]
+
+    def list_worker(self, worker: int) -> None:
+        """Do as the scheduler does before it posts a worker."""
+        entry = WorkerEntry(
+            number=worker,
+            job=self.job(worker),
+            url="http://127.0.0.1:1",
+            pool="",
+            since=time.time(),
+        )
+        self.store.add_workers(CRAWL, [entry], last=worker)
 
     def begin(self, worker: int, **order: Any) -> Command:
         """Start a worker; `order` is that of `arguments`."""

@@ -379,6 +379,9 @@ class BatchStore(ABC):
         it. Then no worker takes more slots than its share, and one that has more gets nothing until
         some of them have run out. Slots that are named, such as those of other spiders, are shared
         as with `SPREAD`.
+
+        Raises:
+            StepRefused: only a worker that the crawl lists may lease, and this one is not listed.
         """
 
     @abstractmethod
@@ -399,6 +402,10 @@ class BatchStore(ABC):
     @abstractmethod
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """Return the batches of a slot that would be leased next, in that order."""
+
+    def _unlisted(self, wanted: LeaseRequest) -> StepRefused:
+        """Return the error of a lease for a worker that the crawl does not list."""
+        return StepRefused(f"{wanted.lessee.job} is not listed as a worker of {wanted.crawl}")
 
     @abstractmethod
     def _step(self, step: BatchStep) -> list[Batch]:

@@ -370,9 +370,15 @@ class RedisBatches(RedisPort, BatchStore):
         row = dict(vars(wanted.attempt_at(0, 0)))
         for name in _FIELDS_IN_NAME:
             row.pop(name, None)
-        answer = self._crawl_step(
+        base = self._base(wanted.crawl)
+        needed = [self._crawl_is_there(wanted.crawl)]
+        if wanted.listed:
+            unlisted = self._unlisted(wanted)
+            needed.append(Condition(f"{base}workers", wanted.lessee.job, THERE, unlisted))
+        answer = self._server.step(
             "lease_next",
-            wanted.crawl,
+            base,
+            needed=needed,
             limit=wanted.limit,
             seconds=wanted.seconds,
             slots=list(wanted.slots),

@@ -316,6 +316,8 @@ class SqliteBatches(SqlitePort, BatchStore):
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         """Open and lease attempts of the next batches in one step."""
         crawl = wanted.crawl
+        if wanted.listed:
+            self._check_listed(wanted)
         if wanted.fair:
             return self._lease_in_turn(wanted)
         # Idle workers ask again and again; those that find nothing do not wait for the lock of
@@ -331,6 +333,13 @@ class SqliteBatches(SqlitePort, BatchStore):
                 wanted.limit, waiting, key=lambda batch: (-batch.priority, batch.number)
             )
             return [self._lease_batch(wanted, batch) for batch in first]
+
+    def _check_listed(self, wanted: LeaseRequest) -> None:
+        """Raise what speaks against a lease for a worker that has to be listed."""
+        query = "SELECT 1 FROM workers WHERE crawl = ? AND job = ?"
+        if self._value(query, wanted.crawl, wanted.lessee.job) is None:
+            self._crawl_number(wanted.crawl)  # a crawl that is not there is the better reason
+            raise self._unlisted(wanted)
 
     def _lease_in_turn(self, wanted: LeaseRequest) -> list[Leased]:
         crawl = wanted.crawl
