@@ -79,14 +79,18 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = model("one")
+
+    def warnings() -> int:
+        return sum("go on with: sdist nodes resume" in text for text in caplog.messages)
+
     async with sending(tmp_path, one) as b:
         await drain(b, "one", time.time())
-        looks = one.calls.count("daemonstatus.json")
         await b.seal_all(1)
+        await until(warnings, "it says so")
+        looks = one.calls.count("daemonstatus.json")
         await until(lambda: one.calls.count("daemonstatus.json") > looks + 3, "it goes on looking")
-        assert (
-            len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
-        )
+        await b.scheduler.membership.read_lists()
+        assert warnings() == 1
         await drain(b, "one", None)
         await b.ended(whole=1)
 

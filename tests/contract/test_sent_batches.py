@@ -95,6 +95,29 @@ async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
         assert sum(len(member.out) for member in b.state.members) == 3
 
 
+async def test_many_ends_of_jobs_are_one_look_at_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deals: list[int] = []
+    deal = Placement.deal
+
+    def count(self: Placement, waiting: Any, *args: Any, **more: Any) -> Any:
+        deals.append(len(waiting))
+        return deal(self, waiting, *args, **more)
+
+    monkeypatch.setattr(Placement, "deal", count)
+    async with sending(tmp_path, model("one", quick=False, slots=1)) as b:
+        b.state.status.sending = False
+        await b.seal_all(30)
+        b.state.status.sending = True
+        for _ in range(100):
+            b.state.pump()
+        await until(b.posts, "one is posted")
+        assert deals[0] == 30
+        assert len(deals) < 10
+        b.state.status.sending = False
+
+
 async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two, limits=replace(QUICK, wait=False)) as b:
