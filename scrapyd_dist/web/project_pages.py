@@ -31,7 +31,7 @@ from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.report import page as report
 from scrapyd_dist.report.facts import Facts, gather, gather_growth
-from scrapyd_dist.report.series import usual_items
+from scrapyd_dist.report.series import find_usual_items
 from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store
 
@@ -77,6 +77,13 @@ class ListedCrawl(NamedTuple):
     row: Crawl
     document: Mapping[str, Any]
     usual: float | None  #: the median of the items of the runs before it
+
+
+class CrawlList(NamedTuple):
+    """The crawls of a project, the newest first."""
+
+    documents: Sequence[Mapping[str, Any]]  #: of all
+    listed: Sequence[ListedCrawl]  #: the last ones, and those before them that have not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +154,9 @@ class ProjectPages:
 
     def crawls(self) -> PageView:
         """Return all crawls, the newest first."""
-
-        def read(workspace: Workspace) -> dict[str, Any]:
-            return {"crawls": list(map(describe_crawl, list_crawls(workspace.store_if_any)))}
-
-        document = self._ask("all crawls", read)
-        return PageView("crawls", document, {"crawls": self._list_crawls(), "now": time.time()})
+        found = self._list_crawls()
+        document = {"crawls": found.documents}
+        return PageView("crawls", document, {"crawls": found.listed, "now": time.time()})
 
     def crawl(self, name: str) -> PageView:
         """Return how a crawl stands, with its report."""
@@ -244,7 +248,7 @@ class ProjectPages:
     def home(self) -> PageView:
         """Return how the whole fleet stands, and its last crawls."""
         document, points, away = self._fleet_or_why_not()
-        listed = self._list_crawls()
+        listed = self._list_crawls().listed
         values = {
             "points": points,
             "away": away,
@@ -390,16 +394,17 @@ class ProjectPages:
 
         return self._ask(key, read_there, every)
 
-    def _list_crawls(self) -> list[ListedCrawl]:
-        """Return the last crawls, and those before them that have not ended."""
+    def _list_crawls(self) -> CrawlList:
+        """Return all crawls, and of those that a page lists what it says of each."""
 
-        def read(workspace: Workspace) -> list[ListedCrawl]:
+        def read(workspace: Workspace) -> CrawlList:
             rows = list_crawls(workspace.store_if_any)
-            going_on = [row for row in rows[ROWS:] if not row.state.ended]
-            return [
-                ListedCrawl(row, describe_crawl(row), usual_items(rows, row))
-                for row in rows[:ROWS] + going_on
-            ]
+            documents = list(map(describe_crawl, rows))
+            pairs = list(zip(rows, documents, strict=True))
+            shown = pairs[:ROWS] + [pair for pair in pairs[ROWS:] if not pair[0].state.ended]
+            usual = find_usual_items(rows, [row for row, _ in shown])
+            listed = [ListedCrawl(row, document, usual[row.id]) for row, document in shown]
+            return CrawlList(documents, listed)
 
         return self._ask("crawls", read)
 
