@@ -19,6 +19,7 @@ from scrapyd_dist.fleet.crawl_files import last_log_lines
 from scrapyd_dist.fleet.frontier_listing import FrontierEntry, list_frontiers
 from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.fleet.missing import missing
+from scrapyd_dist.fleet.present_troubles import find_present_troubles
 from scrapyd_dist.fleet.strategy_listing import list_strategies
 from scrapyd_dist.fleet.throttled_domains import list_domains, list_heedings, throttle_document
 from scrapyd_dist.fleet.workspace import Workspace
@@ -249,10 +250,10 @@ class ProjectPages:
         """Return how the whole fleet stands, and its last crawls."""
         document, points, away = self._fleet_or_why_not()
         listed = self._list_crawls().listed
+        found = find_present_troubles(document, [crawl.row for crawl in listed])
         values = {
             "points": points,
-            "away": away,
-            "all_crawls": [crawl.row for crawl in listed],
+            "troubles": [away, *found] if away else found,
             "running": [crawl for crawl in listed if runs(crawl.row)],
             "crawls": listed[:CRAWLS],
             "now": time.time(),
