@@ -26,7 +26,6 @@ from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import (
     MISSED,
     count_in,
-    summary_of,
 )
 from scrapyd_dist.settings import MOST_SLOTS
 from scrapyd_dist.store import Store
@@ -162,7 +161,7 @@ def _show_frontiers(entries: Sequence["FrontierEntry"]) -> None:
 def status(store: Store, row: Crawl, output: Output) -> None:
     """Say how a frontier stands, and what its workers have done."""
     entry = FrontierEntry(store, row)
-    if output.document({**summary_of(row), **entry.document()}):
+    if output.document(entry.describe_standing()):
         return
     pieces = [entry.state, counted(len(entry.counts), "slot")]
     pieces += [f"{number:,} {kind}" for kind, number in total_of(entry.counts).items()]

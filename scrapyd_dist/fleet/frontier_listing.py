@@ -6,7 +6,7 @@ from typing import Any
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
-from scrapyd_dist.progress.summary_document import has_labels, labels_of
+from scrapyd_dist.progress.summary_document import has_labels, labels_of, summary_of
 from scrapyd_dist.store import Store
 
 #: what requests of a slot can be -> the states of their batches
@@ -124,3 +124,7 @@ class FrontierEntry:
             "lost_producers": list(self.backlog.lost),
             "manager": self.manager or None,
         }
+
+    def describe_standing(self) -> dict[str, Any]:
+        """Return how it stands as `sdist status --json` gives it: also what its workers did."""
+        return {**summary_of(self.row), **self.document()}

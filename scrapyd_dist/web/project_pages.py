@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
@@ -26,14 +26,14 @@ from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
-from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
+from scrapyd_dist.jobs.job_rows import JobChoice, choose_first_jobs, list_jobs
 from scrapyd_dist.jobs.job_site import open_site
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.report import page as report
 from scrapyd_dist.report.facts import Facts, gather, gather_growth
 from scrapyd_dist.report.series import find_usual_items
-from scrapyd_dist.settings import Setting, ValueKind
+from scrapyd_dist.settings import read_seconds
 from scrapyd_dist.store import Store
 
 from .fleet_board import FleetBoard, Point
@@ -113,7 +113,7 @@ class AskedJobs:
             spider=spider or None,
             nodes=given["node"],
             labels=given["label"],
-            since=_seconds(since) if since else None,
+            since=read_seconds("since", since) if since else None,
         )
 
 
@@ -131,10 +131,6 @@ def _state_named(word: str) -> Outcome:
     except ValueError:
         known = ", ".join(outcome.value for outcome in Outcome)
         raise ConfigError(f"There is no state {word!r} of a job. There are: {known}.") from None
-
-
-def _seconds(text: str) -> float:
-    return float(Setting(name="since", kind=ValueKind.SECONDS, help="").judged(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +157,10 @@ class ProjectPages:
 
     def crawl(self, name: str) -> PageView:
         """Return how a crawl stands, with its report."""
-        document = self._ask_store(("crawl", name), lambda store: _standing_of(store, name))
+        document = self._ask_store(("crawl", name), lambda store: _describe_standing(store, name))
         facts = self.facts(name)
         return PageView(
-            "crawl", document, {**report.values_of(facts), "is_whole": _is_whole(facts)}
+            "crawl", document, {**report.values_of(facts), "is_whole": _is_short(facts)}
         )
 
     def facts(self, name: str) -> Facts:
@@ -194,7 +190,7 @@ class ProjectPages:
         """Return the requests of a crawl without a result, by their reasons."""
 
         def read(workspace: Workspace) -> tuple[list[dict[str, Any]], list[MissGroup]]:
-            rows = list(map(asdict, _misses_of(workspace, name)))
+            rows = list(map(asdict, _find_misses(workspace, name)))
             return rows, _group_by_reason(rows)
 
         rows, groups = self._ask(("misses", name), read, JOBS_EVERY)
@@ -343,7 +339,7 @@ class ProjectPages:
             )
             names = [query.crawl] if query.crawl else []
             found = list_jobs(open_site(workspace), wanted, chosen, names)
-            return {**found.document(), "jobs": _first_jobs(found.rows, ROWS)}
+            return {**found.document(), "jobs": choose_first_jobs(found.rows, ROWS)}
 
         return self._ask(("jobs", query), read, every, asks_nodes=True)
 
@@ -435,41 +431,22 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
     return tuple(known)
 
 
-def _standing_of(store: Store, name: str) -> dict[str, Any]:
+def _describe_standing(store: Store, name: str) -> dict[str, Any]:
     """Return how a crawl or a frontier stands as `sdist status --json` gives it."""
     row = store.crawl(name)
     if row.kind == "frontier":
-        return {**describe_crawl(row), **FrontierEntry(store, row).document()}
+        return FrontierEntry(store, row).describe_standing()
     return describe_crawl(row)
 
 
-def _first_jobs(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """Return so many jobs, in their order: those that run, those that wait, then the newest."""
-    if len(rows) <= most:
-        return [*rows]
-    places = sorted(range(len(rows)), key=lambda place: _rank_job(rows[place]))
-    return [rows[place] for place in sorted(places[:most])]
-
-
-def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
-    """Return what a job is sorted by: the sooner it is to be listed, the lower."""
-    state = Outcome(row["state"])
-    started = 0.0
-    if row["started"]:
-        started = datetime.fromisoformat(row["started"]).timestamp()
-    if state in {Outcome.RUNNING, Outcome.STALLED}:
-        return 0, -started
-    return 2 if state.over else 1, -started
-
-
-def _is_whole(facts: Facts) -> bool:
+def _is_short(facts: Facts) -> bool:
     total = facts.crawl.summary.get("batches") or {}
     return int(total.get("total") or 0) <= WHOLE
 
 
 def _facts_of(store: Store, name: str) -> Facts:
     facts = _growth_of(store, name)
-    return _whole_facts_of(store, name) if _is_whole(facts) else facts
+    return _whole_facts_of(store, name) if _is_short(facts) else facts
 
 
 def _growth_of(store: Store, name: str) -> Facts:
@@ -481,7 +458,7 @@ def _whole_facts_of(store: Store, name: str) -> Facts:
     return gather(store, name, now=time.time(), lives=runs(store.crawl(name)))
 
 
-def _misses_of(workspace: Workspace, name: str) -> list[Any]:
+def _find_misses(workspace: Workspace, name: str) -> list[Any]:
     store = workspace.store
     store.crawl(name)
     return missing(store, workspace.root, name)
