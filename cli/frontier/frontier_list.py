@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.frontier_listing import (
+    HEADINGS,
     KINDS,
     FrontierEntry,
     by_kind,
@@ -148,8 +149,7 @@ def _show_slots(entries: Sequence["FrontierEntry"]) -> None:
 
 
 def _show_frontiers(entries: Sequence["FrontierEntry"]) -> None:
-    headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
-    table(headings, list(map(FrontierEntry.cells, entries)))
+    table(HEADINGS, list(map(FrontierEntry.cells, entries)))
     for entry in entries:
         if entry.backlog.lost:
             say(

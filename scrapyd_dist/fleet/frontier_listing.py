@@ -16,6 +16,8 @@ KINDS = {
     "done": ("done",),
     "dead": ("dead",),
 }
+#: what stands above `FrontierEntry.cells`
+HEADINGS = ("frontier", "state", "slots", *KINDS, "producers", "manager")
 
 
 def list_frontiers(store: Store | None, label: Sequence[str] | None) -> list["FrontierEntry"]:
@@ -101,7 +103,7 @@ class FrontierEntry:
         return ""
 
     def cells(self) -> tuple[object, ...]:
-        """Return its row in a table for people."""
+        """Return its row in a table for people, below `HEADINGS`."""
         return (
             self.row.id,
             self.state,

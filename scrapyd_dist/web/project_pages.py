@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
+from scrapyd_dist.fleet import frontier_listing, throttled_domains
 from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.crawl_files import last_log_lines
@@ -222,7 +223,8 @@ class ProjectPages:
 
         empty: tuple[dict[str, Any], list[tuple[object, ...]]] = (throttle_document([], 0, []), [])
         document, cells = self._ask_store("throttle", read, empty=empty)
-        return PageView("throttle", document, {"cells": cells})
+        values = {"headings": throttled_domains.HEADINGS, "cells": cells}
+        return PageView("throttle", document, values)
 
     def frontiers(self) -> PageView:
         """Return the frontiers, and what is in their slots."""
@@ -233,7 +235,11 @@ class ProjectPages:
 
         found = self._ask("frontiers", read)
         document = {"frontiers": [described for described, _ in found]}
-        return PageView("frontiers", document, {"cells": [cells for _, cells in found]})
+        values = {
+            "headings": frontier_listing.HEADINGS,
+            "cells": [cells for _, cells in found],
+        }
+        return PageView("frontiers", document, values)
 
     def strategies(self) -> PageView:
         """Return the crawling strategies, and how each stands."""
