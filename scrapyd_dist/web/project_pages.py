@@ -7,14 +7,14 @@ share.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
 from scrapyd_dist.fleet import frontier_listing, throttled_domains
-from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches
+from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches, describe_misses
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.crawl_files import last_log_lines
 from scrapyd_dist.fleet.frontier_listing import FrontierEntry, list_frontiers
@@ -191,7 +191,7 @@ class ProjectPages:
         """Return the requests of a crawl without a result, by their reasons."""
 
         def read(workspace: Workspace) -> tuple[list[dict[str, Any]], list[MissGroup]]:
-            rows = list(map(asdict, _find_misses(workspace, name)))
+            rows = describe_misses(_find_misses(workspace, name))
             return rows, _group_by_reason(rows)
 
         rows, groups = self._ask(("misses", name), read, JOBS_EVERY)
