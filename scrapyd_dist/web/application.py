@@ -130,7 +130,8 @@ class _Site:
             shown = view(request)
         as_of = min(times, default=time.time())
         values = {"document": shown.document, "as_of": as_of, **shown.values}
-        return HTMLResponse(self._render(shown.template, request, values))
+        status = _NOT_NOW if shown.is_partial else 200
+        return HTMLResponse(self._render(shown.template, request, values), status)
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
         # Not by `request.url`, for which a question mark in a name begins the query.

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched, StoreError
 from scrapyd_dist.fleet import frontier_listing, throttled_domains
 from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches, describe_misses
 from scrapyd_dist.fleet.checkup import check_fleet
@@ -71,6 +71,7 @@ class PageView(NamedTuple):
     document: Mapping[str, Any]  #: what the page's `.json` is, as the command gives it
     values: Mapping[str, Any]  #: what the template shows besides
     fault: str = ""  #: why the document says nothing, though the page does
+    is_partial: bool = False  #: what the store has is missing on the page
 
 
 class ListedCrawl(NamedTuple):
@@ -251,16 +252,16 @@ class ProjectPages:
     def home(self) -> PageView:
         """Return how the whole fleet stands, and its last crawls."""
         document, points, away = self._fleet_or_why_not()
-        listed = self._list_crawls().listed
+        listed, lost = self._crawls_or_why_not()
         found = find_present_troubles(document, [crawl.row for crawl in listed])
         values = {
             "points": points,
-            "troubles": [away, *found] if away else found,
+            "troubles": [*filter(None, (away, lost)), *found],
             "running": [crawl for crawl in listed if runs(crawl.row)],
             "crawls": listed[:CRAWLS],
             "now": time.time(),
         }
-        return PageView("home", document, values, away)
+        return PageView("home", document, values, away or lost, is_partial=bool(lost))
 
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
@@ -410,6 +411,15 @@ class ProjectPages:
             return CrawlList(documents, listed)
 
         return self._ask("crawls", read)
+
+    def _crawls_or_why_not(self) -> tuple[Sequence[ListedCrawl], str]:
+        """Return the crawls that a page lists, and why the store has not told them, if so."""
+        try:
+            return self._list_crawls().listed, ""
+        except NotAnsweredYet:
+            return (), "The store has not answered yet. This page shows the crawls when it does."
+        except StoreError as error:
+            return (), str(error)
 
     def _crawl_row(self, name: str) -> Crawl:
         return self._ask_store(("row", name), lambda store: store.crawl(name))
