@@ -8,7 +8,7 @@ Each command imports this module: what only a start needs is imported there.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,12 +51,18 @@ def start() -> None:
 
 
 def call(
-    crawl: str, *, root: Path, log: Path, environment: dict[str, str]
+    crawl: str,
+    *,
+    root: Path,
+    log: Path,
+    environment: dict[str, str],
+    claim: Callable[[int], None],
 ) -> "subprocess.Popen[bytes] | None":
     """Let the process that waits run this crawl; None if there is none, or it has ended.
 
     `root` is the folder that it works in, `log` the file that gets what it writes. Of the
-    environment it gets what this process has not.
+    environment it gets what this process has not. `claim` writes down the id of the process that
+    will run the crawl: before it may, since what is refused at once has its end at once.
     """
     if not _waiting:
         return None
@@ -64,6 +70,7 @@ def call(
     if process.stdin is None:
         return None
     own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    claim(process.pid)
     order = {"crawl": crawl, "root": str(root), "log": str(log), "environment": own}
     try:
         process.stdin.write(json.dumps(order).encode() + b"\n")

@@ -257,11 +257,16 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: find_store_address(root)}
     log = folder / LOG
-    process = producer_standby.call(crawl, root=root, log=log, environment=environment)
+
+    def claim(pid: int) -> None:
+        """Write down which process runs the crawl."""
+        note_pid(folder, pid)
+        store.update_crawl(crawl, pid=pid, beat=time.time())
+
+    process = producer_standby.call(crawl, root=root, log=log, environment=environment, claim=claim)
     if process is None:
         process = _start(root, crawl, log, environment)
-    note_pid(folder, process.pid)
-    store.update_crawl(crawl, pid=process.pid, beat=time.time())
+        claim(process.pid)
     return process
 
 
