@@ -404,12 +404,12 @@ def _show_table(
     rows: Iterable[Mapping[str, Any]],
     output: Output,
 ) -> None:
-    """Show these columns of the rows, and behind them, without a heading, the reason."""
+    """Show these columns of the rows, and behind them the reason."""
     table = []
     for row in rows:
         cells = [row[name] for name in names]
         table.append([*cells, row["reason"]])
-    output.table(document, (*names, ""), table)
+    output.table(document, (*names, "reason"), table)
 
 
 def _wait(context: Context, jobs: Sequence[PlacedJob], code: int, finish: EventHook) -> int:
