@@ -133,9 +133,9 @@ def _add_crawl(
         except NameTaken:
             if name is None:
                 continue  # by a crawl that began in the same second
-            taken = store.crawl(name)
-            if not _is_told_refusal(root, taken):
-                raise ConfigError(_why_taken(taken)) from None
+            namesake = store.crawl(name)
+            if not _is_told_refusal(root, namesake):
+                raise ConfigError(_why_taken(namesake)) from None
             _forget(root, store, name)
             continue
         return crawl

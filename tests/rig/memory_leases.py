@@ -5,7 +5,7 @@ from collections import Counter
 
 from scrapyd_dist.batches import LEASABLE, BatchState
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Leased, LeaseRequest
-from scrapyd_dist.store.ports.frontier_rows import HUNGRY
+from scrapyd_dist.store.ports.frontier_rows import HUNGRY, not_listed
 from scrapyd_dist.store.ports.rows import storable
 
 from .memory_data import CrawlData, MemoryPort
@@ -43,7 +43,7 @@ class MemoryLeases(MemoryPort):
         with self._connection.step():
             kept = self._crawl(wanted.crawl)
             if wanted.listed and wanted.lessee.job not in kept.workers:
-                raise self._unlisted(wanted)
+                raise not_listed(wanted)
             if kept.row["wanted"]:
                 return []
             return [

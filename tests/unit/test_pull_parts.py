@@ -549,5 +549,5 @@ def test_an_early_worker_begins_with_its_crawl_or_not_at_all(
     if begins:
         assert run(begin()).state in {CrawlState.FINDING, CrawlState.WORKING}
     else:
-        with pytest.raises(lease_session.Withdrawn):
+        with pytest.raises(lease_client.Withdrawn):
             run(begin())

@@ -403,10 +403,6 @@ class BatchStore(ABC):
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """Return the batches of a slot that would be leased next, in that order."""
 
-    def _unlisted(self, wanted: LeaseRequest) -> StepRefused:
-        """Return the error of a lease for a worker that the crawl does not list."""
-        return StepRefused(f"{wanted.lessee.job} is not listed as a worker of {wanted.crawl}")
-
     @abstractmethod
     def _step(self, step: BatchStep) -> list[Batch]:
         """Make the step, unless `_check` raises, and return the new batches."""

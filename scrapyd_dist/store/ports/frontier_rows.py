@@ -18,7 +18,7 @@ from scrapyd_dist.batches import (
     states_before,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import LeaseRequest, NewBatch, SlotCount
 from scrapyd_dist.strategy.links import LinkEvent
 
 #: the length of a fingerprint is kept in one byte
@@ -197,6 +197,11 @@ def _check_attempt(step: BatchStep, row: Batch, old: AttemptState | None) -> Non
             raise StepRefused(f"{what} is over; attempt {row.attempts} is the one that counts")
     if step.opened is not None and old is not None:
         check_step(old, step.opened.state)
+
+
+def not_listed(wanted: LeaseRequest) -> StepRefused:
+    """Return the error of a lease for a worker that the crawl does not list."""
+    return StepRefused(f"{wanted.lessee.job} is not listed as a worker of {wanted.crawl}")
 
 
 def retried_before(step: BatchStep) -> StepRefused:

@@ -34,6 +34,7 @@ from scrapyd_dist.store.ports.frontier_rows import (
     HUNGRY,
     BatchStep,
     joined,
+    not_listed,
     parted,
     prints_of,
     retried_before,
@@ -373,7 +374,7 @@ class RedisBatches(RedisPort, BatchStore):
         base = self._base(wanted.crawl)
         needed = [self._crawl_is_there(wanted.crawl)]
         if wanted.listed:
-            unlisted = self._unlisted(wanted)
+            unlisted = not_listed(wanted)
             needed.append(Condition(f"{base}workers", wanted.lessee.job, THERE, unlisted))
         answer = self._server.step(
             "lease_next",

@@ -21,6 +21,7 @@ from scrapyd_dist.store.ports.batch_store import BatchStore
 from scrapyd_dist.store.ports.frontier_rows import (
     BatchStep,
     joined,
+    not_listed,
     parted,
     prints_of,
     retried_before,
@@ -339,7 +340,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         query = "SELECT 1 FROM workers WHERE crawl = ? AND job = ?"
         if self._value(query, wanted.crawl, wanted.lessee.job) is None:
             self._crawl_number(wanted.crawl)  # a crawl that is not there is the better reason
-            raise self._unlisted(wanted)
+            raise not_listed(wanted)
 
     def _lease_in_turn(self, wanted: LeaseRequest) -> list[Leased]:
         crawl = wanted.crawl
