@@ -125,8 +125,8 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    producer_standby.start_for(arguments)
     try:
+        producer_standby.start_for(arguments)
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by
         # signal.

@@ -240,11 +240,6 @@ def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels or ()))
 
 
-def seconds(option: str, text: str) -> float:
-    """Return a span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds, more than 0."""
-    return float(Setting(name=option, kind=ValueKind.SECONDS, help="").judged(text))
-
-
 def as_typer_command(command: Command) -> Command:
     """Return a command whose parameters may be groups of options, as typer takes it.
 

@@ -2,23 +2,27 @@
 
 It does nothing else before it is told which crawl is its own: no code of the project is imported,
 and the store has no word of it. One that is not needed is ended with the command.
+
+Each command imports this module: what only a start needs is imported there.
 """
 
 import json
 import os
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scrapyd_dist.config import find_root
 from scrapyd_dist.python_process import command_of_waiting
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: the commands that start a crawl's process, and the words that keep them from it
 _CRAWLING = ("crawl", "resume")
 _HELP = frozenset({"-h", "--help"})
 #: the process that waits, if there is one
-_waiting: list[subprocess.Popen[bytes]] = []
+_waiting: "list[subprocess.Popen[bytes]]" = []
 
 
 def start_for(words: Sequence[str]) -> None:
@@ -29,6 +33,10 @@ def start_for(words: Sequence[str]) -> None:
 
 def start() -> None:
     """Start a process that waits for its crawl, in a session of its own: no Ctrl-C reaches it."""
+    import subprocess
+
+    from scrapyd_dist.config import find_root
+
     with suppress(OSError):  # then the crawl's process is started in its turn
         process = subprocess.Popen(
             command_of_waiting("scrapyd_dist.middlewares.producer.standby"),
@@ -43,12 +51,18 @@ def start() -> None:
 
 
 def call(
-    crawl: str, *, root: Path, log: Path, environment: dict[str, str]
-) -> subprocess.Popen[bytes] | None:
+    crawl: str,
+    *,
+    root: Path,
+    log: Path,
+    environment: dict[str, str],
+    claim: Callable[[int], None],
+) -> "subprocess.Popen[bytes] | None":
     """Let the process that waits run this crawl; None if there is none, or it has ended.
 
     `root` is the folder that it works in, `log` the file that gets what it writes. Of the
-    environment it gets what this process has not.
+    environment it gets what this process has not. `claim` writes down the id of the process that
+    will run the crawl: before it may, since what is refused at once has its end at once.
     """
     if not _waiting:
         return None
@@ -56,6 +70,7 @@ def call(
     if process.stdin is None:
         return None
     own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    claim(process.pid)
     order = {"crawl": crawl, "root": str(root), "log": str(log), "environment": own}
     try:
         process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -72,7 +87,7 @@ def end() -> None:
         _end(_waiting.pop())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
     with suppress(OSError):
         process.communicate()

@@ -3,7 +3,6 @@
 Part of the worker half (a worker asks who takes a bare URL): Scrapy and the standard library only.
 """
 
-import difflib
 import inspect
 import logging
 import shlex
@@ -17,6 +16,7 @@ from scrapy.settings import BaseSettings
 from scrapy.spiders import CrawlSpider, SitemapSpider
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.related_names import META, meta_answer
 from scrapyd_dist.settings import SettingReader
@@ -356,9 +356,9 @@ def callbacks_of(spider: Spider | type[Spider], wanted: str = "") -> str:
     known = _callback_names(kind)
     if not known:
         return f" {kind.__name__} has no callback."
-    near = difflib.get_close_matches(wanted, known, 1)
-    question = f" Did you mean {near[0]}?" if near else ""
-    return f"{question} The callbacks of {kind.__name__} are: {', '.join(known)}."
+    return (
+        f"{did_you_mean(wanted, known)} The callbacks of {kind.__name__} are: {', '.join(known)}."
+    )
 
 
 def _callback_names(kind: type[Spider]) -> list[str]:

@@ -158,6 +158,15 @@ class Setting:
         return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text)
 
 
+def read_seconds(name: str, text: str) -> float:
+    """Return a span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds, more than 0.
+
+    Raises:
+        ConfigError: it is none; the message calls it `name`.
+    """
+    return float(Setting(name=name, kind=ValueKind.SECONDS, help="").judged(text))
+
+
 def _convert(kind: ValueKind, value: Any, words: tuple[str, ...]) -> Any:
     """Return the value as this kind; text is read as Scrapy reads it.
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .setting_kinds import LONGEST, MOST, Setting, Travels, ValueKind
+from .setting_kinds import LONGEST, MOST, Setting, Travels, ValueKind, read_seconds
 from .settings_table import (
     AUTO,
     GROUPS,
@@ -49,6 +49,7 @@ __all__ = [
     "describe_unknown",
     "find_warnings",
     "limits_in",
+    "read_seconds",
     "settings_of_options",
     "suggest_name",
     "travelling",

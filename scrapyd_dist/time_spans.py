@@ -1,4 +1,6 @@
-"""Spans of time in words."""
+"""Spans and moments of time in words."""
+
+from datetime import datetime, timezone
 
 
 def describe_span(seconds: float) -> str:
@@ -23,3 +25,11 @@ def describe_age(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h"
     return f"{whole // 86400:,}d"
+
+
+def describe_moment(at: float) -> str:
+    """Return a moment in seconds since the epoch in words, in UTC: `2026-01-02 03:04:05 UTC`."""
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return "an unknown time"

@@ -23,6 +23,7 @@ from scrapyd_dist.settings import describe_unknown
 from scrapyd_dist.store import Store
 from scrapyd_dist.time_spans import describe_age
 
+from .. import producer_standby
 from ..context import Context
 from ..options import OnlyLabels, argument, option
 from ..options import crawls as crawl_names
@@ -336,7 +337,8 @@ def _resting(row: Crawl) -> ConfigError:
 
 
 def _end_pause(context: Context, crawl: str, watched: WatchOptions, *, detach: bool) -> int:
-    """Let a crawl go on that rests: its process is there."""
+    """Let a crawl go on that rests: its process is there, and one that waits is not needed."""
+    producer_standby.end()
     context.store.want(crawl, "")
     if not detach:
         return watcher.watch(context.root, context.store, crawl, watched)

@@ -1,11 +1,10 @@
 """Lists the batches of a crawl, and its URLs without a result, for `sdist crawls show`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from scrapyd_dist.batches import Batch, Miss
-from scrapyd_dist.fleet.batch_listing import describe_batches
+from scrapyd_dist.fleet.batch_listing import describe_batches, describe_misses
 from scrapyd_dist.fleet.project_store import requests_in
 from scrapyd_dist.store import Store
 
@@ -14,9 +13,11 @@ from ..output import Output, put
 
 def list_misses(crawl: str, found: Sequence[Miss], output: Output) -> None:
     """Print URLs of a crawl that gave no result, with the reasons."""
-    rows = [(miss.kind, miss.batch or None, miss.url, miss.reason) for miss in found]
-    document = {"crawl": crawl, "misses": list(map(asdict, found))}
-    output.table(document, ("kind", "batch", "url", "why"), rows)
+    documents = describe_misses(found)
+    rows = [
+        (miss["kind"], miss["batch"] or None, miss["url"], miss["reason"]) for miss in documents
+    ]
+    output.table({"crawl": crawl, "misses": documents}, ("kind", "batch", "url", "why"), rows)
 
 
 def put_urls(store: Store, root: Path, crawl: str, rows: Sequence[Batch]) -> None:

@@ -14,7 +14,13 @@ from rich.text import Text
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_words import outlook, state_of
-from scrapyd_dist.progress.summary_document import count_in, is_paused, succeeded, summary_of
+from scrapyd_dist.progress.summary_document import (
+    count_expected,
+    count_in,
+    is_paused,
+    succeeded,
+    summary_of,
+)
 from scrapyd_dist.time_spans import describe_span
 
 from ..output import COLOURS, one_line
@@ -94,7 +100,7 @@ def _bars(document: Mapping[str, Any]) -> Table:
     pages = count_in(document, "index", "pages")
     all_pages = count_in(document, "index", "total")
     ended = count_in(document, "requests", "done")
-    all_requests = count_in(document, "outlook", "requests")
+    all_requests = count_expected(document)
     expected, _ = outlook(document)
     done = count_in(document, "batches", "done")
     batches = count_in(document, "batches", "total")

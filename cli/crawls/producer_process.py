@@ -107,7 +107,7 @@ def begin(
     if kept is not None:
         options["version"] = kept.version
     options |= {"cwd": str(root), "own_outputs": True}
-    crawl = _add_crawl(store, order.spider, name, now, options)
+    crawl = _add_crawl(root, store, order.spider, name, now, options)
     if kept is not None and kept.egg is not None:
         folder = crawl_folder(root, crawl.id)
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,9 +116,13 @@ def begin(
 
 
 def _add_crawl(
-    store: Store, spider: str, name: str | None, now: float, options: dict[str, Any]
+    root: Path, store: Store, spider: str, name: str | None, now: float, options: dict[str, Any]
 ) -> Crawl:
-    """Write a crawl down, under this name or one that is free; ConfigError if the name is not."""
+    """Write a crawl down, under this name or one that is free; ConfigError if the name is not.
+
+    One that was refused makes way, where it is kept only because its workers ask for it: those find
+    the new crawl, which does not list them, and end without a request.
+    """
     began = datetime.fromtimestamp(now, timezone.utc)
     while True:
         taken = {crawl.id for crawl in store.crawls()}
@@ -129,7 +133,11 @@ def _add_crawl(
         except NameTaken:
             if name is None:
                 continue  # by a crawl that began in the same second
-            raise ConfigError(_why_taken(store.crawl(name))) from None
+            taken = store.crawl(name)
+            if not _is_told_refusal(root, taken):
+                raise ConfigError(_why_taken(taken)) from None
+            _forget(root, store, name)
+            continue
         return crawl
 
 
@@ -137,15 +145,22 @@ def forget_refused(root: Path, store: Store, name: str) -> None:
     """Remove a refused crawl, whose reason was shown.
 
     Where that is an internal error or names the log, the crawl is kept. So it is where workers were
-    posted before it was refused: they ask the store why they were.
+    posted before it was refused, since they ask the store for it, until another takes its name.
     """
-    crawl = store.crawl(name)
-    log = str(crawl_folder(root, name) / LOG)
     _, last_worker = store.workers(name)
-    is_told = crawl.exit_code != 1 and log not in crawl.message
-    if crawl.state is CrawlState.REFUSED and is_told and not last_worker:
-        store.forget(name)
-        shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
+    if _is_told_refusal(root, store.crawl(name)) and not last_worker:
+        _forget(root, store, name)
+
+
+def _is_told_refusal(root: Path, crawl: Crawl) -> bool:
+    """Tell whether a crawl was refused, and its message says all that there is to know."""
+    log = str(crawl_folder(root, crawl.id) / LOG)
+    return crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message
+
+
+def _forget(root: Path, store: Store, name: str) -> None:
+    store.forget(name)
+    shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
 
 def begin_again(
@@ -242,11 +257,16 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: find_store_address(root)}
     log = folder / LOG
-    process = producer_standby.call(crawl, root=root, log=log, environment=environment)
+
+    def claim(pid: int) -> None:
+        """Write down which process runs the crawl."""
+        note_pid(folder, pid)
+        store.update_crawl(crawl, pid=pid, beat=time.time())
+
+    process = producer_standby.call(crawl, root=root, log=log, environment=environment, claim=claim)
     if process is None:
         process = _start(root, crawl, log, environment)
-    note_pid(folder, process.pid)
-    store.update_crawl(crawl, pid=process.pid, beat=time.time())
+        claim(process.pid)
     return process
 
 

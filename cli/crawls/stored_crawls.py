@@ -30,10 +30,11 @@ from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import count_in as number_in
+from scrapyd_dist.settings import read_seconds
 from scrapyd_dist.store import Store
 
 from ..context import Context
-from ..options import DryRun, Yes, argument, crawls, option, seconds
+from ..options import DryRun, Yes, argument, crawls, option
 from ..output import Output, complain, confirm, poll_until, say
 from . import producer_process
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
@@ -283,7 +284,7 @@ def _age(names: Sequence[str] | None, older_than: str | None) -> float | None:
         )
     if older_than == "0":
         return 0.0
-    return seconds("--older-than", older_than)
+    return read_seconds("--older-than", older_than)
 
 
 def _chosen_crawls(

@@ -14,6 +14,7 @@ from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.project_store import find_store_address, maybe_store, project_store
 from scrapyd_dist.fleet.throttled_domains import (
+    HEADINGS,
     ThrottledDomain,
     is_held,
     limit_of,
@@ -163,8 +164,7 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
             "gives one a limit."
         )
     else:
-        headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
-        table(headings, list(map(ThrottledDomain.cells, rows)))
+        table(HEADINGS, list(map(ThrottledDomain.cells, rows)))
         _say_totals(document["totals"])
         for heeding in crawls:
             whole = f"{heeding['crawl']} heeds the rules in all of its processes."

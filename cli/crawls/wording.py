@@ -43,14 +43,20 @@ def rate_in(rates: object, name: str) -> str:
 
     rates: what a summary has as `per_s`.
     """
-    value = rates.get(name) if isinstance(rates, dict) else None
-    return rate_number(60 * value) if value else ""
+    value = _find_rate(rates, name)
+    return rate_number(value) if value else ""
 
 
 def rate_of(rates: object, name: str) -> str:
     """Return a rate of a summary as in `720/min`; nothing where there is none."""
-    number = rate_in(rates, name)
-    return f"{number}/min" if number else ""
+    value = _find_rate(rates, name)
+    return describe_rate(value) if value else ""
+
+
+def _find_rate(rates: object, name: str) -> float:
+    """Return a rate of a summary per minute; 0 where there is none."""
+    value = rates.get(name) if isinstance(rates, dict) else None
+    return 60 * value if value else 0.0
 
 
 def forecast(document: Mapping[str, Any], now: float) -> str:

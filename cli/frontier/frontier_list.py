@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.frontier_listing import (
+    HEADINGS,
     KINDS,
     FrontierEntry,
     by_kind,
@@ -26,7 +27,6 @@ from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.progress.summary_document import (
     MISSED,
     count_in,
-    summary_of,
 )
 from scrapyd_dist.settings import MOST_SLOTS
 from scrapyd_dist.store import Store
@@ -149,8 +149,7 @@ def _show_slots(entries: Sequence["FrontierEntry"]) -> None:
 
 
 def _show_frontiers(entries: Sequence["FrontierEntry"]) -> None:
-    headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
-    table(headings, list(map(FrontierEntry.cells, entries)))
+    table(HEADINGS, list(map(FrontierEntry.cells, entries)))
     for entry in entries:
         if entry.backlog.lost:
             say(
@@ -162,7 +161,7 @@ def _show_frontiers(entries: Sequence["FrontierEntry"]) -> None:
 def status(store: Store, row: Crawl, output: Output) -> None:
     """Say how a frontier stands, and what its workers have done."""
     entry = FrontierEntry(store, row)
-    if output.document({**summary_of(row), **entry.document()}):
+    if output.document(entry.describe_standing()):
         return
     pieces = [entry.state, counted(len(entry.counts), "slot")]
     pieces += [f"{number:,} {kind}" for kind, number in total_of(entry.counts).items()]

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError
 from scrapyd_dist.progress.crawl_summary import Snapshot
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -33,7 +33,7 @@ from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_reactor, loop_sender
 from .crawl_run import CrawlRun
 from .discovery import Capture, FleetDemand, OwnItems, RequestRoom, new_cutter
-from .early_start import EarlyStart
+from .early_start import EarlyStart, tell_of_workers
 from .feed_outputs import CrawlOutputs, watches_feeds
 from .index_walk import IndexWalk
 from .run_delivery import RunDelivery
@@ -275,9 +275,11 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
     async def refused(self, error: DistError) -> None:
         """Give the crawl's row its end, and notify `DISTRIBUTED_ON_FINISH`."""
         crawl = self._crawler.settings.get("DISTRIBUTED_CRAWL")
+        # Also where this start has no row yet: the early one may be about to claim it.
+        early = EarlyStart.for_crawler(self._crawler)
+        if early is not None and await early.withdraw():
+            error = CrawlFailed(tell_of_workers(str(error)), error.exit_code)
         if self.repository is not None:
-            if early := EarlyStart.for_crawler(self._crawler):
-                await early.withdraw()
             crawl = self.repository.id
             await self.repository.refuse(code=error.exit_code, message=str(error))
             self.repository.thread.close()

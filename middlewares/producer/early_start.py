@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -42,11 +43,14 @@ from .crawl_request import CrawlRequest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+#: of messages about a crawl that is refused, and what is true once workers were posted
+_NOTHING = "Nothing was started."
+_ONLY_WORKERS = "No request was made; the workers that were posted before end without one."
 #: seconds that a node gets to answer here: the crawl begins when all have, and asks in its turn
 PATIENCE = 5.0
 #: seconds after which Python lets another thread go on, while modules are imported beside the early
 #: start: it has little to do between two answers, and would wait for each turn
-TURN = 0.0005
+SWITCH_INTERVAL = 0.0005
 
 
 class EarlySteps(Protocol):
@@ -76,11 +80,26 @@ class EarlyStart:
         self._repository: CrawlRepository | None = None
         self._spec: JobRequest | None = None  #: of the workers that were posted
         self._posted: Sequence[WorkerRun] = ()
+        self._is_unwanted = False  #: whether no worker is to be posted any more
 
     @classmethod
     def for_crawler(cls, crawler: Crawler) -> EarlyStart | None:
         """Return that of this crawler; None where everything is done in its turn."""
         return cls._all.get(crawler)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End what was begun in this process.
+
+        A row that is claimed after it has got its end would have none.
+        """
+        for early in [*cls._all.values()]:
+            early.end()
+
+    def end(self) -> None:
+        """Let no worker be posted any more, and wait for what is under way, `PATIENCE` at most."""
+        self._is_unwanted = True
+        wait_for([self._over], PATIENCE)
 
     def begin(self, crawler: Crawler) -> None:
         """Let a thread do it, for this crawler."""
@@ -89,7 +108,7 @@ class EarlyStart:
 
     def _run(self) -> None:
         usual = sys.getswitchinterval()
-        sys.setswitchinterval(TURN)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         try:
             asyncio.run(self._work())
         finally:
@@ -103,6 +122,8 @@ class EarlyStart:
         if repository is None:
             return
         self._repository = repository
+        if self._is_unwanted:
+            return
         nodes = await _settle(self._nodes, self._steps.find_nodes(self.request, repository))
         if nodes is None:
             return
@@ -128,15 +149,21 @@ class EarlyStart:
             logger.info("Workers were posted with other settings than the crawl has now")
             await self.withdraw()
 
-    async def withdraw(self) -> None:
-        """Let the workers that were posted end without a request: they are listed no more."""
+    async def withdraw(self) -> bool:
+        """Let the workers that were posted end without a request: they are listed no more.
+
+        Returns whether there are any.
+        """
+        self._is_unwanted = True
         await asyncio.wrap_future(self._over)
         if self._repository is None:
-            return
+            return False
         store = self._repository.thread
-        for worker in self._posted:
+        posted = self._posted
+        for worker in posted:
             await store(store.store.remove_worker, self._repository.id, worker.job)
         self._posted = ()
+        return bool(posted)
 
     async def leave(self, crawler: Crawler) -> None:
         """Withdraw the workers, and leave the store: the start does all in its turn."""
@@ -155,7 +182,7 @@ class EarlyStart:
         free = await self._free_members(nodes)
         if options.scaling.most:
             del free[options.scaling.most :]
-        if free:
+        if free and not self._is_unwanted:
             await self._list_workers(nodes, free)
             await self._send_workers(nodes)
 
@@ -206,6 +233,11 @@ class EarlyStart:
         answers = await asyncio.to_thread(lambda: list(sweep(able, _ask_load)))
         loads = {answer.asked: answer.value for answer in answers}
         return [member for member in able if _has_free_slot(member, loads[member])]
+
+
+def tell_of_workers(message: str) -> str:
+    """Return why a crawl is refused, with what is true of workers that were posted before."""
+    return message.replace(_NOTHING, _ONLY_WORKERS)
 
 
 async def _settle(future: Future[T], step: Awaitable[T]) -> T | None:

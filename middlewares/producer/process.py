@@ -108,6 +108,11 @@ def _write_failure(database: Store, row: Crawl, crawl: str, error: Exception) ->
         traceback.print_exception(error)
         message = describe_broken(error)
         code = 2
+    _, last_worker = database.workers(crawl)
+    if last_worker:
+        from .early_start import tell_of_workers
+
+        message = tell_of_workers(message)
     database.update_crawl(
         crawl,
         state=database.crawl(crawl).when_refused,
@@ -229,6 +234,8 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     """Do what `scrapy crawl` does, with an argument list that only this process sees."""
     from scrapy.cmdline import execute
 
+    from .early_start import EarlyStart
+
     sys.argv = ["scrapy", "crawl", spider]
     for word, given in (("-a", "args"), ("-s", "spider_settings")):
         for name, value in options.get(given, {}).items():
@@ -238,6 +245,8 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     except SystemExit as end:
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
+    finally:
+        EarlyStart.end_all()
     if process_exit.refusal:  # it may have been refused before the producer took up the row
         raise CrawlFailed(process_exit.refusal, process_exit.code, hook_notified=True)
 

@@ -1,18 +1,29 @@
 """The batches of a crawl, and its URLs without a result: for a table, JSON or a page."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, Batch, BatchState, Miss, as_left
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.fleet.missing import missing
+from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.store import Store
 
 
 def choose_misses(store: Store, root: Path, crawl: str, kinds: Collection[str]) -> list[Miss]:
     """Return what of a crawl gave no result so far, those of these kinds."""
     return [miss for miss in missing(store, root, crawl) if miss.kind in kinds]
+
+
+def describe_misses(rows: Sequence[Miss]) -> list[dict[str, Any]]:
+    """Return these misses as documents, without the user names and passwords in their addresses."""
+    documents = []
+    for miss in rows:
+        shown = replace(miss, url=hidden(miss.url), reason=hidden(miss.reason))
+        documents.append(asdict(shown))
+    return documents
 
 
 def choose_batches(

@@ -4,6 +4,7 @@ from collections import deque
 from pathlib import Path
 
 from scrapyd_dist.config import state_folder
+from scrapyd_dist.joblogs.log_reads import BLOCK
 
 #: name of the producer's log
 LOG = "producer.log"
@@ -22,7 +23,7 @@ def last_log_lines(root: Path, crawl: str, most: int) -> list[str]:
     try:
         with (crawl_folder(root, crawl) / LOG).open("rb") as log:
             end = log.seek(0, 2)
-            log.seek(max(0, end - 256 * 1024))
+            log.seek(max(0, end - BLOCK))
             lines = deque(log.read().decode("utf-8", "replace").splitlines(), maxlen=most)
     except OSError:
         return []

@@ -6,7 +6,7 @@ from typing import Any
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
-from scrapyd_dist.progress.summary_document import has_labels, labels_of
+from scrapyd_dist.progress.summary_document import has_labels, labels_of, summary_of
 from scrapyd_dist.store import Store
 
 #: what requests of a slot can be -> the states of their batches
@@ -16,6 +16,8 @@ KINDS = {
     "done": ("done",),
     "dead": ("dead",),
 }
+#: what stands above `FrontierEntry.cells`
+HEADINGS = ("frontier", "state", "slots", *KINDS, "producers", "manager")
 
 
 def list_frontiers(store: Store | None, label: Sequence[str] | None) -> list["FrontierEntry"]:
@@ -101,7 +103,7 @@ class FrontierEntry:
         return ""
 
     def cells(self) -> tuple[object, ...]:
-        """Return its row in a table for people."""
+        """Return its row in a table for people, below `HEADINGS`."""
         return (
             self.row.id,
             self.state,
@@ -124,3 +126,7 @@ class FrontierEntry:
             "lost_producers": list(self.backlog.lost),
             "manager": self.manager or None,
         }
+
+    def describe_standing(self) -> dict[str, Any]:
+        """Return how it stands as `sdist status --json` gives it: also what its workers did."""
+        return {**summary_of(self.row), **self.document()}

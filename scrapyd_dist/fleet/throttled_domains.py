@@ -11,6 +11,8 @@ from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitR
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
+#: what stands above `ThrottledDomain.cells`
+HEADINGS = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
 
 
 def list_heedings(store: Store) -> list[dict[str, Any]]:
@@ -128,7 +130,7 @@ class ThrottledDomain(NamedTuple):
         return ", ".join(parts)
 
     def cells(self) -> tuple[object, ...]:
-        """Return its row in a table for people."""
+        """Return its row in a table for people, below `HEADINGS`."""
         pages = []
         for budget, number in sorted(self.state.pages.items()):
             pages.append(f"{number:,} of {budget or 'all'}")

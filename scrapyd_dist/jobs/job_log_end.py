@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.joblogs.joblog import LogLine
+from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap
 
 from .job_list import JobFilter
 from .job_site import JobSite
 from .log_streams import reaches
 
-#: the place of the level ERROR
-_ERROR = 3
+#: the place of the level from which on lines are errors
+_ERROR = LEVELS.index("ERROR")
 #: what differs between two errors of one kind: requests, addresses, numbers
 _PARTICULARS = re.compile(r"<[A-Z]+ [^>]*>|https?://\S+|0x[0-9a-f]+|\d+")
 #: characters of a message

@@ -154,6 +154,25 @@ def newest_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(rows, key=lambda row: -_start_in(row))
 
 
+def choose_first_jobs(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Return so many jobs, in their order: those that run, those that wait, then the newest."""
+    if len(rows) <= most:
+        return [*rows]
+    places = sorted(range(len(rows)), key=lambda place: _rank_job(rows[place]))
+    return [rows[place] for place in sorted(places[:most])]
+
+
+def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
+    """Return what a job is sorted by: the sooner it is to be listed, the lower."""
+    state = Outcome(row["state"])
+    started = 0.0
+    if row["started"]:
+        started = datetime.fromisoformat(row["started"]).timestamp()
+    if state in {Outcome.RUNNING, Outcome.STALLED}:
+        return 0, -started
+    return 2 if state.over else 1, -started
+
+
 def _start_in(row: Mapping[str, Any]) -> float:
     """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
     if not row["started"]:

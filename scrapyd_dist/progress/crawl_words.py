@@ -5,7 +5,7 @@ from typing import Any
 
 from scrapyd_dist.progress.crawl_outcome import ended_in_words
 from scrapyd_dist.progress.outlook import KnownTotals
-from scrapyd_dist.progress.summary_document import count_in, is_paused
+from scrapyd_dist.progress.summary_document import count_expected, is_paused
 from scrapyd_dist.time_spans import describe_span
 
 #: how sure a total is -> the mark before it
@@ -30,7 +30,7 @@ def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
     """
     known = summary.get("outlook") or {}
     mark = _SURE.get(str(known.get("sure")), "")
-    expected = count_in(known, "requests") or count_in(summary, "requests", "total")
+    expected = count_expected(summary)
     to_go = ""
     if not is_paused(summary) and known.get("eta_s") is not None:
         to_go = f"{mark}{describe_span(float(known['eta_s']))} to go"

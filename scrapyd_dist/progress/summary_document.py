@@ -143,6 +143,11 @@ def succeeded(document: Mapping[str, Any]) -> int:
     return count_in(document, "requests", "succeeded")
 
 
+def count_expected(document: Mapping[str, Any]) -> int:
+    """Return how many target requests there will be, or as long as that is not known, there are."""
+    return count_in(document, "outlook", "requests") or count_in(document, "requests", "total")
+
+
 def is_paused(summary: Mapping[str, Any]) -> bool:
     """Return whether the crawl is paused, and not at its end."""
     return bool(summary.get("paused")) and summary.get("state") in _GOES_ON

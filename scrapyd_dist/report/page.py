@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -23,6 +22,7 @@ from scrapyd_dist.progress.summary_document import (
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series
+from scrapyd_dist.time_spans import describe_moment
 from scrapyd_dist.version import __version__
 
 #: rows of each table of what failed
@@ -99,7 +99,9 @@ def make_environment(*packages: str) -> Environment:
         lstrip_blocks=True,
         loader=ChoiceLoader([_loader_of(name) for name in (__package__, *packages)]),
     )
-    environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format, counted=counted)
+    environment.filters.update(
+        span=charts.span, when=describe_moment, grouped="{:,}".format, counted=counted
+    )
     environment.globals.update(charts=charts, shown=SHOWN)
     return environment
 
@@ -181,19 +183,12 @@ def _attempts(summary: Mapping[str, Any]) -> str:
     return "1 attempt" if sent == 1 else f"{sent:,} attempts"
 
 
-def _when(seconds: float) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):
-        return "an unknown time"
-
-
 def _took(facts: Facts) -> str:
     """Say how long it took; if it paused in between, also how long a process worked on it."""
     whole = facts.span
     ran = finite_number(facts.crawl.summary.get("duration_s"))
     if facts.lives:
-        return f"{charts.span(whole)} so far, as of {_when(facts.until)}"
+        return f"{charts.span(whole)} so far, as of {describe_moment(facts.until)}"
     if not ran or whole - ran <= max(STILL, ran / 20):
         return f"took {charts.span(whole)}"
     return f"ran for {charts.span(ran)} of the {charts.span(whole)} from its beginning to its end"

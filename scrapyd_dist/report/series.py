@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from scrapyd_dist.joblogs.verdict import status_codes
 from scrapyd_dist.progress.outlook import FINDING, estimate_outlook
 from scrapyd_dist.progress.samples import NUMBER
 from scrapyd_dist.progress.summary_document import count_in, finite_number, nested_value, summary_of
-from scrapyd_dist.report.facts import Facts, comparable_runs, has_items, hidden, natural
+from scrapyd_dist.report.facts import RUNS, Facts, comparable_runs, has_items, hidden, natural
 
 #: maximum points of a line
 POINTS = 240
@@ -549,10 +550,28 @@ def runs(facts: Facts) -> Runs | None:
     return Runs(names=names, items=tuple(items), median=middle, mad=mad)
 
 
-def usual_items(crawls: Iterable[Crawl], last: Crawl) -> float | None:
-    """Return the median of the items of a crawl's earlier runs; None if there are not two."""
-    before = runs(Facts(crawl=last, now=last.created, runs=comparable_runs(crawls, last)))
-    return None if before is None else before.median
+def find_usual_items(crawls: Iterable[Crawl], wanted: Iterable[Crawl]) -> dict[str, float | None]:
+    """Return the median of the items of the earlier runs of each wanted crawl, by its id.
+
+    It is None where there are not two. All crawls are looked through once.
+    """
+    ended = defaultdict[tuple[str, str], list[Crawl]](list)
+    for crawl in sorted(crawls, key=attrgetter("created")):
+        if has_items(crawl):
+            ended[crawl.spider, crawl.project].append(crawl)
+    usual = {}
+    for crawl in wanted:
+        alike = ended[crawl.spider, crawl.project]
+        end = bisect_right(alike, crawl.created, key=attrgetter("created"))
+        last = alike[max(0, end - RUNS) : end]
+        usual[crawl.id] = _find_median_items([run for run in last if run.id != crawl.id], crawl)
+    return usual
+
+
+def _find_median_items(before: Sequence[Crawl], last: Crawl) -> float | None:
+    shown = comparable_runs([*before, last], last)
+    found = runs(Facts(crawl=last, now=last.created, runs=shown))
+    return None if found is None else found.median
 
 
 def versions(facts: Facts) -> Versions | None:

@@ -31,8 +31,7 @@ class SendQueue:
         if batch.number in self.open:
             return
         self.open.add(batch.number)
-        self._waiting[batch.number] = batch
-        self.requests += batch.size
+        self._let_wait(batch)
 
     def take_up(self, batch: Batch) -> None:
         """Count a batch as under way that an earlier process has sent."""
@@ -45,9 +44,8 @@ class SendQueue:
 
     def put_first(self, batch: Batch) -> None:
         """Let a batch that was not sent after all wait again, as the first one."""
-        self._waiting[batch.number] = batch
+        self._let_wait(batch)
         self._waiting.move_to_end(batch.number, last=False)
-        self.requests += batch.size
 
     def put_back(self, batch: Batch, avoid: str) -> bool:
         """Let a failed batch wait again, as the first one; its next node is not to be `avoid`.
@@ -60,6 +58,12 @@ class SendQueue:
         self.put_first(batch)
         return True
 
+    def _let_wait(self, batch: Batch) -> None:
+        """Let a batch wait, and count its requests once."""
+        if batch.number not in self._waiting:
+            self.requests += batch.size
+        self._waiting[batch.number] = batch
+
     def end_avoidance(self, node: str) -> None:
         """Let the batches that avoid this node go there again: it has got the code anew."""
         for number in [number for number, avoided in self.avoid.items() if avoided == node]:
@@ -69,8 +73,10 @@ class SendQueue:
         """Let the pieces of a batch wait in its place, as the first ones."""
         if batch.number in self.open:
             for piece in reversed(pieces):
-                self.open.add(piece.number)
-                self.put_first(piece)
+                # Who fills the queue may have read it from the store before, and it may be sent.
+                if piece.number not in self.open or piece.number in self._waiting:
+                    self.open.add(piece.number)
+                    self.put_first(piece)
 
     def forget(self, batch: int) -> None:
         """Forget a batch that is done, dead, or nowhere."""

@@ -1,6 +1,5 @@
 """Limits of domains as users write them, checked: on the command line, or in a YAML file."""
 
-import difflib
 import ipaddress
 import math
 import re
@@ -12,6 +11,7 @@ import yaml
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import is_public_suffix, site_of
+from scrapyd_dist.near_names import nearest
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.throttle.permits import ALL, Rule
 
@@ -313,9 +313,9 @@ class _RulesReader:
 
 def _hint(name: str, known: Collection[str]) -> str:
     """Return what may have been meant by a name that is not known."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = nearest(name, known)
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {near}?"
     return f"known are {', '.join(known)}."
 
 

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
-from scrapyd_dist.fleet.present_troubles import find_present_troubles
 from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
@@ -88,7 +87,6 @@ class _Site:
         self._actions = actions
         self._environment = make_environment(__package__)
         self._environment.filters.update(make_filters(), path=quote_part)
-        self._environment.globals["find_troubles"] = find_present_troubles
 
     def routes(self) -> list[Route]:
         """Return all addresses; beside each page is its JSON."""
@@ -132,7 +130,8 @@ class _Site:
             shown = view(request)
         as_of = min(times, default=time.time())
         values = {"document": shown.document, "as_of": as_of, **shown.values}
-        return HTMLResponse(self._render(shown.template, request, values))
+        status = _NOT_NOW if shown.is_partial else 200
+        return HTMLResponse(self._render(shown.template, request, values), status)
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
         # Not by `request.url`, for which a question mark in a name begins the query.

@@ -12,9 +12,9 @@ from scrapyd_dist.jobs.job_rows import newest_first
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import rate_number
-from scrapyd_dist.progress.summary_document import count_in, succeeded
+from scrapyd_dist.progress.summary_document import count_expected, count_in, succeeded
 from scrapyd_dist.report.charts import percent
-from scrapyd_dist.time_spans import describe_age, describe_span
+from scrapyd_dist.time_spans import describe_age, describe_moment, describe_span
 
 from .fleet_board import SPAN, Point
 
@@ -78,11 +78,6 @@ def make_filters() -> dict[str, Callable[..., Any]]:
     }
 
 
-def describe_moment(at: float) -> str:
-    """Return a moment in seconds since the epoch as it is written on a page, in UTC."""
-    return clock(datetime.fromtimestamp(at, timezone.utc).isoformat()) + " UTC"
-
-
 def tone_of(state: str) -> str:
     """Return the colour of a state; one that is finished with something missing is `partial`."""
     if state.startswith("finished, "):
@@ -126,7 +121,7 @@ def clock(moment: str | None) -> str:
 
 def list_bars(document: Mapping[str, Any]) -> list[ProgressBar]:
     """Return the three bars of a crawl: its index, what is sent, what is done."""
-    expected = count_in(document, "outlook", "requests") or count_in(document, "requests", "total")
+    expected = count_expected(document)
     pages = count_in(document, "index", "pages")
     total = count_in(document, "index", "total")
     sent = count_in(document, "requests", "sent")

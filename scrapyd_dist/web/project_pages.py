@@ -7,32 +7,34 @@ share.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched
-from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches
+from scrapyd_dist.errors import ConfigError, DistError, NoJob, NothingMatched, StoreError
+from scrapyd_dist.fleet import frontier_listing, throttled_domains
+from scrapyd_dist.fleet.batch_listing import choose_batches, describe_batches, describe_misses
 from scrapyd_dist.fleet.checkup import check_fleet
 from scrapyd_dist.fleet.crawl_files import last_log_lines
 from scrapyd_dist.fleet.frontier_listing import FrontierEntry, list_frontiers
 from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.fleet.missing import missing
+from scrapyd_dist.fleet.present_troubles import find_present_troubles
 from scrapyd_dist.fleet.strategy_listing import list_strategies
 from scrapyd_dist.fleet.throttled_domains import list_domains, list_heedings, throttle_document
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
-from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
+from scrapyd_dist.jobs.job_rows import JobChoice, choose_first_jobs, list_jobs
 from scrapyd_dist.jobs.job_site import open_site
 from scrapyd_dist.nodes import Node, nodes_by_url
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.report import page as report
 from scrapyd_dist.report.facts import Facts, gather, gather_growth
-from scrapyd_dist.report.series import usual_items
-from scrapyd_dist.settings import Setting, ValueKind
+from scrapyd_dist.report.series import find_usual_items
+from scrapyd_dist.settings import read_seconds
 from scrapyd_dist.store import Store
 
 from .fleet_board import FleetBoard, Point
@@ -69,6 +71,7 @@ class PageView(NamedTuple):
     document: Mapping[str, Any]  #: what the page's `.json` is, as the command gives it
     values: Mapping[str, Any]  #: what the template shows besides
     fault: str = ""  #: why the document says nothing, though the page does
+    is_partial: bool = False  #: what the store has is missing on the page
 
 
 class ListedCrawl(NamedTuple):
@@ -77,6 +80,13 @@ class ListedCrawl(NamedTuple):
     row: Crawl
     document: Mapping[str, Any]
     usual: float | None  #: the median of the items of the runs before it
+
+
+class CrawlList(NamedTuple):
+    """The crawls of a project, the newest first."""
+
+    documents: Sequence[Mapping[str, Any]]  #: of all
+    listed: Sequence[ListedCrawl]  #: the last ones, and those before them that have not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +115,7 @@ class AskedJobs:
             spider=spider or None,
             nodes=given["node"],
             labels=given["label"],
-            since=_seconds(since) if since else None,
+            since=read_seconds("since", since) if since else None,
         )
 
 
@@ -123,10 +133,6 @@ def _state_named(word: str) -> Outcome:
     except ValueError:
         known = ", ".join(outcome.value for outcome in Outcome)
         raise ConfigError(f"There is no state {word!r} of a job. There are: {known}.") from None
-
-
-def _seconds(text: str) -> float:
-    return float(Setting(name="since", kind=ValueKind.SECONDS, help="").judged(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,19 +153,16 @@ class ProjectPages:
 
     def crawls(self) -> PageView:
         """Return all crawls, the newest first."""
-
-        def read(workspace: Workspace) -> dict[str, Any]:
-            return {"crawls": list(map(describe_crawl, list_crawls(workspace.store_if_any)))}
-
-        document = self._ask("all crawls", read)
-        return PageView("crawls", document, {"crawls": self._list_crawls(), "now": time.time()})
+        found = self._list_crawls()
+        document = {"crawls": found.documents}
+        return PageView("crawls", document, {"crawls": found.listed, "now": time.time()})
 
     def crawl(self, name: str) -> PageView:
         """Return how a crawl stands, with its report."""
-        document = self._ask_store(("crawl", name), lambda store: _standing_of(store, name))
+        document = self._ask_store(("crawl", name), lambda store: _describe_standing(store, name))
         facts = self.facts(name)
         return PageView(
-            "crawl", document, {**report.values_of(facts), "is_whole": _is_whole(facts)}
+            "crawl", document, {**report.values_of(facts), "is_whole": _is_short(facts)}
         )
 
     def facts(self, name: str) -> Facts:
@@ -189,7 +192,7 @@ class ProjectPages:
         """Return the requests of a crawl without a result, by their reasons."""
 
         def read(workspace: Workspace) -> tuple[list[dict[str, Any]], list[MissGroup]]:
-            rows = list(map(asdict, _misses_of(workspace, name)))
+            rows = describe_misses(_find_misses(workspace, name))
             return rows, _group_by_reason(rows)
 
         rows, groups = self._ask(("misses", name), read, JOBS_EVERY)
@@ -221,7 +224,8 @@ class ProjectPages:
 
         empty: tuple[dict[str, Any], list[tuple[object, ...]]] = (throttle_document([], 0, []), [])
         document, cells = self._ask_store("throttle", read, empty=empty)
-        return PageView("throttle", document, {"cells": cells})
+        values = {"headings": throttled_domains.HEADINGS, "cells": cells}
+        return PageView("throttle", document, values)
 
     def frontiers(self) -> PageView:
         """Return the frontiers, and what is in their slots."""
@@ -232,7 +236,11 @@ class ProjectPages:
 
         found = self._ask("frontiers", read)
         document = {"frontiers": [described for described, _ in found]}
-        return PageView("frontiers", document, {"cells": [cells for _, cells in found]})
+        values = {
+            "headings": frontier_listing.HEADINGS,
+            "cells": [cells for _, cells in found],
+        }
+        return PageView("frontiers", document, values)
 
     def strategies(self) -> PageView:
         """Return the crawling strategies, and how each stands."""
@@ -244,16 +252,16 @@ class ProjectPages:
     def home(self) -> PageView:
         """Return how the whole fleet stands, and its last crawls."""
         document, points, away = self._fleet_or_why_not()
-        listed = self._list_crawls()
+        listed, lost = self._crawls_or_why_not()
+        found = find_present_troubles(document, [crawl.row for crawl in listed])
         values = {
             "points": points,
-            "away": away,
-            "all_crawls": [crawl.row for crawl in listed],
+            "troubles": [*filter(None, (away, lost)), *found],
             "running": [crawl for crawl in listed if runs(crawl.row)],
             "crawls": listed[:CRAWLS],
             "now": time.time(),
         }
-        return PageView("home", document, values, away)
+        return PageView("home", document, values, away or lost, is_partial=bool(lost))
 
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""
@@ -338,7 +346,7 @@ class ProjectPages:
             )
             names = [query.crawl] if query.crawl else []
             found = list_jobs(open_site(workspace), wanted, chosen, names)
-            return {**found.document(), "jobs": _first_jobs(found.rows, ROWS)}
+            return {**found.document(), "jobs": choose_first_jobs(found.rows, ROWS)}
 
         return self._ask(("jobs", query), read, every, asks_nodes=True)
 
@@ -390,18 +398,28 @@ class ProjectPages:
 
         return self._ask(key, read_there, every)
 
-    def _list_crawls(self) -> list[ListedCrawl]:
-        """Return the last crawls, and those before them that have not ended."""
+    def _list_crawls(self) -> CrawlList:
+        """Return all crawls, and of those that a page lists what it says of each."""
 
-        def read(workspace: Workspace) -> list[ListedCrawl]:
+        def read(workspace: Workspace) -> CrawlList:
             rows = list_crawls(workspace.store_if_any)
-            going_on = [row for row in rows[ROWS:] if not row.state.ended]
-            return [
-                ListedCrawl(row, describe_crawl(row), usual_items(rows, row))
-                for row in rows[:ROWS] + going_on
-            ]
+            documents = list(map(describe_crawl, rows))
+            pairs = list(zip(rows, documents, strict=True))
+            shown = pairs[:ROWS] + [pair for pair in pairs[ROWS:] if not pair[0].state.ended]
+            usual = find_usual_items(rows, [row for row, _ in shown])
+            listed = [ListedCrawl(row, document, usual[row.id]) for row, document in shown]
+            return CrawlList(documents, listed)
 
         return self._ask("crawls", read)
+
+    def _crawls_or_why_not(self) -> tuple[Sequence[ListedCrawl], str]:
+        """Return the crawls that a page lists, and why the store has not told them, if so."""
+        try:
+            return self._list_crawls().listed, ""
+        except NotAnsweredYet:
+            return (), "The store has not answered yet. This page shows the crawls when it does."
+        except StoreError as error:
+            return (), str(error)
 
     def _crawl_row(self, name: str) -> Crawl:
         return self._ask_store(("row", name), lambda store: store.crawl(name))
@@ -429,41 +447,22 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
     return tuple(known)
 
 
-def _standing_of(store: Store, name: str) -> dict[str, Any]:
+def _describe_standing(store: Store, name: str) -> dict[str, Any]:
     """Return how a crawl or a frontier stands as `sdist status --json` gives it."""
     row = store.crawl(name)
     if row.kind == "frontier":
-        return {**describe_crawl(row), **FrontierEntry(store, row).document()}
+        return FrontierEntry(store, row).describe_standing()
     return describe_crawl(row)
 
 
-def _first_jobs(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """Return so many jobs, in their order: those that run, those that wait, then the newest."""
-    if len(rows) <= most:
-        return [*rows]
-    places = sorted(range(len(rows)), key=lambda place: _rank_job(rows[place]))
-    return [rows[place] for place in sorted(places[:most])]
-
-
-def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
-    """Return what a job is sorted by: the sooner it is to be listed, the lower."""
-    state = Outcome(row["state"])
-    started = 0.0
-    if row["started"]:
-        started = datetime.fromisoformat(row["started"]).timestamp()
-    if state in {Outcome.RUNNING, Outcome.STALLED}:
-        return 0, -started
-    return 2 if state.over else 1, -started
-
-
-def _is_whole(facts: Facts) -> bool:
+def _is_short(facts: Facts) -> bool:
     total = facts.crawl.summary.get("batches") or {}
     return int(total.get("total") or 0) <= WHOLE
 
 
 def _facts_of(store: Store, name: str) -> Facts:
     facts = _growth_of(store, name)
-    return _whole_facts_of(store, name) if _is_whole(facts) else facts
+    return _whole_facts_of(store, name) if _is_short(facts) else facts
 
 
 def _growth_of(store: Store, name: str) -> Facts:
@@ -475,7 +474,7 @@ def _whole_facts_of(store: Store, name: str) -> Facts:
     return gather(store, name, now=time.time(), lives=runs(store.crawl(name)))
 
 
-def _misses_of(workspace: Workspace, name: str) -> list[Any]:
+def _find_misses(workspace: Workspace, name: str) -> list[Any]:
     store = workspace.store
     store.crawl(name)
     return missing(store, workspace.root, name)

@@ -42,17 +42,27 @@ def outside(empty: Path) -> Outside:
     return run
 
 
+def imported_by(done: Result) -> set[str]:
+    """The modules that a command has imported, as `-X importtime` tells."""
+    lines = [line for line in done.err.splitlines() if "|" in line]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
 @pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"], ["jobs", "list"], ["status"]])
 def test_help_imports_no_network_library(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help", options=("-X", "importtime")).expect(0)
-    imported = {
-        line.rpartition("|")[2].strip().partition(".")[0]
-        for line in done.err.splitlines()
-        if "|" in line
-    }
+    imported = {name.partition(".")[0] for name in imported_by(done)}
     assert "scrapyd_dist" in imported
     heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio"}
     assert not imported & heavy
+
+
+def test_a_command_that_starts_no_crawl_does_not_load_what_its_start_needs(
+    outside: Outside,
+) -> None:
+    imported = imported_by(outside("--version", options=("-X", "importtime")).expect(0))
+    assert "scrapyd_dist.cli.producer_standby" in imported
+    assert not imported & {"scrapyd_dist.config", "configparser", "netrc", "tempfile"}
 
 
 @pytest.mark.parametrize(

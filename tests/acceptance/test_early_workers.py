@@ -98,7 +98,9 @@ def test_a_crawl_that_is_refused_leaves_no_request_and_no_failure(
     gated: Any, site_now: SiteProcess, run_cli: RunCommand, *, on_nodes: bool
 ) -> None:
     one = gated(BREAKS=True, BREAKS_ON_NODES=on_nodes)
-    assert "no such bucket" in one.crawl(2)
+    said = one.crawl(2)
+    assert "no such bucket" in said
+    assert "No request was made; the workers that were posted before end without one." in said
     assert site_now.hits() == {}
     assert [job["state"] for job in one.early_jobs()] == ["cancelled", "cancelled"]
     # The workers asked for it, so it was not forgotten with its message.

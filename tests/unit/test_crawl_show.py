@@ -71,6 +71,19 @@ def test_its_misses_are_listed_and_chosen(sdist: Run) -> None:
 
 
 @pytest.mark.usefixtures("_stored")
+def test_misses_are_shown_without_the_logins_in_their_urls(sdist: Run, root: Path) -> None:
+    url = "http://user:geheim@a/page"
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.add_misses("new", [Miss(url=url, kind="gone", reason=f"HTTP 404 of {url}")])
+    for form in (["--json"], []):
+        shown = sdist("crawls", "show", "--misses", *form).expect(0).out
+        assert "http://***@a/page" in shown
+        assert "geheim" not in shown
+    # The list to crawl again has to lead there.
+    assert url in sdist("crawls", "show", "--misses", "--urls").expect(0).out.splitlines()
+
+
+@pytest.mark.usefixtures("_stored")
 def test_a_dead_batch_that_cannot_be_read_is_listed_and_has_no_line_among_the_urls(
     sdist: Run, root: Path
 ) -> None:

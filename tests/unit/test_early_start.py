@@ -3,10 +3,14 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rig.waiting import wait_for
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.crawl_start import CrawlStart
 from scrapyd_dist.middlewares.producer.early_start import EarlyStart, _has_free_slot
 
 from scrapyd_dist.errors import ConfigError, NoNodeReachable
@@ -70,8 +74,29 @@ class Steps:
         return SPEC
 
 
+class HeldSteps(Steps):
+    """Claims the row when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_claim = Event()
+        self.done: list[str] = []
+
+    async def open_row(self, request: Any) -> Any:
+        await asyncio.to_thread(self.may_claim.wait, 20)
+        self.done.append("row")
+        return self.repository
+
+    async def find_nodes(self, request: Any, repository: Any) -> Any:
+        self.done.append("nodes")
+        return self.nodes
+
+
 class Crawler:
-    """Stands for Scrapy's, of which nothing is asked."""
+    """Stands for Scrapy's."""
+
+    settings = Settings({"DISTRIBUTED_CRAWL": "c"})
+    spider = None
 
 
 def begun(steps: Steps) -> tuple[EarlyStart, Any]:
@@ -134,6 +159,52 @@ async def test_a_start_that_asks_for_something_else_does_all_in_its_turn() -> No
     await early.leave(crawler)
     assert steps.repository.is_closed
     assert EarlyStart.for_crawler(crawler) is None
+
+
+async def test_what_is_refused_before_its_row_is_claimed_waits_for_the_early_claim() -> None:
+    """A row that is claimed later would lose the message that it was refused with."""
+    steps = HeldSteps()
+    _, crawler = begun(steps)
+    refused = asyncio.create_task(CrawlStart(crawler).refused(ConfigError("no")))
+    await asyncio.wait([refused], timeout=0.1)
+    assert not refused.done()
+    steps.may_claim.set()
+    await refused
+    assert steps.done == ["row"]
+
+
+def test_a_process_that_is_at_its_end_begins_nothing_more_early() -> None:
+    steps = HeldSteps()
+    early, _ = begun(steps)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(EarlyStart.end_all)
+        wait_for(lambda: early._is_unwanted, 20, "the end")
+        steps.may_claim.set()
+        ended.result(20)
+    assert steps.done == ["row"]
+
+
+async def test_a_refusal_says_what_was_posted_before() -> None:
+    steps = Steps()
+    early, crawler = begun(steps)
+    await early.nodes()
+    early._posted = [SimpleNamespace(job=job) for job in steps.repository.listed]  # type: ignore[misc]
+    told: list[str] = []
+
+    async def refuse(*, code: int, message: str) -> None:
+        told.append(f"{code}: {message}")
+
+    steps.repository.refuse = refuse
+    start = CrawlStart(crawler)
+    start.repository = steps.repository
+    await start.refused(ConfigError("No bucket. Nothing was started. Correct it."))
+    assert told[0] == (
+        "2: No bucket. No request was made; the workers that were posted before end without one."
+        " Correct it."
+    )
+    assert steps.repository.listed == []
+    await start.refused(ConfigError("No bucket. Nothing was started. Correct it."))
+    assert "Nothing was started" in told[1], "none are left"
 
 
 def test_it_works_while_the_loop_of_the_start_stands_still() -> None:

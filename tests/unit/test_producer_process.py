@@ -22,10 +22,10 @@ from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.producer.process import describe_broken
+from scrapyd_dist.middlewares.producer.process import _write_failure, describe_broken
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
-from scrapyd_dist.errors import ConfigError, StillRuns
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, WorkerEntry, crawl_name
+from scrapyd_dist.errors import ConfigError, CrawlFailed, StillRuns
 from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import alive_state, lives
 from scrapyd_dist.fleet.project_store import project_store
@@ -105,6 +105,45 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
         with pytest.raises(ConfigError, match=said):
             producer_process.begin(tmp_path, store, CrawlOrder(spider="easy"), name)
     assert not (tmp_path / ".sdist" / "crawls").exists()
+
+
+def test_the_name_of_a_refused_crawl_whose_workers_were_posted_is_free_again(
+    tmp_path: Path, store: Store
+) -> None:
+    log = crawl_folder(tmp_path, "c") / "producer.log"
+    reasons = {"No node can be reached.": True, f"The traceback is in {log}.": False}
+    for message, is_free in reasons.items():
+        store.add_crawl(a_crawl(state=CrawlState.REFUSED, exit_code=2, message=message))
+        worker = WorkerEntry(number=1, job="c.0.w1.a1", url="http://a", pool="", since=1.0)
+        store.add_workers("c", [worker], last=1)
+        producer_process.forget_refused(tmp_path, store, "c")
+        assert store.crawl("c").message == message, "its worker may ask for it"
+        if is_free:
+            added = producer_process._add_crawl(tmp_path, store, "easy", "c", time.time(), {})
+            assert added.created == store.crawl("c").created
+            # The worker of the refused one is none of it.
+            assert (store.crawl("c").message, store.workers("c")) == ("", ([], 0))
+            store.forget("c")
+        else:
+            with pytest.raises(ConfigError, match="sdist resume c"):
+                producer_process._add_crawl(tmp_path, store, "easy", "c", time.time(), {})
+
+
+def test_what_a_process_says_of_its_refusal_is_true_of_workers_that_were_posted(
+    store: Store,
+) -> None:
+    error = CrawlFailed("It cannot be started. Nothing was started.", 2)
+    for name, workers in (("none", 0), ("some", 2)):
+        store.add_crawl(a_crawl(id=name, options={"settings": {}}))
+        for number in range(1, workers + 1):
+            entry = WorkerEntry(number=number, job=f"{number}", url="", pool="", since=1.0)
+            store.add_workers(name, [entry], last=number)
+        _write_failure(store, store.own_crawl(name), name, error)
+    assert store.crawl("none").message == str(error)
+    assert store.crawl("some").message == (
+        "It cannot be started. No request was made; the workers that were posted before end"
+        " without one."
+    )
 
 
 def test_a_process_lives_that_is_the_one_which_gave_the_last_sign_of_life(

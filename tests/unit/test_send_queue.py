@@ -53,6 +53,23 @@ def test_a_batch_that_waits_or_is_sent_is_not_added_again() -> None:
     assert waiting(made) == [1]
 
 
+def test_the_requests_of_a_piece_that_was_read_from_the_store_before_count_once() -> None:
+    made = queue(1, 2)
+    made.remove(batch(1))
+    made.add(batch(3))  # by who fills the queue, between the split in the store and the news of it
+    made.replace(batch(1), [batch(3), batch(4)])
+    made.forget(1)
+    assert waiting(made) == [3, 4, 2]
+    assert made.requests == 3 * 2
+    for number in (3, 4, 2):
+        made.remove(batch(number))
+    assert made.requests == 0
+    made.add(batch(5))
+    made.remove(batch(5))  # it is sent
+    made.replace(batch(2), [batch(5), batch(6)])
+    assert waiting(made) == [6]
+
+
 def test_a_node_that_has_its_code_anew_is_avoided_no_more() -> None:
     made = queue(1, 2, 3)
     for number, node in ((1, "web1"), (2, "web2"), (3, "web1")):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.report import charts, series
+from scrapyd_dist.report import charts, facts, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
 from scrapyd_dist.report.facts import Facts, gather, natural
 from scrapyd_dist.report.series import document
@@ -315,3 +315,34 @@ def test_thousands_of_jobs_are_joined_where_they_touch() -> None:
     (row,) = charts.jobs(series.Gantt(lanes=("web1",), bars=tuple(bars)), 500.0).rows
     assert len(row.lanes[0]) <= 130
     assert sum(piece.length for piece in row.lanes[0]) == pytest.approx(100, abs=1)
+
+
+def test_what_is_usual_is_told_of_many_crawls_by_one_look_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = [CrawlState.FINISHED, CrawlState.FINISHED, CrawlState.STOPPED]
+    # Some began in the same second.
+    crawls = [
+        crawl(id=str(n), spider=f"s{n % 2}", created=BEGUN + n // 3, state=states[n % 3],
+              summary={"items": n * 7 % 50})
+        for n in range(300)
+    ]  # fmt: skip
+    before = {
+        last.id: series.runs(Facts(crawl=last, now=BEGUN, runs=facts.comparable_runs(crawls, last)))
+        for last in crawls
+    }
+    medians = {name: None if found is None else found.median for name, found in before.items()}
+    looks: list[str] = []
+    has_items = facts.has_items
+
+    def noted(row: Crawl) -> bool:
+        looks.append(row.id)
+        return has_items(row)
+
+    monkeypatch.setattr(facts, "has_items", noted)
+    monkeypatch.setattr(series, "has_items", noted)
+    assert series.find_usual_items(crawls, crawls) == medians
+    assert len(looks) <= len(crawls) * 3 * facts.RUNS
+    looks.clear()
+    series.find_usual_items(crawls, [])
+    assert len(looks) == len(crawls)

@@ -14,8 +14,11 @@ import pytest
 from rig.fleet_sender import FleetSender, loaded
 from rig.web_pages import RECORD, fill_store, project_at, served, write_targets
 
+from scrapyd_dist.batches import Crawl
+from scrapyd_dist.fleet.live_crawls import list_crawls
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.scrapyd.api import Job, Jobs, JobState
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.ports.rows import Door
 from scrapyd_dist.web import application, project_pages
 from scrapyd_dist.web.project_pages import NEWEST
@@ -122,6 +125,24 @@ def test_a_large_fleet_with_many_remembered_jobs_makes_no_page_slow(
             assert len(answer.content) < MOST_BYTES, path
             assert took < MOST_SECONDS, path
             assert len(read) <= 2 * NEWEST + 10, path
+
+
+def test_the_crawls_are_read_once_for_the_pages_that_list_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_targets(root, ["web1"])
+    fill_store(root)
+    reads: list[object] = []
+
+    def noted(store: Store | None) -> list[Crawl]:
+        reads.append(store)
+        return list_crawls(store)
+
+    monkeypatch.setattr(project_pages, "list_crawls", noted)
+    with served(root, FleetSender(web1=loaded()), clock=lambda: 0.0) as client:
+        for path in ("/", "/crawls", "/crawls.json"):
+            assert client.get(path).status_code == 200
+    assert len(reads) == 1
 
 
 def test_the_head_of_a_crawl_that_runs_is_sent_until_it_ends(

@@ -188,6 +188,11 @@ def test_where_the_store_is_away_the_page_says_so_and_comes_back(
                 assert "does not answer" in answer.text
                 assert 'hx-trigger="every 2s"' in answer.text, "it comes back by itself"
                 assert client.get("/crawls.json").json()["error"].startswith("the store")
+            # What the nodes answer is shown meanwhile.
+            page = client.get("/").text
+            assert "jobs running" in page
+            assert 'href="/nodes/web1"' in page
+            assert client.get("/index.json").json()["error"].startswith("the store")
         now[0] += 10.0
         assert crawl.id in client.get("/crawls").text
         assert client.get("/").status_code == client.get("/jobs").status_code == 200
