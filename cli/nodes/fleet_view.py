@@ -104,7 +104,7 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
 
 def _recent_jobs(context: Context) -> Iterable[JobRecord]:
     """Return what is remembered of plain jobs that are open, or have ended in the last day."""
-    nodes = context.nodes()
+    nodes = context.known_nodes()
     return settle_jobs(context.job_site, nodes, since=time.time() - DAY).records
 
 

@@ -217,7 +217,7 @@ class FleetAlarm:
                 is_late = time.time() - (attempt.ended_at or 0.0) < FULL
                 if is_late and FinishReason.DISK_FULL.value in attempt.reason:
                     full.add(attempt.url)
-        for node in self._workspace.nodes():
+        for node in self._workspace.known_nodes():
             message = ""
             if node.url in full:
                 message = f"A job on {node.name} ended for want of disk."

@@ -433,14 +433,14 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
     Raises:
         NothingMatched: one of them means no node of the project.
     """
-    nodes = workspace.all_nodes
+    nodes = workspace.known_nodes() if workspace.knows_nodes else ()
     if not patterns:
         return nodes
     if "" in patterns:
         raise NothingMatched("A node without a name is not there.")
     by_url = nodes_by_url(nodes)
     known = []
-    for node in workspace.nodes(patterns):
+    for node in workspace.known_nodes(patterns):
         if node.url not in by_url:
             raise NothingMatched(f"The project has no node {node.name!r}.")
         known.append(by_url[node.url])
