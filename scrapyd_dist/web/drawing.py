@@ -12,7 +12,7 @@ from scrapyd_dist.jobs.job_rows import newest_first
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import rate_number
-from scrapyd_dist.progress.summary_document import count_expected, count_in, succeeded
+from scrapyd_dist.progress.summary_document import count_done, count_expected, count_in
 from scrapyd_dist.report.charts import percent
 from scrapyd_dist.time_spans import describe_age, describe_moment, describe_span
 
@@ -125,7 +125,7 @@ def list_bars(document: Mapping[str, Any]) -> list[ProgressBar]:
     pages = count_in(document, "index", "pages")
     total = count_in(document, "index", "total")
     sent = count_in(document, "requests", "sent")
-    done = succeeded(document)
+    done = count_done(document)
     return [
         ProgressBar("index", pages, total, percent(pages, total)),
         ProgressBar("sent", sent, expected, percent(sent, expected)),
