@@ -346,13 +346,19 @@ class SettledJobs:
 
 
 def settle_jobs(
-    site: JobSite, nodes: Sequence[Node], *, timeout: float = TIMEOUT, since: float | None = None
+    site: JobSite,
+    nodes: Sequence[Node],
+    *,
+    timeout: float = TIMEOUT,
+    since: float | None = None,
+    most: int | None = None,
 ) -> SettledJobs:
     """Return what is remembered of plain jobs, after asking the nodes how the open ones ended.
 
-    since: without those that ended before, in seconds since the epoch; timeout: seconds.
+    since: without those that ended before, in seconds since the epoch; most: so many of those that
+    ended, the last ones; timeout: seconds.
     """
-    memory = JobMemory(site.store, since, site.messenger)
+    memory = JobMemory(site.store, since, site.messenger, most=most)
     urls = set[str]()
     for record in memory.records.values():
         if not record.state.over:

@@ -20,11 +20,16 @@ from scrapyd_dist.fleet.crawl_files import last_log_lines
 from scrapyd_dist.fleet.frontier_listing import FrontierEntry, list_frontiers
 from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.fleet.missing import missing
-from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.fleet.present_troubles import (
+    RECENT,
+    find_failed_spiders,
+    find_present_troubles,
+)
 from scrapyd_dist.fleet.strategy_listing import list_strategies
 from scrapyd_dist.fleet.throttled_domains import list_domains, list_heedings, throttle_document
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
 from scrapyd_dist.jobs.job_rows import JobChoice, choose_first_jobs, list_jobs
@@ -254,6 +259,7 @@ class ProjectPages:
         document, points, away = self._fleet_or_why_not()
         listed, lost = self._crawls_or_why_not()
         found = find_present_troubles(document, [crawl.row for crawl in listed])
+        found += self._find_failed_spiders()
         values = {
             "points": points,
             "troubles": [*filter(None, (away, lost)), *found],
@@ -262,6 +268,20 @@ class ProjectPages:
             "now": time.time(),
         }
         return PageView("home", document, values, away or lost, is_partial=bool(lost))
+
+    def _find_failed_spiders(self) -> list[str]:
+        """Return a sentence for each spider in trouble; none while that is not known."""
+
+        def read(workspace: Workspace) -> list[str]:
+            nodes = _known_nodes(workspace, ())
+            since = time.time() - RECENT
+            settled = settle_jobs(open_site(workspace), nodes, since=since, most=NEWEST)
+            return find_failed_spiders(settled.records)
+
+        try:
+            return self._ask("failed spiders", read, JOBS_EVERY, asks_nodes=True)
+        except DistError:
+            return []  # what is away has its own sentence
 
     def jobs(self, query: AskedJobs) -> PageView:
         """Return the jobs that are asked for, the newest."""

@@ -3,17 +3,21 @@
 import html
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rig.commands import Result
 from rig.documents import document_misfits
 from rig.fleet_sender import FleetSender, loaded
-from rig.web_pages import fill_store, served, write_targets
+from rig.web_pages import RECORD, fill_store, served, write_targets
 from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.web.drawing import describe_time_since, rate_or_dash, sort_jobs
 
 Run = Callable[..., Result]
@@ -94,6 +98,19 @@ def test_the_first_page_has_troubles_the_fleet_and_the_last_crawls(
     page = client.get("/").text
     assert page.index('href="/nodes/web2"') < page.index('href="/nodes/web1"'), "troubled first"
     assert 'hx-trigger="every 2s"' in page
+
+
+def test_the_first_page_has_the_spiders_whose_last_job_failed(
+    client: TestClient, root: Path
+) -> None:
+    text = text_of(client, "/")
+    assert "The job easy-1" not in text, "a later one finished"
+    with closing(Workspace(root)) as workspace:
+        ended = time.time()
+        failed = replace(RECORD, id="hard-1", spider="hard", ended=ended, started=ended - 9)
+        workspace.store.keep_jobs([failed])
+    with served(root, FleetSender()) as anew:
+        assert "The job hard-1 of hard on web1 failed: 2 errors logged." in text_of(anew, "/")
 
 
 def test_a_crawl_has_its_report_and_tabs(client: TestClient, crawl: Crawl) -> None:
