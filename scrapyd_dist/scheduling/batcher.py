@@ -349,9 +349,10 @@ def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
 class SlotBatcher:
     """Collects requests per slot and priority until a batch is full, or its first one is too old.
 
-    With `demand`, batches are also cut early while workers are idle, so that each worker gets some.
-    If they are `fair`, workers take the slots in turn, of which there may be thousands: only as
-    many batches are cut early as there are idle workers, oldest first, so that the other slots keep
+    With `demand`, batches are also cut early while workers are idle, so that each worker gets some,
+    and the first ones are small, so that even a crawl of few pages is spread over the fleet. If
+    they are `fair`, workers take the slots in turn, of which there may be thousands: only as many
+    batches are cut early as there are idle workers, oldest first, so that the other slots keep
     filling up; and full batches wait for `due`, to be written together.
     """
 
@@ -371,6 +372,8 @@ class SlotBatcher:
         self._waiting: OrderedDict[tuple[str, int], tuple[float, BatchDraft]] = OrderedDict()
         self._full: deque[BatchDraft] = deque()
         self._count = 0
+        #: batches that are still to be small: one for each process slot; None: not known yet
+        self._small: int | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -382,7 +385,7 @@ class SlotBatcher:
         waiting.append(found)
         self._count += 1
         cut = None
-        if len(waiting) >= self._size:
+        if len(waiting) >= self._full_size():
             cut = self._cut(place, self._size)[0]
         if not self._many_slots:
             return cut or self._overdue()
@@ -390,6 +393,14 @@ class SlotBatcher:
             self._full.append(cut)
             self._count += len(cut)
         return self._overdue()
+
+    def _full_size(self) -> int:
+        """Return how many requests of one place fill a batch now."""
+        if self._small is None:
+            self._small = 0
+            if self._demand is not None and not self._many_slots:
+                self._small = self._demand(self._count).slots
+        return min(self._size, FEWEST) if self._small > 0 else self._size
 
     def _overdue(self) -> BatchDraft | None:
         """Return a batch to write if more requests are held than `HELD_REQUESTS`."""
@@ -463,4 +474,6 @@ class SlotBatcher:
         """Remove the requests of a slot and priority, in batches of this size."""
         _, found = self._waiting.pop(place)
         self._count -= len(found)
+        if self._small:
+            self._small -= 1
         return [found[start : start + size] for start in range(0, len(found), size)]

@@ -32,6 +32,11 @@ def sizes(cuts: list[BatchDraft]) -> list[int]:
     return [len(cut) for cut in cuts]
 
 
+def add(cutter: SlotBatcher, count: int) -> list[BatchDraft]:
+    """Add so many requests at once; what they fill."""
+    return [cut for number in range(count) if (cut := cutter.add(found(number), 0.0))]
+
+
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
 def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, count: int) -> None:
     cutter = Batcher(size=size, max_age=60)
@@ -224,11 +229,26 @@ def test_the_highest_priority_comes_first() -> None:
     assert [cut[0].priority for cut in cutter.cut_rest()] == [5, 0, -1]
 
 
+@pytest.mark.parametrize(
+    ("most", "cut"), [(100, [20, 20, 20, 100, 100]), (10, [10] * 34), (20, [20] * 17)]
+)
+def test_the_first_batches_are_small_so_that_each_slot_gets_one(most: int, cut: list[int]) -> None:
+    cutter = SlotBatcher(size=most, max_age=60, demand=lambda _: Demand(slots=3, idle=0))
+    assert sizes(add(cutter, 340)) == cut
+
+
+def test_a_slot_of_many_sites_has_no_small_batches() -> None:
+    demand = Demand(slots=3, idle=0)
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: demand, fair="spread")
+    add(cutter, 250)
+    assert sizes(cutter.due(1.0)) == [100, 100]
+
+
 def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
     idle = 0
     cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=3, idle=idle))
-    for number in range(90):
-        cutter.add(found(number), 0.0)
+    add(cutter, 3 * FEWEST)
+    assert add(cutter, 90) == []
     assert cutter.due(1.0) == []
     idle = 3
     assert cutter.due(0.4) == []  # more may come in a moment
@@ -238,13 +258,14 @@ def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
 @pytest.mark.parametrize(("left", "cut"), [(60, [20, 20, 20]), (90, [30, 30, 30]), (30, [20, 10])])
 def test_what_is_left_at_the_end_is_a_share_for_every_slot(left: int, cut: list[int]) -> None:
     cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=3, idle=0))
-    for number in range(left):
-        cutter.add(found(number), 0.0)
+    add(cutter, 3 * FEWEST)
+    add(cutter, left)
     assert sizes(cutter.cut_rest()) == cut
 
 
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:
-    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=50, idle=50))
-    for number in range(FEWEST + 5):
-        cutter.add(found(number), 0.0)
+    slots = 0
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda _: Demand(slots=slots, idle=50))
+    add(cutter, FEWEST + 5)
+    slots = 50
     assert sizes(cutter.due(1.0)) == [FEWEST, 5]
