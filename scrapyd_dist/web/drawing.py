@@ -8,6 +8,7 @@ from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
 from scrapyd_dist.fleet.throttled_domains import unheeded
 from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.jobs.job_judge import LOST
 from scrapyd_dist.jobs.job_rows import newest_first
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
@@ -34,6 +35,7 @@ _TONES = {
     "waiting": "idle",
     "unknown": "idle",
     "died": "bad",
+    "lost": "bad",
     "killed": "partial",
     "cancelled": "partial",
     "stopped": "partial",
@@ -69,6 +71,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "rate": rate_or_dash,
         "shade": shade,
         "span_words": describe_span,
+        "job_state": state_of_job,
         "state": state_of,
         "states": describe_states,
         "to_go": lambda document: outlook(document)[1],
@@ -83,6 +86,11 @@ def tone_of(state: str) -> str:
     if state.startswith("finished, "):
         return "partial"
     return _TONES.get(state, "going")
+
+
+def state_of_job(row: Mapping[str, Any]) -> str:
+    """Return the state of a job; `lost` where its node does not list it, though it may go on."""
+    return "lost" if row["reason"] == LOST else str(row["state"])
 
 
 def commas(value: float | None) -> str:
