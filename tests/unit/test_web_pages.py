@@ -18,7 +18,15 @@ from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.fleet.workspace import Workspace
-from scrapyd_dist.web.drawing import describe_time_since, rate_or_dash, sort_jobs
+from scrapyd_dist.web.drawing import (
+    describe_time_since,
+    list_bars,
+    pages_per_minute,
+    rate_or_dash,
+    sort_jobs,
+    state_of_batch,
+    state_of_node,
+)
 
 Run = Callable[..., Result]
 
@@ -176,3 +184,37 @@ def test_rates_ages_and_the_order_of_jobs_are_those_of_the_commands() -> None:
         {"job": "waits", "state": "waiting", "started": None},
     ]
     assert [job["job"] for job in sort_jobs(jobs)] == ["waits", "runs", "ran before", "ended"]
+
+
+def test_jobs_have_their_pace_and_what_the_site_answered(client: TestClient, root: Path) -> None:
+    with closing(Workspace(root)) as workspace:
+        ended = time.time()
+        codes = {"200": 190, "404": 10}
+        fine = replace(
+            RECORD, id="hard-1", spider="hard", started=ended - 600, ended=ended, pages=200, codes=codes
+        )  # fmt: skip
+        workspace.store.keep_jobs([fine])
+    row = re.search(r'id="job-hard-1-web1".*?</tr>', client.get("/jobs").text, re.DOTALL)
+    assert row is not None
+    assert 'data-heading="per minute">20</td>' in row[0]
+    assert 'data-heading="took">10:00 min</td>' in row[0]
+    text = text_of(client, "/jobs/hard-1")
+    assert re.search(r"pages 200 20 per minute", text)
+    assert "What the site answered: 190 times 200, 10 times 404." in text
+
+
+def test_states_are_words_and_a_walked_index_has_a_full_bar() -> None:
+    assert [state_of_batch(state) for state in ("sealed", "done")] == ["waiting", "done"]
+    node = {"state": "draining", "running": 1, "pending": 0}
+    assert [
+        state_of_node(one) for one in (node, {**node, "running": 0}, {**node, "running": None})
+    ] == [
+        "draining",
+        "drained",
+        "draining",
+    ]
+    index = {"pages": 12, "total": None}
+    bars = [list_bars({"state": state, "index": index})[0] for state in ("finding", "working")]
+    assert [bar.percent for bar in bars] == [0.0, 100.0]
+    row = {"pages": 20, "duration_s": None, "started": None, "state": "running"}
+    assert pages_per_minute(row) is None
