@@ -64,6 +64,9 @@ EXAM_EVERY = 30.0
 REASONS = 50
 OF_REASON = 20
 
+#: names of the filters of jobs in an address
+FILTERS = ("state", "spider", "node", "label", "since")
+
 T = TypeVar("T")
 #: kind and reason of misses, and their documents
 MissGroup = tuple[str, str, list[Any]]
@@ -77,6 +80,7 @@ class PageView(NamedTuple):
     values: Mapping[str, Any]  #: what the template shows besides
     fault: str = ""  #: why the document says nothing, though the page does
     is_partial: bool = False  #: what the store has is missing on the page
+    refused: Exception | None = None  #: what is wrong with the words in the address of a form
 
 
 class ListedCrawl(NamedTuple):
@@ -106,15 +110,19 @@ class AskedJobs:
     crawl: str | None = None  #: only jobs of this crawl, or the job of this id
 
     @classmethod
-    def parse(cls, words: Callable[[str], Sequence[str]]) -> "AskedJobs":
-        """Return the query of an address; words: gives the values of a name.
+    def parse(cls, words: Mapping[str, Sequence[str]]) -> "AskedJobs":
+        """Return the query of an address; words: the values of each name.
 
         Raises:
-            ConfigError: a value is not of its kind.
+            ConfigError: a value is not of its kind, or a name is none of a filter.
         """
-        given = {name: _split(words(name)) for name in ("node", "label", "state")}
-        spider = "".join(words("spider")[:1])
-        since = "".join(words("since")[:1])
+        for name in words:
+            if name not in FILTERS:
+                known = ", ".join(FILTERS)
+                raise ConfigError(f"There is no filter {name!r} of jobs. There are: {known}.")
+        given = {name: _split(words.get(name, ())) for name in ("node", "label", "state")}
+        spider = "".join(words.get("spider", ())[:1])
+        since = "".join(words.get("since", ())[:1])
         return cls(
             states=frozenset(map(_state_named, given["state"])),
             spider=spider or None,
@@ -283,11 +291,19 @@ class ProjectPages:
         except DistError:
             return []  # what is away has its own sentence
 
-    def jobs(self, query: AskedJobs) -> PageView:
-        """Return the jobs that are asked for, the newest."""
-        document = self._list_jobs(query)
-        values = {"query": query, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
-        return PageView("jobs", document, values)
+    def jobs(self, words: Mapping[str, Sequence[str]]) -> PageView:
+        """Return the jobs that are asked for, the newest; words: the values of each filter.
+
+        Where these are wrong, the page has the form with them, and says why.
+        """
+        given = {name: ", ".join(_split(words.get(name, ()))) for name in FILTERS}
+        values = {"given": given, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
+        try:
+            document = self._list_jobs(AskedJobs.parse(words))
+        except (ConfigError, NothingMatched) as error:
+            document = {"jobs": [], "unreached": []}
+            return PageView("jobs", document, {**values, "fault": str(error)}, refused=error)
+        return PageView("jobs", document, {**values, "fault": ""})
 
     def crawl_jobs(self, name: str) -> PageView:
         """Return the jobs of a crawl."""

@@ -218,3 +218,36 @@ def test_states_are_words_and_a_walked_index_has_a_full_bar() -> None:
     assert [bar.percent for bar in bars] == [0.0, 100.0]
     row = {"pages": 20, "duration_s": None, "started": None, "state": "running"}
     assert pages_per_minute(row) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ("since=yesterday", 400, "yesterday"),
+        ("foo=1", 400, "There is no filter 'foo' of jobs. There are: state, spider, node,"),
+        ("state=lost", 400, "There is no state 'lost' of a job."),
+        ("node=nope", 404, "nope"),
+    ],
+)
+def test_a_wrong_filter_keeps_the_form_and_says_why(
+    client: TestClient, query: str, status: int, told: str
+) -> None:
+    text = text_of(client, f"/jobs?{query}&spider=easy", status)
+    assert told in text and "no such page" not in text
+    page = client.get(f"/jobs?{query}&spider=easy").text
+    assert 'name="spider" value="easy"' in page
+    answer = client.get(f"/jobs.json?{query}")
+    assert (answer.status_code, told in answer.json()["error"]) == (status, True)
+
+
+def test_a_spider_without_jobs_is_named(client: TestClient) -> None:
+    assert "No job of spider nope is known." in text_of(client, "/jobs?spider=nope")
+    found = text_of(client, "/jobs?spider=nope&state=failed")
+    assert "No job of spider nope is known that fits the other filters." in found
+    assert 'name="since" value="2h"' in client.get("/jobs?since=2h").text
+
+
+def test_a_page_that_is_not_there_has_no_json_beside_it(client: TestClient) -> None:
+    assert client.get("/index.json").status_code == 200
+    assert "The same as JSON" not in text_of(client, "/index", 404)
+    assert "The same as JSON" in text_of(client, "/")
