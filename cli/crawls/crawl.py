@@ -375,7 +375,7 @@ def crawls_table(
 
     documents: their summaries, with their states now; now: in seconds since the epoch.
     """
-    headings = ("crawl", "spider", "state", "age", "batches", "items", "exit", "")
+    headings = ("crawl", "spider", "state", "age", "batches", "items", "exit", "next")
     cells = []
     for row, document in zip(rows, documents, strict=True):
         cells.append(_cells(row, document, now))

@@ -136,7 +136,7 @@ def _show(
         files.append(file)
         rows.append(_cells(request, pulled))
     document = {"folder": str(folder.absolute()), "items": items, "files": files}
-    output.table(document, ("job", "node", "state", "items", "size", "fetched", ""), rows)
+    output.table(document, ("job", "node", "state", "items", "size", "fetched", "reason"), rows)
     if not output.as_json:
         say(f"{counted(items, 'item')} in {folder}.")
 

@@ -75,7 +75,7 @@ def _show_sums(document: Mapping[str, Any], sums: Mapping[str, StatTotal], outpu
     rows = []
     for name, total in sums.items():
         rows.append((name, *_numbers(total), total.jobs, _values(total)))
-    output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
+    output.table(document, ("stat", "sum", "min", "max", "jobs", "values"), rows)
 
 
 def _numbers(total: StatTotal) -> list[float | None]:

@@ -175,10 +175,10 @@ def schedule(
     it for DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its
     node has forgotten it. Exit code 3 when some jobs could not be started.
 
-    With --retries, --limit or --after, jobs wait in the store, and the command
-    stays until its own are over: exit code 0 when all finished, 3 when only some
-    did, 1 when none. It starts whatever waits there, also what a command left that
-    was ended; --resume does only that.
+    With --retries, --limit, --after or --on-finish, the command stays until its
+    jobs are over: exit code 0 when all finished, 3 when only some did, 1 when none.
+    With the first three, jobs wait in the store, and the command starts whatever
+    waits there, also what a command left that was ended; --resume does only that.
 
     Example: sdist jobs schedule 'shop*' -a category=books --unless-running
     """
@@ -404,12 +404,12 @@ def _show_table(
     rows: Iterable[Mapping[str, Any]],
     output: Output,
 ) -> None:
-    """Show these columns of the rows, and behind them, without a heading, the reason."""
+    """Show these columns of the rows, and behind them the reason."""
     table = []
     for row in rows:
         cells = [row[name] for name in names]
         table.append([*cells, row["reason"]])
-    output.table(document, (*names, ""), table)
+    output.table(document, (*names, "reason"), table)
 
 
 def _wait(context: Context, jobs: Sequence[PlacedJob], code: int, finish: EventHook) -> int:

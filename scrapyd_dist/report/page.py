@@ -21,7 +21,7 @@ from scrapyd_dist.progress.summary_document import (
 )
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
-from scrapyd_dist.report.series import series
+from scrapyd_dist.report.series import earlier_index_pages, series
 from scrapyd_dist.time_spans import describe_moment
 from scrapyd_dist.version import __version__
 
@@ -205,17 +205,20 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     if not facts.lives:
         up += " at the end"
     found = f"of {count('requests', 'total'):,} found"
-    per_minute = round(count("pages") / facts.span * 60)
+    earlier = earlier_index_pages(facts)
+    pages = count("pages") + earlier
+    per_minute = round(pages / facts.span * 60)
+    index_pages = count("index", "pages") + earlier
     batches = f"of {count('batches', 'total'):,}, in {_attempts(summary)}"
     return [
         ("items", count("items"), ""),
         ("requests done", count_done(summary), found),
-        ("pages", count("pages"), f"{per_minute:,} per minute"),
+        ("pages", pages, f"{per_minute:,} per minute"),
         ("failed", lost, _failed_note(facts, lost)),
-        ("gone", count("gone_urls"), "says the site"),
+        ("gone", count("gone_urls"), "not on the site any more"),
         ("batches done", count("batches", "done"), batches),
         ("nodes", len(nodes), up),
-        ("index pages", count("index", "pages"), _index_note(summary)),
+        ("index pages", index_pages, _index_note(summary, index_pages)),
     ]
 
 
@@ -228,9 +231,10 @@ def _failed_note(facts: Facts, lost: int) -> str:
     return "nothing is missing" if facts.state == "finished" and not facts.crawl.exit_code else ""
 
 
-def _index_note(summary: Mapping[str, Any]) -> str:
+def _index_note(summary: Mapping[str, Any], pages: int) -> str:
     failed = count_in(summary, "index_failed")
     if failed:
         return f"{failed:,} failed"
     total = count_in(summary, "index", "total")
-    return f"of {total:,}" if total else ""
+    # A walk that begins again fetches pages once more, so there may be more than there are in all.
+    return f"of {total:,}" if total >= pages else ""

@@ -291,6 +291,16 @@ def _kept_points(count: int) -> Sequence[int]:
     return sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)})
 
 
+def earlier_index_pages(facts: Facts) -> int:
+    """Return the index pages that earlier processes of the crawl walked: each counts from 0 on."""
+    counts = []
+    for _, values in facts.samples:
+        pages = [*(values.get("index") or ()), 0][0]
+        counts.append(count_in(pages))
+    counts.append(count_in(facts.crawl.summary, "index", "pages"))
+    return sum(before for before, after in pairwise(counts) if after < before)
+
+
 def _picked(values: Sequence[float], places: Iterable[int]) -> tuple[float, ...]:
     return tuple(values[i] for i in places)
 

@@ -21,8 +21,10 @@ from rig.projects import Project
 from scrapyd_dist.cli.commands import CODES
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
+from scrapyd_dist.fleet import waiting_work
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.scheduling import liveness
 from scrapyd_dist.store import open_store
 
 #: how many commands the long row types; `make fuzz` sets it
@@ -70,8 +72,13 @@ MAY_WRITE = r"project0-home|project0/(\.sdist/|items\b|items/(bad|shop-1)\b(/[^/
 
 
 @pytest.fixture
-def shop(project: MakeProject) -> Iterator[tuple[Project, HostileNode]]:
+def shop(
+    project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Project, HostileNode]]:
     """A project with a crawl of which jobs are out on a hostile node."""
+    # The doctor waits between its looks at a node on which work waits.
+    monkeypatch.setattr(waiting_work, "EVERY", 0.0)
+    monkeypatch.setattr(liveness, "POLL", 0.0)
     it, node = (
         project(spiders={"shop": "import scrapy\nclass S(scrapy.Spider):\n    name = 'shop'\n"}),
         HostileNode(),

@@ -267,22 +267,30 @@ def test_strategies(tmp_path: Path) -> None:
 
 @pytest.mark.black_box
 @pytest.mark.full
-def test_a_crawl_from_cron(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
+def test_lines_for_cron_print_only_what_went_badly(
+    project: MakeProject, fleet: StartFleet, site: StartSite
+) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
-    (line,) = re.findall(
-        r"^0 6 \* \* \* (.*)$", page("howto/scheduling").read_text("utf-8"), re.MULTILINE
-    )
-    ours = {
-        "/srv/shop/.venv/bin": str(Path(sys.executable).parent),
-        "/srv/shop": str(made.path),
-        "45000": "60",
-    }
-    for theirs, instead in ours.items():
-        line = line.replace(theirs, instead)
+    text = page("howto/scheduling").read_text("utf-8")
+    crawl, job = re.findall(r"^0 \d \* \* \* (.*)$", text, re.MULTILINE)
     (made.path / ".sdist").mkdir(mode=0o700)
-    subprocess.run(["/bin/sh", "-c", line], env=private_environment(made.home, {}), check=True)
+
+    def printed(line: str, items: int) -> str:
+        ours = {
+            ".venv/bin": str(Path(sys.executable).parent),
+            "/srv/shop": str(made.path),
+            "45000": str(items),
+        }
+        for theirs, instead in ours.items():
+            line = line.replace(theirs, instead)
+        here = private_environment(made.home, {})
+        return subprocess.check_output(["/bin/sh", "-c", line], env=here, text=True)
+
+    assert printed(crawl, 60) == ""
     assert shop.differences(made.items("items.jl")) == {}
+    assert "61" in printed(crawl, 61)
+    assert "no spider 'prices'" in printed(job, 60)
 
 
 @pytest.mark.black_box

@@ -42,6 +42,14 @@ def test_without_a_list_it_is_what_status_says(sdist: Run, name: list[str]) -> N
 
 
 @pytest.mark.usefixtures("_stored")
+def test_in_a_pipe_the_way_on_has_a_heading(sdist: Run) -> None:
+    headings, *rows = sdist("crawls").expect(0).out.splitlines()
+    assert headings.split()[-1] == "NEXT"
+    (stopped,) = (row for row in rows if row.startswith("new "))
+    assert stopped[headings.index("NEXT") :] == "go on with: sdist resume new"
+
+
+@pytest.mark.usefixtures("_stored")
 def test_its_batches_are_listed_and_chosen(sdist: Run) -> None:
     listed = sdist("crawls", "show", "new", "--batches", "--json").expect(0).json()
     assert [(row["batch"], row["state"]) for row in listed["batches"]] == [

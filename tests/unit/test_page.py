@@ -252,3 +252,41 @@ def test_the_colour_is_that_of_the_exit_code_and_done_is_what_has_ended(
     assert ("finished, 100 failed" in words) == bool(code)
     assert (f"sdist retry {crawl.id} --failed-urls" in words) == bool(code)
     assert "requests done120of 120 found" in Reader(text).text.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("walked", "at_the_end", "pages", "note"),
+    [
+        ([4, 10], [10, 10], 10, "<small>of 10</small>"),
+        ([4, 10, 0, 0], [0, None], 10, ""),
+        ([4, 10], [0, None], 10, ""),
+        ([4, 10, 1, 7, 0], [3, 12], 20, ""),
+    ],
+)
+def test_index_pages_are_those_of_all_processes_of_the_crawl(
+    walked: list[int], at_the_end: list[int | None], pages: int, note: str
+) -> None:
+    last, total = at_the_end
+    summary = {"pages": 100 + (last or 0), "index": {"pages": last, "total": total}}
+    samples = [(BEGUN + second, {"index": [count, 10]}) for second, count in enumerate(walked)]
+    row = Crawl(id="c", project="p", spider="s", created=BEGUN, summary=summary)
+    html = page(Facts(crawl=row, now=BEGUN, samples=samples))
+    assert f"<dt>index pages</dt><dd>{pages}{note}</dd>" in html
+    assert f"<dt>pages</dt><dd>{100 + pages}<" in html
+
+
+def test_the_label_of_a_median_does_not_cover_what_is_above_the_chart() -> None:
+    even = page(made_up(batches=1, shards=1))
+    assert '<i class="median high" style="bottom:100' in even
+    uneven = page(made_up(batches=60, shards=8))
+    assert '<i class="median" ' in uneven
+
+
+def test_the_page_has_no_words_of_the_house() -> None:
+    facts = made_up(batches=60, runs=5)
+    died = replace(facts, crawl=replace(facts.crawl, state=CrawlState.FINDING))
+    words = Reader(page(died)).text
+    assert "straggler" not in words
+    assert "sealed" not in words
+    assert "A shard is a part of the index" in words
+    assert "robots.txt" in words

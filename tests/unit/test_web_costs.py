@@ -115,16 +115,20 @@ def test_a_large_fleet_with_many_remembered_jobs_makes_no_page_slow(
         f"/jobs/easy-{total - 1}", "/jobs/running0?node=web3", "/nodes/web3", "/throttle", "/frontiers",
         f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/jobs",
     ]  # fmt: skip
-    with served(root, sender) as client:
+    ticks = count(0.0, 3600.0)  # nothing that was answered before is kept
+    with served(root, sender, clock=lambda: next(ticks)) as client:
         for path in paths:
-            read.clear()
-            began = time.process_time()
-            answer = client.get(path)
-            took = time.process_time() - began
-            assert answer.status_code == 200
-            assert len(answer.content) < MOST_BYTES, path
-            assert took < MOST_SECONDS, path
-            assert len(read) <= 2 * NEWEST + 10, path
+            seconds = []
+            # The least of three counts: other processes on the machine slow this one down.
+            for _ in range(3):
+                read.clear()
+                began = time.process_time()
+                answer = client.get(path)
+                seconds.append(time.process_time() - began)
+                assert answer.status_code == 200
+                assert len(answer.content) < MOST_BYTES, path
+                assert len(read) <= 2 * NEWEST + 10, path
+            assert min(seconds) < MOST_SECONDS, path
 
 
 def test_the_crawls_are_read_once_for_the_pages_that_list_them(
