@@ -29,12 +29,12 @@ class Context(Workspace):
         return open_site(self, self.messenger)
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """Return `nodes`, for a command that also shows what the store remembers.
+        """Return `known_nodes`, for a command that also shows what the store remembers.
 
         Where no node is listed, that is said, and there is none.
         """
-        if patterns or self.all_nodes or self.store_if_any is None:
-            return self.nodes(patterns)
+        if patterns or self.knows_nodes or self.store_if_any is None:
+            return self.known_nodes(patterns)
         say(
             f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the"
             " store remembers."

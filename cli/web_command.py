@@ -1,6 +1,7 @@
 """`sdist web`: serves the pages of the fleet, its crawls and its jobs."""
 
 import os
+import socket
 from contextlib import closing
 from importlib.util import find_spec
 from typing import Annotated
@@ -68,11 +69,21 @@ def web(
     pages = ProjectPages(open_workspace=open_workspace, board=FleetBoard(open_workspace))
     application = make_application(pages, password=password, actions=allowed)
     listener = bind(host, port)
-    name = f"[{host}]" if ":" in host else host
-    say(f"The pages of {root.name}: http://{name}:{listener.getsockname()[1]}/ (Ctrl-C ends them)")
+    address = f"http://{_name_for_others(host)}:{listener.getsockname()[1]}/"
+    say(f"The pages of {root.name}: {address} (Ctrl-C ends them)")
     with closing(listener), closing(pages):
         serve(application, listener)
     return INTERRUPTED
+
+
+def _name_for_others(host: str) -> str:
+    """Return what stands in an address that leads to the pages: the name of this machine for all.
+
+    host: where they are served; 0.0.0.0, :: and the empty name are every address of this machine.
+    """
+    if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - it is read, and nothing is bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def _check_packages() -> None:

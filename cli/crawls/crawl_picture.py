@@ -15,10 +15,10 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.summary_document import (
+    count_done,
     count_expected,
     count_in,
     is_paused,
-    succeeded,
     summary_of,
 )
 from scrapyd_dist.time_spans import describe_span
@@ -106,7 +106,7 @@ def _bars(document: Mapping[str, Any]) -> Table:
     batches = count_in(document, "batches", "total")
     rows = (
         ("index", pages, all_pages, _part_of(pages, all_pages)),
-        ("requests", ended, all_requests, f"{succeeded(document):,} done of {expected}"),
+        ("requests", ended, all_requests, f"{count_done(document):,} done of {expected}"),
         ("batches", done, batches, _part_of(done, batches)),
     )
     grid = Table.grid(padding=(0, 1))

@@ -12,7 +12,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import describe_rate, rate_number
-from scrapyd_dist.progress.summary_document import MISSED, count_in, succeeded, summary_of
+from scrapyd_dist.progress.summary_document import MISSED, count_done, count_in, summary_of
 from scrapyd_dist.time_spans import describe_span
 
 #: states of a node that works on the crawl
@@ -104,7 +104,7 @@ def progress_line(crawl: Crawl) -> str:
         _index_piece(summary),
         f"found {count_in(summary, 'urls_found'):,}",
         f"sent {count_in(summary, 'requests', 'sent'):,}",
-        f"done {succeeded(summary):,} of {expected}",
+        f"done {count_done(summary):,} of {expected}",
     ]
     gone = count_in(summary, "gone_urls")
     if gone:
@@ -286,7 +286,7 @@ def _counts_line(summary: Mapping[str, Any]) -> str:
     aside = ""
     if others:
         aside = f" ({', '.join(others)})"
-    return f"{found}; {succeeded(summary):,} done in {batches}{aside}."
+    return f"{found}; {count_done(summary):,} done in {batches}{aside}."
 
 
 def _node_line(node: Mapping[str, Any], *, all_done: bool) -> str:

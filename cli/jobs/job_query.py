@@ -22,7 +22,7 @@ class JobQuery:
     def job_filter(self, context: Context, nodes: Sequence[Node] | None = None) -> JobFilter:
         """Return whose jobs are meant; without nodes, those of --node, or all, are asked."""
         if nodes is None:
-            nodes = context.nodes(self.node)
+            nodes = context.known_nodes(self.node)
         return JobFilter(
             nodes=nodes,
             narrowed=bool(self.node),

@@ -458,7 +458,7 @@ class _ProjectNodes:
 
     def find(self) -> list[Node]:
         """Return all nodes as they are listed now, each with its project."""
-        nodes = self.context.nodes_now()
+        nodes = self.context.read_anew().nodes()
         if self.project is None:
             self.project = project_name(self.context.project, nodes, None)
         return _nodes_with_project(nodes, None, self.project)

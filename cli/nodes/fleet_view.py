@@ -14,6 +14,7 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP
 from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
 from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, sort_by_urgency
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
+from scrapyd_dist.fleet.present_troubles import RECENT
 from scrapyd_dist.fleet.watched_jobs import RATES
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.jobs.job_judge import settle_jobs
@@ -29,8 +30,6 @@ from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 from ..silence import without_drained
 
-#: seconds in which the end of a plain job is told of
-DAY = 86400.0
 #: seconds between two looks at the nodes
 LOOK = 2.0
 #: lines of the picture that are about neither nodes nor jobs
@@ -104,8 +103,8 @@ def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None
 
 def _recent_jobs(context: Context) -> Iterable[JobRecord]:
     """Return what is remembered of plain jobs that are open, or have ended in the last day."""
-    nodes = context.nodes()
-    return settle_jobs(context.job_site, nodes, since=time.time() - DAY).records
+    nodes = context.known_nodes()
+    return settle_jobs(context.job_site, nodes, since=time.time() - RECENT).records
 
 
 def _view(watched: WatchOptions) -> AbstractContextManager[Show]:

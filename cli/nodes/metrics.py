@@ -65,10 +65,10 @@ def _collect(context: Context, patterns: Sequence[str] | None, timeout: float) -
     """Ask the nodes, and read the store."""
     began = time.time()
     statuses: Sequence[NodeStatus] = ()
-    if patterns or context.all_nodes:
+    if patterns or context.knows_nodes:
         survey = survey_fleet(
             context,
-            context.nodes(patterns),
+            context.known_nodes(patterns),
             timeout=timeout,
             progress=shown_answers,
             messenger=context.messenger,

@@ -222,9 +222,7 @@ def list_(
         if state:
             raise ConfigError("--state is what nodes answer, and --offline asks none. Take one.")
         return _list_configured(context.configured_nodes(node), output)
-    fleet = context.nodes(node)
-    if fleet == context.local_nodes:
-        fleet = (*fleet, *context.dead_local_nodes)
+    fleet = context.known_nodes(node)
     name = quick_project(context.project, project)
     survey = survey_fleet(
         context,

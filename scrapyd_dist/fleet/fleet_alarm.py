@@ -15,6 +15,7 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.present_troubles import (
     death_of_crawl,
+    failure_of_job,
     job_trouble,
     node_trouble,
     shortage_of_items,
@@ -36,8 +37,6 @@ DOWN = 30.0
 STORE_LOOK = 10.0
 #: seconds for which a node counts as full after a job has ended there for want of disk
 FULL = 600.0
-#: ends of a job that are no trouble
-_UNTOLD = {Outcome.FINISHED, Outcome.CANCELLED, Outcome.UNKNOWN}
 _FILE = "troubles.json"
 #: kinds that are over when the node is none of the fleet any more
 _OF_NODES = (TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED, TroubleKind.JOB_STALLED)
@@ -217,7 +216,7 @@ class FleetAlarm:
                 is_late = time.time() - (attempt.ended_at or 0.0) < FULL
                 if is_late and FinishReason.DISK_FULL.value in attempt.reason:
                     full.add(attempt.url)
-        for node in self._workspace.nodes():
+        for node in self._workspace.known_nodes():
             message = ""
             if node.url in full:
                 message = f"A job on {node.name} ended for want of disk."
@@ -240,12 +239,7 @@ def _job_end_sightings(record: JobRecord) -> Iterator[Sighting]:
     """Say how a plain job ended; the next good one of its spider makes it well."""
     kind = TroubleKind.JOB_FAILED
     subject = f"{record.project}/{record.spider}"
-    if record.state not in _UNTOLD:
-        reason = ""
-        if record.reason:
-            reason = f": {record.reason}"
-        job = f"The job {record.id} of {record.spider} on {record.node}"
-        message = f"{job} {record.state.value}{reason}."
+    if message := failure_of_job(record):
         yield Sighting(kind=kind, subject=subject, node=record.node, message=message)
     elif record.state is Outcome.FINISHED:
         yield Sighting(kind=kind, subject=subject, node=record.node)

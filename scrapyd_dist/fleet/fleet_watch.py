@@ -98,7 +98,7 @@ class FleetWatch:
     def __init__(self, workspace: Workspace, messenger: Messenger = NO_MESSENGER) -> None:
         self._workspace = workspace
         self._messenger = messenger
-        self.nodes = [_unknown(node) for node in workspace.nodes()]
+        self.nodes = [_unknown(node) for node in workspace.known_nodes()]
         self._homes: dict[str | None, str | None] = {}  #: crawl -> its folder in the nodes' logs
         self._named = time.monotonic()  #: when the names of the nodes were read
 
@@ -137,7 +137,7 @@ class FleetWatch:
         self._named = now
         known = {watched.status.node: watched for watched in self.nodes}
         with suppress(ConfigError, StoreError):
-            nodes = self._workspace.nodes_now()
+            nodes = self._workspace.read_anew().known_nodes()
             self.nodes = [known.get(node) or _unknown(node) for node in nodes]
 
     def _learn_homes(self, crawls: set[str | None]) -> None:

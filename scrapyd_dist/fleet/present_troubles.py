@@ -5,8 +5,14 @@ from typing import Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.fleet.live_crawls import alive_state
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.progress.summary_document import DIED, UNUSUAL
 from scrapyd_dist.time_spans import describe_span
+
+#: seconds for which a plain job that has ended is looked at
+RECENT = 86400.0
+#: ends of a job that are no trouble
+_UNTOLD = {Outcome.FINISHED, Outcome.CANCELLED, Outcome.UNKNOWN}
 
 
 def node_trouble(node: Mapping[str, Any]) -> str:
@@ -24,6 +30,32 @@ def job_trouble(job: Mapping[str, Any], node: str) -> str:
     if job["state"] != "stalled":
         return ""
     return f"The job {job['job']} on {node} makes no progress for {describe_span(job['silent_s'])}."
+
+
+def failure_of_job(record: JobRecord) -> str:
+    """Return how a plain job that has ended failed; empty if it did not."""
+    if record.state in _UNTOLD:
+        return ""
+    reason = f": {record.reason}" if record.reason else ""
+    job = f"The job {record.id} of {record.spider} on {record.node}"
+    return f"{job} {record.state.value}{reason}."
+
+
+def find_failed_spiders(records: Iterable[JobRecord]) -> list[str]:
+    """Return a sentence for each spider that is in trouble, by its last plain job that ended.
+
+    Jobs that were cancelled, and those of which that is not known, say nothing of their spider.
+    """
+    failures: dict[tuple[str, str], str] = {}
+    for record in sorted(records, key=lambda record: record.ended or 0.0):
+        if not record.state.over:
+            continue
+        spider = (record.project, record.spider)
+        if failure := failure_of_job(record):
+            failures[spider] = failure
+        elif record.state is Outcome.FINISHED:
+            failures.pop(spider, None)
+    return list(failures.values())
 
 
 def death_of_crawl(crawl: Crawl) -> str:

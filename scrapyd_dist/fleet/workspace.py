@@ -58,6 +58,12 @@ class Workspace(OpenProject):
 
         return dead(self.root / STATE_FOLDER)
 
+    @property
+    def _missed_nodes(self) -> tuple[Node, ...]:
+        """The local nodes that have died; none where others are named: then local ones rest."""
+        named = (*self.project.targets, *self.added)
+        return () if named else self.dead_local_nodes
+
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.
@@ -104,6 +110,23 @@ class Workspace(OpenProject):
         """
         found = self.targets(patterns)
         return distinct_nodes(found) if patterns else self.all_nodes
+
+    def known_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """Return `nodes` and, as those of scrapy.cfg that are down, local ones that have died.
+
+        For what shows how the fleet or its jobs are. Errors are those of `nodes`.
+        """
+        missed = self._missed_nodes
+        if not missed:
+            return self.nodes(patterns)
+        chosen = patterns or os.environ.get(NODES, "").split()
+        known = sorted({*self._named_nodes(), *missed}, key=_place_of_local)
+        return distinct_nodes(self._matching(chosen, known) if chosen else known)
+
+    @property
+    def knows_nodes(self) -> bool:
+        """Whether there are nodes, so that `known_nodes` without patterns does not raise."""
+        return bool(self.all_nodes or self._missed_nodes)
 
     def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that starts the project's code.
@@ -175,11 +198,11 @@ class Workspace(OpenProject):
         named += [node for node in self._listed if node not in targets]
         return named
 
-    def nodes_now(self) -> tuple[Node, ...]:
-        """Return `nodes`, for a command that stays: all that lists nodes is read again."""
+    def read_anew(self) -> "Workspace":
+        """Return the project, for a command that stays: all that lists nodes is read again."""
         fresh = Workspace(self._folder)
         fresh._store = self.store_if_any
-        return fresh.nodes()
+        return fresh
 
     def project_nodes(
         self, patterns: Sequence[str] | None, name: str | None
@@ -274,3 +297,8 @@ class Workspace(OpenProject):
                 values["changed"] = max(time.time(), before.get(first, 0.0) + 0.001)
             store.update_node(first, **values, **fields)
         self._read_added()  # which keeps a copy in the state folder
+
+
+def _place_of_local(node: Node) -> tuple[int, str]:
+    """Return the key that puts local nodes in the order of their numbers."""
+    return len(node.name), node.name

@@ -42,6 +42,10 @@ ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one
 #: each minute
 SILENCE = 180.0
+#: seconds after a post in which it says nothing that the node does not list the job
+JUST_POSTED = 15.0
+#: of a job that may go on, since a node's processes outlive it
+LOST = "lost: its node does not list it; it is over if its log is still for 3 min"
 #: why it is not known how a job ended
 FORGOTTEN = "its node forgot it before a command looked, and has no log of it"
 #: why it is not known how a job ended whose id was given to another one after it
@@ -346,13 +350,19 @@ class SettledJobs:
 
 
 def settle_jobs(
-    site: JobSite, nodes: Sequence[Node], *, timeout: float = TIMEOUT, since: float | None = None
+    site: JobSite,
+    nodes: Sequence[Node],
+    *,
+    timeout: float = TIMEOUT,
+    since: float | None = None,
+    most: int | None = None,
 ) -> SettledJobs:
     """Return what is remembered of plain jobs, after asking the nodes how the open ones ended.
 
-    since: without those that ended before, in seconds since the epoch; timeout: seconds.
+    since: without those that ended before, in seconds since the epoch; most: so many of those that
+    ended, the last ones; timeout: seconds.
     """
-    memory = JobMemory(site.store, since, site.messenger)
+    memory = JobMemory(site.store, since, site.messenger, most=most)
     urls = set[str]()
     for record in memory.records.values():
         if not record.state.over:
@@ -399,12 +409,13 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
         posted = record.posted or record.created
         if now - posted >= ON_ITS_WAY:
             return None
-        return Verdict(outcome=Outcome.PENDING)
+        reason = LOST if now - posted >= JUST_POSTED else ""
+        return Verdict(outcome=Outcome.PENDING, reason=reason)
     if is_quiet(seen):
         return None
     return Verdict(
         outcome=Outcome.RUNNING,
-        reason="its node does not list it",
+        reason=LOST,
         pages=seen.facts.pages,
         items=seen.facts.items,
     )

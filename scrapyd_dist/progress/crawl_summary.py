@@ -57,6 +57,8 @@ def summarize(snap: Snapshot) -> dict[str, Any]:
     running = Counter[str]()
     if not is_over:
         running = sum((member.progress() for member in scheduler.members), running)
+    # What an ended crawl has failed in, the store tells; before that, reports tell it first.
+    failing = 0 if snap.state in _OVER else running["failed"]
     done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
     labels = spec.settings.get(LABELS, "").split(",")
     return {
@@ -81,7 +83,7 @@ def summarize(snap: Snapshot) -> dict[str, Any]:
         "pages": snap.index_pages + counters.pages + running["pages"],
         "items": snap.own_items + counters.items + running["items"],
         "gone_urls": counters.gone + snap.local_missed["gone"],
-        "failed_urls": counters.failed_urls + snap.local_missed["failed"],
+        "failed_urls": counters.failed_urls + failing + snap.local_missed["failed"],
         "dead_urls": counters.dead_urls,
         "index": {
             "pages": snap.index_pages,

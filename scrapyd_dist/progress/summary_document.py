@@ -143,6 +143,11 @@ def succeeded(document: Mapping[str, Any]) -> int:
     return count_in(document, "requests", "succeeded")
 
 
+def count_done(document: Mapping[str, Any]) -> int:
+    """Return the number of target requests that have ended in a summary, as all call `done`."""
+    return count_in(document, "requests", "done")
+
+
 def count_expected(document: Mapping[str, Any]) -> int:
     """Return how many target requests there will be, or as long as that is not known, there are."""
     return count_in(document, "outlook", "requests") or count_in(document, "requests", "total")

@@ -36,6 +36,8 @@ NODES = 60
 COLUMNS = 160
 #: maximum number of rows of a table
 ROWS = 50
+#: how many times as long as the past the axis of a forecast is, at most
+FARTHEST = 20
 #: characters of a node's name beside a row
 NAME = 18
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -294,10 +296,13 @@ def burn_up(data: BurnUp) -> LineChart:
 
 
 def _end_of_axis(at: float, forecast: Forecast | None) -> float:
-    """Return the time at the right edge: a far forecast does not press the past together."""
+    """Return the time at the right edge: the end of the forecast, unless that is far away.
+
+    Then the past would be pressed together.
+    """
     if forecast is None:
         return at
-    return max(at, min(forecast.latest, at * 3))
+    return max(at, min(forecast.latest, at * FARTHEST))
 
 
 def _in_words(ends: Mapping[str, float]) -> str:
@@ -310,11 +315,14 @@ def _in_words(ends: Mapping[str, float]) -> str:
 
 
 def _may_end(at: float, forecast: Forecast) -> str:
+    return f"it may end in {time_to_end(at, forecast)}"
+
+
+def time_to_end(at: float, forecast: Forecast) -> str:
+    """Return in which time the last request is done, seen from `at`: `56 s`, or `56 s to 2 min`."""
     soonest = span(max(0.0, forecast.soonest - at))
     latest = span(max(0.0, forecast.latest - at))
-    if soonest == latest:
-        return f"it may end in {soonest}"
-    return f"it may end in {soonest} to {latest}"
+    return soonest if soonest == latest else f"{soonest} to {latest}"
 
 
 def _forecast_corners(data: BurnUp, forecast: Forecast, last: float) -> list[tuple[float, float]]:
@@ -325,7 +333,9 @@ def _forecast_corners(data: BurnUp, forecast: Forecast, last: float) -> list[tup
     for when in (forecast.soonest, forecast.latest):
         share = min(1.0, (last - at) / (when - at)) if when > at else 1.0
         corners.append((min(when, last), done + (forecast.requests - done) * share))
-    if forecast.latest > last:  # the corner in which both limits meet the edge of the plot
+    if (
+        forecast.soonest <= last < forecast.latest
+    ):  # the corner in which both limits meet the edge of the plot
         corners.insert(2, (last, float(forecast.requests)))
     return corners
 
@@ -376,7 +386,7 @@ def heat(data: Heat) -> RowChart:
         label=f"Pages per minute of each node over time. {counted(len(data.nodes), 'node')}, up to"
         f" {amount(data.most)} pages per minute in {span(data.step)}."
         f" The fewest pages in all: {slowest} with {fewest:,.0f}.",
-        headings=("node", "pages", "per minute while it worked", "at most", "seconds at work"),
+        headings=("node", "pages", "per minute", "at most", "seconds from first to last page"),
         table=_heat_table(data),
         times=_times(columns * data.step),
         legend=[("h0", "0"), *between, (f"h{SHADES}", f"{amount(data.most)} pages/min")],
@@ -410,10 +420,22 @@ def _shade(value: float | None, most: float) -> int | None:
 def _heat_table(data: Heat) -> list[tuple[str, int, float, float, int]]:
     table = []
     for node, cells, pages in zip(data.nodes, data.cells, data.pages, strict=True):
-        busy = [value for value in cells if value]
-        mean = round(sum(busy) / len(busy), 1) if busy else 0.0
-        table.append((node, int(pages), mean, max(busy, default=0.0), round(len(busy) * data.step)))
+        at_work = _from_first_to_last(cells)
+        mean = round(sum(at_work) / len(at_work), 1) if at_work else 0.0
+        seconds = round(len(at_work) * data.step)
+        table.append((node, int(pages), mean, max(at_work, default=0.0), seconds))
     return table
+
+
+def _from_first_to_last(cells: Sequence[float | None]) -> list[float]:
+    """Return the columns from the first with a page to the last, without gaps in time.
+
+    Those between without a page count: a slow site has a page in every other column only.
+    """
+    busy = [place for place, value in enumerate(cells) if value]
+    if not busy:
+        return []
+    return [value for value in cells[busy[0] : busy[-1] + 1] if value is not None]
 
 
 def jobs(data: Gantt, seconds: float) -> RowChart:

@@ -13,10 +13,10 @@ from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import ended_in_words, lost_urls, next_command
 from scrapyd_dist.progress.summary_document import (
+    count_done,
     count_in,
     finite_number,
     nested_value,
-    succeeded,
     summary_of,
 )
 from scrapyd_dist.report import charts
@@ -212,14 +212,23 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     batches = f"of {count('batches', 'total'):,}, in {_attempts(summary)}"
     return [
         ("items", count("items"), ""),
-        ("requests done", succeeded(summary), found),
+        ("requests done", count_done(summary), found),
         ("pages", pages, f"{per_minute:,} per minute"),
-        ("failed", lost, "gave no result" if lost else "nothing is missing"),
+        ("failed", lost, _failed_note(facts, lost)),
         ("gone", count("gone_urls"), "not on the site any more"),
         ("batches done", count("batches", "done"), batches),
         ("nodes", len(nodes), up),
         ("index pages", index_pages, _index_note(summary, index_pages)),
     ]
+
+
+def _failed_note(facts: Facts, lost: int) -> str:
+    """Return what the number of failed requests means; that nothing is missing, the end tells."""
+    if lost:
+        return "gave no result"
+    if facts.lives:
+        return "so far"
+    return "nothing is missing" if facts.state == "finished" and not facts.crawl.exit_code else ""
 
 
 def _index_note(summary: Mapping[str, Any], pages: int) -> str:

@@ -27,7 +27,7 @@ from scrapyd_dist.report.facts import hidden
 from scrapyd_dist.report.page import POLICY, make_environment, read_style, values_of
 
 from .drawing import make_filters
-from .project_pages import AskedJobs, PageView, ProjectPages
+from .project_pages import PageView, ProjectPages
 from .shared_answers import EVERY, note_times
 
 #: the report's, with scripts and a style sheet of our own
@@ -52,6 +52,7 @@ _NOT_NOW = 503
 #: status -> the title of a page that says why another one is not shown
 _TITLES = {
     _NOT_NOW: "This page cannot be shown now",
+    400: "This cannot be asked for",
     500: "This page has failed",
 }
 #: bytes that a request to start work may have
@@ -100,7 +101,7 @@ class _Site:
             f"{crawl}/jobs": lambda request: pages.crawl_jobs(_name(request)),
             f"{crawl}/log": lambda request: pages.crawl_log(_name(request)),
             crawl: lambda request: pages.crawl(_name(request)),
-            "/jobs": lambda request: pages.jobs(AskedJobs.parse(request.query_params.getlist)),
+            "/jobs": lambda request: pages.jobs(_words_of_query(request)),
             "/jobs/{name:path}": lambda request: pages.job(_name(request), _nodes(request)),
             "/nodes/{name:path}": lambda request: pages.node(_name(request)),
             "/throttle": lambda _: pages.throttle(),
@@ -121,6 +122,8 @@ class _Site:
 
     def _send_json(self, view: Callable[[Request], PageView], request: Request) -> Response:
         shown = view(request)
+        if shown.refused is not None:
+            raise shown.refused
         if shown.fault:
             return _send_fault(shown.fault, _NOT_NOW)
         return JSONResponse({"schema": 1, **without_logins(shown.document)})
@@ -131,6 +134,8 @@ class _Site:
         as_of = min(times, default=time.time())
         values = {"document": shown.document, "as_of": as_of, **shown.values}
         status = _NOT_NOW if shown.is_partial else 200
+        if shown.refused is not None:
+            status = _status_of(shown.refused)
         return HTMLResponse(self._render(shown.template, request, values), status)
 
     def _render(self, template: str, request: Request, values: Mapping[str, Any]) -> str:
@@ -140,7 +145,8 @@ class _Site:
         query = f"?{asked}" if asked else ""
         beside = "/index.json" if path == "/" else f"{path}.json"
         made = self._environment.get_template(f"templates/{template}.html.j2")
-        return made.render(here=f"{path}{query}", json_beside=f"{beside}{query}", **values)
+        usual = {"here": f"{path}{query}", "json_beside": f"{beside}{query}"}
+        return made.render({**usual, **values})
 
     def _send_report(self, request: Request) -> Response:
         try:
@@ -178,8 +184,8 @@ class _Site:
 
     def tell_error(self, request: Request, error: Exception) -> Response:
         """Say what keeps a page from being shown; it comes by itself when that is over."""
-        if request.method == "POST" or request.url.path.endswith(".json"):
-            return _send_fault(_words_of(error), _status_of(error))
+        if request.method not in {"GET", "HEAD"} or request.url.path.endswith(".json"):
+            return _send_fault(_words_of(error), _status_of(error), _headers_of(error))
         return self._send_error_page(request, error)
 
     def _send_error_page(
@@ -187,15 +193,16 @@ class _Site:
     ) -> Response:
         """Say it on a page that is tried again; comes_whole: not only its live part."""
         status = _status_of(error)
-        values = {
+        values: dict[str, Any] = {
             "title": _TITLES.get(status, "There is no such page"),
             "text": _words_of(error),
             "is_for_now": status == _NOT_NOW,
             "comes_whole": comes_whole,
             "as_of": time.time(),
         }
-        headers = error.headers if isinstance(error, HTTPException) else None
-        return HTMLResponse(self._render("error", request, values), status, headers)
+        if status != _NOT_NOW:
+            values["json_beside"] = ""  # what is there may be another page's
+        return HTMLResponse(self._render("error", request, values), status, _headers_of(error))
 
     # actions
 
@@ -237,6 +244,11 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
+def _words_of_query(request: Request) -> dict[str, list[str]]:
+    """Return the values of each name in the query of an address."""
+    return {name: request.query_params.getlist(name) for name in request.query_params}
+
+
 def _nodes(request: Request) -> tuple[str, ...]:
     return tuple(request.query_params.getlist("node"))
 
@@ -267,8 +279,12 @@ def _words_of(error: Exception) -> str:
     return "sdist web itself has failed to make it. What went wrong is written where it runs."
 
 
-def _send_fault(text: str, status: int) -> Response:
-    return JSONResponse({"schema": 1, "error": hidden(text)}, status)
+def _send_fault(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"schema": 1, "error": hidden(text)}, status, headers)
+
+
+def _headers_of(error: Exception) -> Mapping[str, str] | None:
+    return error.headers if isinstance(error, HTTPException) else None
 
 
 def _refuse(text: str) -> Response:

@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from scrapyd_dist.batches import BatchState
 from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
 from scrapyd_dist.fleet.throttled_domains import unheeded
 from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.jobs.job_judge import LOST
 from scrapyd_dist.jobs.job_rows import newest_first
 from scrapyd_dist.progress.crawl_outcome import lost_urls
 from scrapyd_dist.progress.crawl_words import outlook, state_of
+from scrapyd_dist.progress.outlook import FINDING
 from scrapyd_dist.progress.rates import rate_number
-from scrapyd_dist.progress.summary_document import count_expected, count_in, succeeded
+from scrapyd_dist.progress.summary_document import count_done, count_expected, count_in
 from scrapyd_dist.report.charts import percent
 from scrapyd_dist.time_spans import describe_age, describe_moment, describe_span
 
@@ -23,6 +26,7 @@ _TONES = {
     "up": "good",
     "busy": "going",
     "draining": "partial",
+    "drained": "partial",
     "down": "bad",
     "refused": "bad",
     "wedged": "bad",
@@ -34,6 +38,7 @@ _TONES = {
     "waiting": "idle",
     "unknown": "idle",
     "died": "bad",
+    "lost": "bad",
     "killed": "partial",
     "cancelled": "partial",
     "stopped": "partial",
@@ -58,6 +63,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
     return {
         "age": describe_time_since,
         "bars": list_bars,
+        "batch_state": state_of_batch,
         "clock": clock,
         "colourless": colourless,
         "commas": commas,
@@ -66,9 +72,12 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "moment": describe_moment,
         "moment_age": describe_moment_age,
         "newest": sort_jobs,
+        "node_state": state_of_node,
+        "pace": pages_per_minute,
         "rate": rate_or_dash,
         "shade": shade,
         "span_words": describe_span,
+        "job_state": state_of_job,
         "state": state_of,
         "states": describe_states,
         "to_go": lambda document: outlook(document)[1],
@@ -83,6 +92,33 @@ def tone_of(state: str) -> str:
     if state.startswith("finished, "):
         return "partial"
     return _TONES.get(state, "going")
+
+
+def state_of_job(row: Mapping[str, Any]) -> str:
+    """Return the state of a job; `lost` where its node does not list it, though it may go on."""
+    return "lost" if row["reason"] == LOST else str(row["state"])
+
+
+def state_of_batch(state: str) -> str:
+    """Return the state of a batch; one that is sealed waits for a worker."""
+    return "waiting" if state == BatchState.SEALED.value else state
+
+
+def state_of_node(node: Mapping[str, Any]) -> str:
+    """Return the state of a node of a watch's document; `drained` where no job is left there."""
+    is_empty = (node["running"], node["pending"]) == (0, 0)
+    return "drained" if node["state"] == "draining" and is_empty else str(node["state"])
+
+
+def pages_per_minute(row: Mapping[str, Any]) -> float | None:
+    """Return the pages per minute of a job's whole life; None while that is not known."""
+    seconds = row["duration_s"]
+    if seconds is None and row["started"] and not Outcome(row["state"]).over:
+        begun = datetime.fromisoformat(row["started"])
+        seconds = (datetime.now(timezone.utc) - begun).total_seconds()
+    if row["pages"] is None or not seconds or seconds < 0:
+        return None
+    return float(row["pages"] * 60 / seconds)
 
 
 def commas(value: float | None) -> str:
@@ -124,8 +160,10 @@ def list_bars(document: Mapping[str, Any]) -> list[ProgressBar]:
     expected = count_expected(document)
     pages = count_in(document, "index", "pages")
     total = count_in(document, "index", "total")
+    if not total and document["state"] not in FINDING:
+        total = pages  # it has been walked, and so that was all
     sent = count_in(document, "requests", "sent")
-    done = succeeded(document)
+    done = count_done(document)
     return [
         ProgressBar("index", pages, total, percent(pages, total)),
         ProgressBar("sent", sent, expected, percent(sent, expected)),

@@ -20,11 +20,16 @@ from scrapyd_dist.fleet.crawl_files import last_log_lines
 from scrapyd_dist.fleet.frontier_listing import FrontierEntry, list_frontiers
 from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.fleet.missing import missing
-from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.fleet.present_troubles import (
+    RECENT,
+    find_failed_spiders,
+    find_present_troubles,
+)
 from scrapyd_dist.fleet.strategy_listing import list_strategies
 from scrapyd_dist.fleet.throttled_domains import list_domains, list_heedings, throttle_document
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.jobs.job_judge import settle_jobs
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_log_end import JobLogEnd, read_job_log_end
 from scrapyd_dist.jobs.job_rows import JobChoice, choose_first_jobs, list_jobs
@@ -59,6 +64,9 @@ EXAM_EVERY = 30.0
 REASONS = 50
 OF_REASON = 20
 
+#: names of the filters of jobs in an address
+FILTERS = ("state", "spider", "node", "label", "since")
+
 T = TypeVar("T")
 #: kind and reason of misses, and their documents
 MissGroup = tuple[str, str, list[Any]]
@@ -72,6 +80,7 @@ class PageView(NamedTuple):
     values: Mapping[str, Any]  #: what the template shows besides
     fault: str = ""  #: why the document says nothing, though the page does
     is_partial: bool = False  #: what the store has is missing on the page
+    refused: Exception | None = None  #: what is wrong with the words in the address of a form
 
 
 class ListedCrawl(NamedTuple):
@@ -101,15 +110,19 @@ class AskedJobs:
     crawl: str | None = None  #: only jobs of this crawl, or the job of this id
 
     @classmethod
-    def parse(cls, words: Callable[[str], Sequence[str]]) -> "AskedJobs":
-        """Return the query of an address; words: gives the values of a name.
+    def parse(cls, words: Mapping[str, Sequence[str]]) -> "AskedJobs":
+        """Return the query of an address; words: the values of each name.
 
         Raises:
-            ConfigError: a value is not of its kind.
+            ConfigError: a value is not of its kind, or a name is none of a filter.
         """
-        given = {name: _split(words(name)) for name in ("node", "label", "state")}
-        spider = "".join(words("spider")[:1])
-        since = "".join(words("since")[:1])
+        for name in words:
+            if name not in FILTERS:
+                known = ", ".join(FILTERS)
+                raise ConfigError(f"There is no filter {name!r} of jobs. There are: {known}.")
+        given = {name: _split(words.get(name, ())) for name in ("node", "label", "state")}
+        spider = "".join(words.get("spider", ())[:1])
+        since = "".join(words.get("since", ())[:1])
         return cls(
             states=frozenset(map(_state_named, given["state"])),
             spider=spider or None,
@@ -254,6 +267,7 @@ class ProjectPages:
         document, points, away = self._fleet_or_why_not()
         listed, lost = self._crawls_or_why_not()
         found = find_present_troubles(document, [crawl.row for crawl in listed])
+        found += self._find_failed_spiders()
         values = {
             "points": points,
             "troubles": [*filter(None, (away, lost)), *found],
@@ -263,11 +277,33 @@ class ProjectPages:
         }
         return PageView("home", document, values, away or lost, is_partial=bool(lost))
 
-    def jobs(self, query: AskedJobs) -> PageView:
-        """Return the jobs that are asked for, the newest."""
-        document = self._list_jobs(query)
-        values = {"query": query, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
-        return PageView("jobs", document, values)
+    def _find_failed_spiders(self) -> list[str]:
+        """Return a sentence for each spider in trouble; none while that is not known."""
+
+        def read(workspace: Workspace) -> list[str]:
+            nodes = _known_nodes(workspace, ())
+            since = time.time() - RECENT
+            settled = settle_jobs(open_site(workspace), nodes, since=since, most=NEWEST)
+            return find_failed_spiders(settled.records)
+
+        try:
+            return self._ask("failed spiders", read, JOBS_EVERY, asks_nodes=True)
+        except DistError:
+            return []  # what is away has its own sentence
+
+    def jobs(self, words: Mapping[str, Sequence[str]]) -> PageView:
+        """Return the jobs that are asked for, the newest; words: the values of each filter.
+
+        Where these are wrong, the page has the form with them, and says why.
+        """
+        given = {name: ", ".join(_split(words.get(name, ()))) for name in FILTERS}
+        values = {"given": given, "outcomes": list(Outcome), "most": ROWS, "newest": NEWEST}
+        try:
+            document = self._list_jobs(AskedJobs.parse(words))
+        except (ConfigError, NothingMatched) as error:
+            document = {"jobs": [], "unreached": []}
+            return PageView("jobs", document, {**values, "fault": str(error)}, refused=error)
+        return PageView("jobs", document, {**values, "fault": ""})
 
     def crawl_jobs(self, name: str) -> PageView:
         """Return the jobs of a crawl."""
@@ -433,14 +469,14 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
     Raises:
         NothingMatched: one of them means no node of the project.
     """
-    nodes = workspace.all_nodes
+    nodes = workspace.known_nodes() if workspace.knows_nodes else ()
     if not patterns:
         return nodes
     if "" in patterns:
         raise NothingMatched("A node without a name is not there.")
     by_url = nodes_by_url(nodes)
     known = []
-    for node in workspace.nodes(patterns):
+    for node in workspace.known_nodes(patterns):
         if node.url not in by_url:
             raise NothingMatched(f"The project has no node {node.name!r}.")
         known.append(by_url[node.url])

@@ -14,6 +14,7 @@ from rig.redis import RedisServer
 from rig.shops import Shop
 
 from scrapyd_dist.job_record import OPEN_ONLY, Outcome
+from scrapyd_dist.jobs.job_judge import LOST
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_de
     assert (told["state"], told["reason"]) == ("unknown", "its node does not answer")
     shop.nodes[1].restart()
     told = listed(shop)[row["job"]]
-    assert (told["state"], told["reason"]) == ("running", "its node does not list it")
+    assert (told["state"], told["reason"]) == ("running", LOST)
     assert pid in shop.nodes[1].kill_jobs()
 
 

@@ -393,7 +393,7 @@ def one_number(at: Scene) -> dict[str, int]:
     )
     assert states["sealed"] + states["failed"] == summary["batches"]["waiting"]
     assert states["running"] + states["sent"] == summary["batches"]["out"] == 0
-    done, items = summary["requests"]["succeeded"], summary["items"]
+    done, items = summary["requests"]["done"], summary["items"]
     told = at.run("status", row.id).out
     in_batches = (
         f"{counts['done']:,} of {counts['total']:,}"

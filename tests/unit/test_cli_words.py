@@ -180,7 +180,7 @@ def test_what_is_to_come_is_marked_by_how_sure_it_is(
 
 def test_the_line_while_it_runs() -> None:
     assert wording.progress_line(crawl()) == (
-        "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
+        "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,500 of ≈ 6,000 · gone 1 · batches 3/4"
         " · pages 1,600 (2,460/min) · items 1,499 (744/min) · ≈ 45 s to go · nodes 1/2"
     )
     assert (
@@ -195,19 +195,18 @@ def test_a_paused_crawl_has_no_time_to_go() -> None:
     assert state_of({**stopped.summary, "state": "stopped"}) == "stopped"
 
 
-def test_done_is_what_gave_a_result() -> None:
+def test_done_is_what_has_ended_as_in_the_document() -> None:
     lost = crawl(
         requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0},
         failed_urls=100,
         gone_urls=20,
     )
-    assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
+    assert "done 120 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
     assert "errors 100 · " in wording.progress_line(lost)
-    assert (
-        "; 0 done in 3 of 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
-    )
+    closed = wording.closing(replace(lost, state=CrawlState.FINISHED))
+    assert "; 120 done in 3 of 4 batches" in closed[1]
     at_its_goal = crawl(CrawlState.FINISHED, batches={"total": 8, "waiting": 6, "done": 2})
-    assert "; 1,499 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
+    assert "; 1,500 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
 
 
 def test_waiting_jobs_do_not_run() -> None:
@@ -248,7 +247,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     ]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
-        "  3,000 URLs found on 50 index pages; 1,499 done in 3 of 4 batches (7 offsite, 20 found twice).",
+        "  3,000 URLs found on 50 index pages; 1,500 done in 3 of 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site does not give them: 404, 403 …):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",

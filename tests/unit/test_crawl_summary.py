@@ -110,11 +110,12 @@ def test_once_it_has_ended_nothing_is_out_and_what_is_not_home_is_not_done(state
         items=9,
         readiness=Readiness(prepared=True),
     )
-    at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
+    at_work(member, 3, done=2, size=5, missed=1, errors=2, pages=7, items=4)
     running, ended = (
         summarize(snapshot(members=[member], state=now)) for now in ("working", state)
     )
     assert (running["items"], running["requests"]["succeeded"]) == (13, 10)
+    assert (running["failed_urls"], ended["failed_urls"]) == (3, 1), "its report tells of two"
     assert (
         ended["items"],
         ended["pages"],

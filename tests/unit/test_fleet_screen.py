@@ -1,6 +1,7 @@
 """A fleet of hundreds of nodes fits on a screen: trouble first, equal findings once, and how many there are."""
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import closing
 from io import StringIO
@@ -11,7 +12,10 @@ import pytest
 from rich.console import Console
 from rig.commands import Result
 from rig.fixtures import MakeProject
+from rig.fleet_sender import FleetSender
 from rig.manynodes import ManyNodes, refusing
+from rig.projects import Project
+from rig.web_pages import served
 from scrapyd_dist.cli.nodes import doctor, fleet_view
 from scrapyd_dist.cli.output import MOST_ERRORS, complain_each
 from scrapyd_dist.deploy import local_nodes
@@ -108,20 +112,47 @@ def test_nodes_in_trouble_stand_first_and_the_others_are_counted(
     assert sorted(down.out.split()) == ["gone0", "gone1", "gone2"]
 
 
-def test_a_local_node_that_was_killed_stays_in_the_list(
+def _kill_local2(it: Project, folder: Path) -> None:
+    """Make local1 a node that runs, and local2 one whose process has ended."""
+    usual: Any = {"password": "p", "slots": 1}
+    here = it.path.resolve()
+    alive = local_nodes.LocalNode(name="local1", port=1, pid=os.getpid(), folder=here, **usual)
+    dead = local_nodes.LocalNode(name="local2", port=2, pid=NO_PROCESS, folder=folder, **usual)
+    (it.path / ".sdist" / "nodes").mkdir(parents=True)
+    local_nodes.write(it.path / ".sdist", [alive, dead])
+
+
+def test_a_local_node_that_was_killed_is_down_wherever_nodes_are_shown(
     project: MakeProject, run_sdist_here: Callable[..., Result], tmp_path: Path
 ) -> None:
     it = project()
     it.targets([])
-    usual: Any = {"password": "p", "slots": 1}
-    alive = local_nodes.LocalNode(
-        name="local1", port=1, pid=os.getpid(), folder=it.path.resolve(), **usual
-    )
-    dead = local_nodes.LocalNode(name="local2", port=2, pid=NO_PROCESS, folder=tmp_path, **usual)
-    (it.path / ".sdist" / "nodes").mkdir(parents=True)
-    local_nodes.write(it.path / ".sdist", [alive, dead])
+    _kill_local2(it, tmp_path)
+    both = [("local1", "down"), ("local2", "down")]
     listed = run_sdist_here(it, "nodes", "--json").json()["nodes"]
-    assert [(node["name"], node["state"]) for node in listed] == [
-        ("local1", "down"),
-        ("local2", "down"),
-    ]
+    assert [(node["name"], node["state"]) for node in listed] == both
+    fleet = run_sdist_here(it, "status", "--fleet", "--json").json()["nodes"]
+    assert [(node["name"], node["state"]) for node in fleet] == both
+    numbers = run_sdist_here(it, "nodes", "metrics").out
+    assert re.findall(r'node_up\{.*node="(\w+)".*\} 0', numbers) == ["local1", "local2"]
+    one = run_sdist_here(it, "nodes", "--node", "local2", "--json").json()["nodes"]
+    assert [node["name"] for node in one] == ["local2"]
+    assert "local2" in run_sdist_here(it, "jobs").err
+    with served(it.path, FleetSender()) as client:
+        assert "The node local2 does not work" in client.get("/").text
+        assert client.get("/nodes/local2").status_code == 200
+
+
+def test_local_nodes_of_which_all_are_dead_are_down(
+    project: MakeProject, run_sdist_here: Callable[..., Result], tmp_path: Path
+) -> None:
+    it = project()
+    it.targets([])
+    _kill_local2(it, tmp_path)
+    state = it.path / ".sdist"
+    local_nodes.write(state, local_nodes.read(state)[1:])
+    shown = run_sdist_here(it, "nodes", "--json")
+    assert [node["name"] for node in shown.json()["nodes"]] == ["local2"]
+    it.targets([], "[deploy:web1]\nurl = http://127.0.0.1:9/\n")
+    shown = run_sdist_here(it, "nodes", "--json")
+    assert [node["name"] for node in shown.json()["nodes"]] == ["web1"], "they get no work"

@@ -7,11 +7,12 @@ import pytest
 
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs import log_reads
-from scrapyd_dist.jobs.job_judge import still_there
+from scrapyd_dist.jobs.job_judge import LOST, still_there
 from scrapyd_dist.jobs.job_list import listed_again
 from scrapyd_dist.jobs.job_wait import WaitedJobs
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs
+from scrapyd_dist.web.drawing import state_of_job
 
 
 class ForgetfulNode:
@@ -42,3 +43,23 @@ def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(
     )
     seen = log_reads.read_log_end(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
     assert (still_there(record, seen, 2.0) is not None) == bool(left)
+
+
+def test_a_job_that_its_node_does_not_list_is_lost_at_once_unless_it_was_just_posted() -> None:
+    node = Node.parse("http://web1:6800/", name="web1")
+    record = JobRecord(
+        id="easy-1", spider="easy", project="shop", version="1", created=100.0, url=node.url
+    )
+    reasons = []
+    for now in (101.0, 130.0):
+        verdict = still_there(record, None, now)
+        assert verdict is not None
+        reasons.append(verdict.reason)
+    assert reasons == ["", LOST]
+    seen = log_reads.read_log_end(
+        ForgetfulNode(1.0), node, "logs/shop/easy/easy-1.log", timeout=1.0
+    )
+    began = still_there(record, seen, 101.0)
+    assert began is not None
+    assert state_of_job({"state": began.outcome.value, "reason": began.reason}) == "lost"
+    assert state_of_job({"state": "running", "reason": ""}) == "running"

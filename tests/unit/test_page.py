@@ -222,8 +222,24 @@ def test_a_crawl_that_stood_still_says_both_how_long_it_ran_and_from_when_to_whe
     assert "ran for 45 s of the 1:01 h from" in told
 
 
+def test_only_the_end_tells_that_nothing_is_missing() -> None:
+    facts = made_up()
+    summary = {**facts.crawl.summary, "failed_urls": 0, "dead_urls": 0, "refused": 0}
+    ended = replace(facts.crawl, state=CrawlState.FINISHED, exit_code=0, summary=summary)
+    going = replace(facts.crawl, state=CrawlState.WORKING, ended=None, summary=summary)
+    assert "failed0nothing is missing" in _words(replace(facts, crawl=ended))
+    lives = _words(replace(facts, crawl=going, lives=True))
+    assert ("failed0so far" in lives, "nothing is missing" in lives) == (True, False)
+    for state in (CrawlState.STOPPED, CrawlState.INCOMPLETE):
+        assert "nothing is missing" not in _words(replace(facts, crawl=replace(ended, state=state)))
+
+
+def _words(facts: Facts) -> str:
+    return Reader(page(facts)).text.replace("\n", "")
+
+
 @pytest.mark.parametrize(("code", "tone"), [(0, "good"), (3, "partial"), (1, "bad")])
-def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(
+def test_the_colour_is_that_of_the_exit_code_and_done_is_what_has_ended(
     code: int, tone: str
 ) -> None:
     facts = made_up()
@@ -235,7 +251,7 @@ def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(
     words = Reader(text).text
     assert ("finished, 100 failed" in words) == bool(code)
     assert (f"sdist retry {crawl.id} --failed-urls" in words) == bool(code)
-    assert "requests done7of 120 found" in Reader(text).text.replace("\n", "")
+    assert "requests done120of 120 found" in Reader(text).text.replace("\n", "")
 
 
 @pytest.mark.parametrize(

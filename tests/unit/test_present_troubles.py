@@ -3,7 +3,8 @@
 from typing import Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.fleet.present_troubles import find_present_troubles
+from scrapyd_dist.fleet.present_troubles import find_failed_spiders, find_present_troubles
+from scrapyd_dist.job_record import JobRecord, Outcome
 
 
 def node(name: str, running: int | None, state: str = "up", **more: Any) -> dict[str, Any]:
@@ -49,3 +50,26 @@ def test_all_that_is_wrong_is_a_sentence_and_what_is_well_is_none() -> None:
         f"The crawl last: {few}",
     ]
     assert find_present_troubles({"nodes": [node("up", 1)]}, [crawl("last")]) == []
+
+
+def job(spider: str, state: Outcome, ended: float | None, reason: str = "") -> JobRecord:
+    return JobRecord(
+        id=f"{spider}-{ended}", spider=spider, project="shop", version="7", created=1.0, node="web1",
+        state=state, ended=ended, reason=reason,
+    )  # fmt: skip
+
+
+def test_a_spider_is_in_trouble_by_its_last_job_that_tells_of_it() -> None:
+    jobs = [
+        job("well", Outcome.FINISHED, 9.0),
+        job("well", Outcome.FAILED, 2.0),
+        job("ill", Outcome.FINISHED, 1.0),
+        job("ill", Outcome.DIED, 2.0, "no close"),
+        job("ill", Outcome.CANCELLED, 3.0),
+        job("ill", Outcome.RUNNING, None),
+        job("new", Outcome.FAILED, 4.0),
+    ]
+    assert find_failed_spiders(jobs) == [
+        "The job ill-2.0 of ill on web1 died: no close.",
+        "The job new-4.0 of new on web1 failed.",
+    ]

@@ -346,3 +346,26 @@ def test_what_is_usual_is_told_of_many_crawls_by_one_look_at_each(
     looks.clear()
     series.find_usual_items(crawls, [])
     assert len(looks) == len(crawls)
+
+
+def test_a_slow_site_is_at_work_between_its_pages_too() -> None:
+    cells = (0.0, 30.0, 0.0, 0.0, None, 30.0, 0.0)
+    data = series.Heat(step=2.0, nodes=("web1",), cells=(cells,), pages=(2.0,))
+    assert [*charts.heat(data).table] == [("web1", 2, 15.0, 30.0, 8)]
+
+
+def test_the_axis_reaches_the_end_of_the_forecast_and_both_limits_go_straight_to_it() -> None:
+    forecast = series.Forecast(requests=100, sure="known", soonest=80.0, latest=100.0)
+    data = series.BurnUp(
+        at=(0.0, 10.0), found=(0.0, 10.0), sent=(0.0, 10.0), done=(0.0, 10.0), forecast=forecast
+    )
+    assert charts.burn_up(data).band == "M10 90L80 0L100 0z"
+    far = replace(data, forecast=replace(forecast, soonest=1000.0, latest=1000.0))
+    # The plot ends at 200 s, when 27 of 100 requests may be done.
+    assert charts.burn_up(far).band.startswith("M5 90L100 72.73")
+
+
+def test_two_limits_of_one_text_are_one() -> None:
+    forecast = series.Forecast(requests=9, sure="known", soonest=66.1, latest=66.4)
+    assert charts.time_to_end(10.0, forecast) == "56 s"
+    assert charts.time_to_end(10.0, replace(forecast, latest=70.0)) == "56 s to 1 min"

@@ -1,12 +1,14 @@
 """Work that is asked for over HTTP: what a request may say, and what the commands make of it."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.web_pages import write_targets
 from scrapyd_dist.cli.crawls import producer_process
-from scrapyd_dist.cli.web_actions import WebActions
+from scrapyd_dist.cli.web_actions import _OF_CRAWL, _OF_JOBS, WebActions, _check
 
 from scrapyd_dist.errors import ConfigError, NoNodeReachable
 
@@ -81,3 +83,12 @@ def test_a_crawl_is_written_down_and_begun(actions: WebActions) -> None:
 def test_jobs_are_not_started_where_no_node_answers(actions: WebActions) -> None:
     with pytest.raises(NoNodeReachable):
         actions.start_jobs({"spider": "easy"})
+
+
+def test_the_manual_shows_all_that_a_request_may_have() -> None:
+    page = Path(__file__).parents[2] / "docs" / "howto" / "web-page.md"
+    blocks = re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for block, kinds in zip(blocks, (_OF_JOBS, _OF_CRAWL), strict=True):
+        asked = json.loads(block)
+        assert asked.keys() == kinds.keys()
+        _check(asked, kinds)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -61,7 +62,9 @@ def test_another_address_needs_a_password(sdist: Run, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SDIST_WEB_PASSWORD", "x")
     served: list[object] = []
     monkeypatch.setattr("scrapyd_dist.web.server.serve", lambda *values: served.append(values))
-    done = sdist("web", "--host", "0.0.0.0", "--port", "0").expect(130, "TLS", "http://0.0.0.0:")
+    done = sdist("web", "--host", "0.0.0.0", "--port", "0").expect(
+        130, "TLS", f"http://{socket.gethostname()}:"
+    )
     assert (done.err.count("TLS"), len(served)) == (1, 1)
 
 
@@ -286,3 +289,17 @@ def test_a_host_without_a_port_and_a_token_of_any_characters(root: Path) -> None
         token = {b"X-Sdist-Token": "geheïm✓".encode()}
         answer = client.post("/crawls", json={"spider": "easy"}, headers=token)
         assert answer.status_code == 201
+
+
+def test_the_address_that_is_told_leads_to_this_machine_from_others() -> None:
+    here = socket.gethostname()
+    names = {"0.0.0.0": here, "::": here, "::1": "[::1]", "127.0.0.1": "127.0.0.1", "web": "web"}
+    assert {host: web_command._name_for_others(host) for host in names} == names
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PUT", "PATCH"])
+def test_what_is_no_page_answers_in_json(root: Path, method: str) -> None:
+    write_targets(root, ["web1"])
+    with served(root, FleetSender()) as client:
+        answer = client.request(method, "/jobs", headers={"X-Sdist-Token": "a token"})
+        assert (answer.status_code, answer.json()["error"]) == (405, "Method Not Allowed.")

@@ -3,18 +3,30 @@
 import html
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rig.commands import Result
 from rig.documents import document_misfits
 from rig.fleet_sender import FleetSender, loaded
-from rig.web_pages import fill_store, served, write_targets
+from rig.web_pages import RECORD, fill_store, served, write_targets
 from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.web.drawing import describe_time_since, rate_or_dash, sort_jobs
+from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.web.drawing import (
+    describe_time_since,
+    list_bars,
+    pages_per_minute,
+    rate_or_dash,
+    sort_jobs,
+    state_of_batch,
+    state_of_node,
+)
 
 Run = Callable[..., Result]
 
@@ -96,6 +108,19 @@ def test_the_first_page_has_troubles_the_fleet_and_the_last_crawls(
     assert 'hx-trigger="every 2s"' in page
 
 
+def test_the_first_page_has_the_spiders_whose_last_job_failed(
+    client: TestClient, root: Path
+) -> None:
+    text = text_of(client, "/")
+    assert "The job easy-1" not in text, "a later one finished"
+    with closing(Workspace(root)) as workspace:
+        ended = time.time()
+        failed = replace(RECORD, id="hard-1", spider="hard", ended=ended, started=ended - 9)
+        workspace.store.keep_jobs([failed])
+    with served(root, FleetSender()) as anew:
+        assert "The job hard-1 of hard on web1 failed: 2 errors logged." in text_of(anew, "/")
+
+
 def test_a_crawl_has_its_report_and_tabs(client: TestClient, crawl: Crawl) -> None:
     base = f"/crawls/{crawl.id}"
     text = text_of(client, base)
@@ -159,3 +184,70 @@ def test_rates_ages_and_the_order_of_jobs_are_those_of_the_commands() -> None:
         {"job": "waits", "state": "waiting", "started": None},
     ]
     assert [job["job"] for job in sort_jobs(jobs)] == ["waits", "runs", "ran before", "ended"]
+
+
+def test_jobs_have_their_pace_and_what_the_site_answered(client: TestClient, root: Path) -> None:
+    with closing(Workspace(root)) as workspace:
+        ended = time.time()
+        codes = {"200": 190, "404": 10}
+        fine = replace(
+            RECORD, id="hard-1", spider="hard", started=ended - 600, ended=ended, pages=200, codes=codes
+        )  # fmt: skip
+        workspace.store.keep_jobs([fine])
+    row = re.search(r'id="job-hard-1-web1".*?</tr>', client.get("/jobs").text, re.DOTALL)
+    assert row is not None
+    assert 'data-heading="per minute">20</td>' in row[0]
+    assert 'data-heading="took">10:00 min</td>' in row[0]
+    text = text_of(client, "/jobs/hard-1")
+    assert re.search(r"pages 200 20 per minute", text)
+    assert "What the site answered: 190 times 200, 10 times 404." in text
+
+
+def test_states_are_words_and_a_walked_index_has_a_full_bar() -> None:
+    assert [state_of_batch(state) for state in ("sealed", "done")] == ["waiting", "done"]
+    node = {"state": "draining", "running": 1, "pending": 0}
+    assert [
+        state_of_node(one) for one in (node, {**node, "running": 0}, {**node, "running": None})
+    ] == [
+        "draining",
+        "drained",
+        "draining",
+    ]
+    index = {"pages": 12, "total": None}
+    bars = [list_bars({"state": state, "index": index})[0] for state in ("finding", "working")]
+    assert [bar.percent for bar in bars] == [0.0, 100.0]
+    row = {"pages": 20, "duration_s": None, "started": None, "state": "running"}
+    assert pages_per_minute(row) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ("since=yesterday", 400, "yesterday"),
+        ("foo=1", 400, "There is no filter 'foo' of jobs. There are: state, spider, node,"),
+        ("state=lost", 400, "There is no state 'lost' of a job."),
+        ("node=nope", 404, "nope"),
+    ],
+)
+def test_a_wrong_filter_keeps_the_form_and_says_why(
+    client: TestClient, query: str, status: int, told: str
+) -> None:
+    text = text_of(client, f"/jobs?{query}&spider=easy", status)
+    assert told in text and "no such page" not in text
+    page = client.get(f"/jobs?{query}&spider=easy").text
+    assert 'name="spider" value="easy"' in page
+    answer = client.get(f"/jobs.json?{query}")
+    assert (answer.status_code, told in answer.json()["error"]) == (status, True)
+
+
+def test_a_spider_without_jobs_is_named(client: TestClient) -> None:
+    assert "No job of spider nope is known." in text_of(client, "/jobs?spider=nope")
+    found = text_of(client, "/jobs?spider=nope&state=failed")
+    assert "No job of spider nope is known that fits the other filters." in found
+    assert 'name="since" value="2h"' in client.get("/jobs?since=2h").text
+
+
+def test_a_page_that_is_not_there_has_no_json_beside_it(client: TestClient) -> None:
+    assert client.get("/index.json").status_code == 200
+    assert "The same as JSON" not in text_of(client, "/index", 404)
+    assert "The same as JSON" in text_of(client, "/")
