@@ -269,15 +269,16 @@ class LogFacts:
 class LogLines:
     """Splits a log into lines, from the offset `start` on.
 
-    If that is `torn`, inside of a line, the rest of this line is skipped.
+    If that is `torn`, inside of a line, the rest of this line is skipped. `entry` is the line that
+    began the entry to which the first line belongs; None if it is not known.
     """
 
-    def __init__(self, start: int = 0, *, torn: bool = False) -> None:
+    def __init__(self, start: int = 0, *, torn: bool = False, entry: LogLine | None = None) -> None:
         self.position = start  #: offset of the first byte after the last returned line
         self._rest = bytearray()
         self._passed = 0  #: dropped bytes of a line that is too long
         self._torn = torn
-        self._entry: LogLine | None = None  #: the line that began the current entry
+        self._entry = entry  #: the line that began the current entry
 
     def feed(self, piece: bytes) -> Iterator[LogLine]:
         """Yield the lines that these bytes complete."""
