@@ -246,7 +246,7 @@ class LogTap:
         return found, found[0].offset
 
     def _read_entries(self, begin: int, end: int) -> tuple[list[LogLine], int]:
-        """Return the same, without lines whose entry began before: an earlier block tells its level.
+        """Return the same, without lines whose entry began before: an earlier block has its level.
 
         An entry that is longer than a block is taken without its beginning.
         """

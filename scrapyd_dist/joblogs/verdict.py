@@ -200,6 +200,9 @@ def _judge_running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
 def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
     facts = excerpt.facts
     reason = facts.closed
+    was_told = signalled or facts.signalled
+    if not reason and facts.not_opened and facts.exception and not was_told:
+        return Outcome.FAILED, with_remedy(facts.exception)
     if not reason:
         return _judge_unclosed(excerpt, signalled=signalled)
     if meaning(reason).by_signal:
@@ -256,16 +259,30 @@ def failures(facts: LogFacts) -> str:
         found.append(facts.closed)
     exceptions = _count_callback_exceptions(stats)
     if exceptions:
-        found.append(_in_words(exceptions, "exception in a callback", "exceptions in callbacks"))
+        found.append(_in_words(exceptions, "exception in the spider", "exceptions in the spider"))
     feed = _find_feed_failure(stats)
     if feed:
         found.append(feed)
     errors = errors_in(facts) or _sum_error_levels(facts)
     if errors:
         found.append(_in_words(errors, "error logged", "errors logged"))
-    if found and facts.last_error:
-        found.append(f"last: {with_remedy(facts.last_error)}")
-    return "; ".join(found)
+    if not found:
+        return ""
+    return "; ".join([*_exception_of(facts), *found, *_last_error_of(facts)])
+
+
+def _exception_of(facts: LogFacts) -> list[str]:
+    """Return the last error's exception, which comes first: a table may cut off what is behind."""
+    return [with_remedy(facts.exception)] if facts.exception else []
+
+
+def _last_error_of(facts: LogFacts) -> list[str]:
+    """Return what was logged with the last error, without its exception."""
+    if not facts.last_error:
+        return []
+    if not facts.exception:
+        return [f"last: {with_remedy(facts.last_error)}"]
+    return [f"last: {facts.last_error.removesuffix(facts.exception).rstrip(' …')}"]
 
 
 def _in_words(number: int, singular: str, plural: str) -> str:
