@@ -50,7 +50,7 @@ from ..options import (
     project_option,
     spiders,
 )
-from ..output import Output, complain, complain_each, say, waiting
+from ..output import Output, complain, complain_each, say, table, waiting
 from .job_file import PRIORITY, read_jobs
 from .wait import wait_for_jobs
 
@@ -405,11 +405,13 @@ def _show_table(
     output: Output,
 ) -> None:
     """Show these columns of the rows, and behind them, without a heading, the reason."""
-    table = []
+    if output.document(document):
+        return
+    lines = []
     for row in rows:
         cells = [row[name] for name in names]
-        table.append([*cells, row["reason"]])
-    output.table(document, (*names, ""), table)
+        lines.append([*cells, row["reason"]])
+    table((*names, ""), lines, below=("job",))  # whole, since commands are given it
 
 
 def _wait(context: Context, jobs: Sequence[PlacedJob], code: int, finish: EventHook) -> int:

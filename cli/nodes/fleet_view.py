@@ -63,6 +63,7 @@ def _put_fleet(document: Mapping[str, Any]) -> None:
         table(
             ("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""),
             rows[:ROWS],
+            below=("job",),
         )
     if len(rows) > ROWS:
         say(f"and {counted(len(rows) - ROWS, 'more job')}: sdist jobs --state running")
