@@ -31,6 +31,7 @@ from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
+from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import describe_unknown, limits_in, settings_of_options
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -294,7 +295,9 @@ def split_arguments(
             settings.append(text.removeprefix(CLIENT_SETTING))
         else:
             args.append(text)
-    return pairs("-a", args), settings_in([*settings, *setting])
+    arguments = pairs("-a", args)
+    check_args(arguments)
+    return arguments, settings_in([*settings, *setting])
 
 
 def _asked_orders(

@@ -78,6 +78,8 @@ def test_an_argument_may_be_a_setting_as_for_scrapyd_client() -> None:
     )
     assert args == {"a": "1", "settings2": "x"}
     assert settings == {"LOG_LEVEL": "DEBUG", "X": "Y=Z"}
+    with pytest.raises(ConfigError, match="the version of --version NAME"):
+        split_arguments(["_version=r2"], [])
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         split_arguments(["setting=LOG_LEVEL"], [])
     with pytest.raises(ConfigError, match="DISTRIBUTED_JOB_TIMEOUT"):
