@@ -258,7 +258,7 @@ def _known_rate(per_minute: float | None) -> str | None:
 
 def _line(document: Mapping[str, Any]) -> str:
     nodes = document["nodes"]
-    up = sum(node["state"] in {"up", "draining"} for node in nodes)
+    up = sum(node["state"] in {"up", "draining", "drained"} for node in nodes)
     pieces = [
         f"nodes {up}/{len(nodes)}",
         f"{document['running']:,} running",

@@ -210,8 +210,8 @@ def list_(
 
     These are the targets of scrapy.cfg or, where it names none, the local nodes.
     All are asked at once; those in trouble stand first, and at the end how many
-    there are. States: up; draining (gets no new work); wedged (work
-    waits, nothing starts); busy (connected, but no answer in time); down;
+    there are. States: up; draining (gets no new work); drained (nor has
+    any left); wedged (work waits, nothing starts); busy (connected, but no answer in time); down;
     refused (user name, password, certificate). Exit code 0 when all work,
     3 when some do not, 5 when none answers, 6 when none lets us in.
 

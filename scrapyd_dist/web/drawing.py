@@ -23,6 +23,7 @@ _TONES = {
     "up": "good",
     "busy": "going",
     "draining": "partial",
+    "drained": "partial",
     "down": "bad",
     "refused": "bad",
     "wedged": "bad",
