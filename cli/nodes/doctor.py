@@ -7,7 +7,7 @@ from typing import Annotated
 
 from scrapyd_dist.fleet.checkup import TIMEOUT, Checkup, check_fleet
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
-from scrapyd_dist.fleet.findings import Finding, Severity
+from scrapyd_dist.fleet.findings import Finding, Severity, of_several
 from scrapyd_dist.fleet.fleet_screen import shorten_names
 from scrapyd_dist.fleet.waiting_work import LOOKING
 from scrapyd_dist.node_answers import answers_exit_code
@@ -101,10 +101,11 @@ def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:
         return
     counts: Counter[str] = Counter()
     for result, names in _group_by_node(checkup.findings):
-        counts[result.severity.value] += len(names)
+        counts[result.severity.value] += 1
         if result.severity is Severity.NOTE and not verbose:
             continue
-        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {result.text}.")
+        text = result.text if len(names) == 1 else of_several(result.text)
+        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
         put(f"    {result.remedy}")
     worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
     if counts["note"] and not verbose:
