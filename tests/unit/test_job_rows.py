@@ -14,6 +14,7 @@ from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
 from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.leaving_nodes import read_last_ends
 from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, Job, Jobs, JobState
@@ -103,6 +104,19 @@ def test_all_jobs_are_listed_with_what_they_did(site: JobSite, store: Store) -> 
     assert (over["duration_s"], over["labels"], over["version"]) == (600.0, ["night=1"], "1")
     (kept,) = store.jobs()
     assert (kept.state, kept.items) == (Outcome.FINISHED, 98), "how it ended is written down"
+
+
+def test_the_ends_on_a_node_that_leaves_are_written_down(site: JobSite, store: Store) -> None:
+    runs = replace(RECORD, id="hard-2", spider="hard")
+    elsewhere = replace(RECORD, id="easy-9", url="http://web2:6800")
+    store.keep_jobs([runs, elsewhere])
+    left = read_last_ends(site, [NODE])
+    assert [record.id for record in left] == ["hard-2"]
+    assert {record.id: record.state.value for record in store.jobs()} == {
+        "easy-1": "finished",
+        "hard-2": "pending",
+        "easy-9": "pending",
+    }
 
 
 def test_jobs_are_chosen_by_state_label_time_and_number(site: JobSite) -> None:
