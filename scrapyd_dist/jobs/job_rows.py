@@ -150,15 +150,21 @@ def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]
 
 
 def newest_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return documents of jobs: those that have not started, then those that started last."""
+    """Return documents of jobs: those that have not started yet, then those that started last."""
     return sorted(rows, key=lambda row: -_start_in(row))
 
 
 def _start_in(row: Mapping[str, Any]) -> float:
-    """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
-    if not row["started"]:
+    """Return when the job of a row began, in seconds since the epoch; infinity if it has not.
+
+    Of a job that is over without a known beginning it is when it was scheduled.
+    """
+    began = row["started"]
+    if not began and Outcome(row["state"]).over:
+        began = row["scheduled"]
+    if not began:
         return inf
-    return datetime.fromisoformat(row["started"]).timestamp()
+    return datetime.fromisoformat(began).timestamp()
 
 
 def _row(job: JudgedJob, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
@@ -188,8 +194,10 @@ def _iso(moment: datetime | None) -> str | None:
 
 def _record_fields(record: JobRecord | None) -> dict[str, Any]:
     if record is None:
-        return dict.fromkeys(("attempt", "version", "args", "settings"))
+        return dict.fromkeys(("attempt", "version", "args", "settings", "scheduled"))
+    scheduled = datetime.fromtimestamp(record.posted or record.created, timezone.utc)
     return {
+        "scheduled": _iso(scheduled),
         "attempt": record.attempt,
         "version": record.version,
         "args": dict(record.args),

@@ -12,7 +12,7 @@ import pytest
 from scrapyd_dist.errors import ConnectionRefused, NothingMatched, StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
-from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
+from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
 from scrapyd_dist.jobs.job_site import JobSite
 from scrapyd_dist.jobs.leaving_nodes import read_last_ends
 from scrapyd_dist.messenger import NoMessenger
@@ -104,6 +104,15 @@ def test_all_jobs_are_listed_with_what_they_did(site: JobSite, store: Store) -> 
     assert (over["duration_s"], over["labels"], over["version"]) == (600.0, ["night=1"], "1")
     (kept,) = store.jobs()
     assert (kept.state, kept.items) == (Outcome.FINISHED, 98), "how it ended is written down"
+
+
+def test_a_job_of_which_nothing_is_known_is_as_old_as_its_post(site: JobSite, store: Store) -> None:
+    lost = replace(RECORD, id="easy-0", url="http://gone:6800", posted=NOW.timestamp() - 9000)
+    store.keep_jobs([lost])
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
+    newest = newest_first(found.rows)
+    assert [row["job"] for row in newest] == ["hard-3", "hard-2", "easy-1", "easy-0"]
+    assert newest[-1]["scheduled"] is not None
 
 
 def test_the_ends_on_a_node_that_leaves_are_written_down(site: JobSite, store: Store) -> None:
