@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict
+from scrapyd_dist.joblogs.verdict import NEEDLESS, STALL, Place, Verdict
 from scrapyd_dist.progress.summary_document import has_labels
 from scrapyd_dist.scrapyd.api import JobState
 
@@ -41,6 +41,8 @@ class JobRows:
 
     rows: Sequence[Mapping[str, Any]]
     listed: JobList
+    #: workers left out, which were told to end before they had worked
+    needless: int = 0
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
@@ -59,6 +61,8 @@ def list_jobs(
     """Return what each job really did that the nodes list, or that the store remembers.
 
     names: only jobs with these ids, and those of these crawls; NothingMatched if there is none.
+    Workers that their crawl had no need of are left out unless they are named, or their state is
+    asked for.
     """
     since = None
     if chosen.since is not None:
@@ -71,8 +75,12 @@ def list_jobs(
         jobs = [job for job in jobs if job.remembered or _may_be_in(job, chosen.states)]
     judge = JobJudge(site, jobs, memory, stall=chosen.stall, timeout=wanted.timeout)
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
-    rows = _find_rows(judge, judge.all(labelled), chosen)
-    return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+    found = _find_rows(judge, judge.all(labelled), chosen)
+    rows = found
+    if not names and Outcome.CANCELLED not in chosen.states:
+        rows = [row for row in found if row["reason"] != NEEDLESS]
+    needless = len(found) - len(rows)
+    return JobRows(rows=_newest(rows, chosen.most), listed=listed, needless=needless)
 
 
 def _find_jobs(

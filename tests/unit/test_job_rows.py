@@ -11,6 +11,7 @@ import pytest
 
 from scrapyd_dist.errors import ConnectionRefused, NothingMatched, StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.joblogs.verdict import NEEDLESS
 from scrapyd_dist.jobs.job_list import JobFilter
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
 from scrapyd_dist.jobs.job_site import JobSite
@@ -113,6 +114,20 @@ def test_a_job_of_which_nothing_is_known_is_as_old_as_its_post(site: JobSite, st
     newest = newest_first(found.rows)
     assert [row["job"] for row in newest] == ["hard-3", "hard-2", "easy-1", "easy-0"]
     assert newest[-1]["scheduled"] is not None
+
+
+def test_workers_that_never_worked_are_left_out_unless_asked_for(
+    site: JobSite, store: Store
+) -> None:
+    worker = replace(
+        RECORD, id="six.w1.a1", state=Outcome.CANCELLED, ended=NOW.timestamp(), reason=NEEDLESS
+    )
+    store.keep_jobs([worker])
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
+    assert ("six.w1.a1" in {row["job"] for row in found.rows}, found.needless) == (False, 1)
+    assert states(site, states=frozenset({Outcome.CANCELLED})) == {"six.w1.a1": "cancelled"}
+    named = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice(), ["six.w1.a1"])
+    assert [row["job"] for row in named.rows] == ["six.w1.a1"]
 
 
 def test_the_ends_on_a_node_that_leaves_are_written_down(site: JobSite, store: Store) -> None:
