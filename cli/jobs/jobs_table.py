@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
@@ -66,6 +67,11 @@ def list_(
         stall=stall,
     )
     found = list_jobs(context.job_site, wanted, chosen)
+    if not found.rows and found.listed.lacking == found.listed.asked > 0:
+        raise NothingMatched(
+            f"No node has the project {wanted.project!r}."
+            " `sdist code versions --projects` lists those there are."
+        )
     rows = newest_first(found.rows)
     if not output.rows({**found.document(), "jobs": rows}, "jobs", "job"):
         _show(rows, is_complete=not found.errors)
