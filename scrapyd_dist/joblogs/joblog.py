@@ -256,6 +256,8 @@ class LogFacts:
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None  #: None while no count was logged; so are `items`
     items: int | None = None
+    #: whether there is more than the count with which each spider begins, which is of nothing
+    counted: bool = False
     #: when pages and items last changed, by the node's local clock
     idle_since: datetime | None = None
     first: datetime | None = None  #: time of the first entry, by the same clock
@@ -365,6 +367,7 @@ class LogReader:
         self._in_error = False
         self._in_traceback = False
         self._error_end = ""  #: the last line of the last error's traceback
+        self._just_opened = False  #: no count was logged since
         self._in_dump = False
         self._dump: list[str] = []  #: the lines of the last stats dump
         self._dumped = 0  #: their characters
@@ -465,6 +468,7 @@ class LogReader:
         facts = self._facts
         if message.startswith("Spider opened"):
             facts.opened = True
+            self._just_opened = True
             return
         closed = _CLOSED.match(message)
         if closed:
@@ -475,6 +479,8 @@ class LogReader:
         if crawled is None:
             return
         facts = self._facts
+        facts.counted = not self._just_opened
+        self._just_opened = False
         pages = int(crawled[1])
         items = int(crawled[2])
         if (pages, items) != (facts.pages, facts.items):

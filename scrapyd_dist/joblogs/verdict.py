@@ -122,11 +122,13 @@ def _make_verdict(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict
     errors = None
     if outcome is not Outcome.UNKNOWN:
         errors = errors_in(facts)
+    # Scrapy counts again after LOGSTATS_INTERVAL only, a minute.
+    is_known = outcome.over or facts.counted
     return Verdict(
         outcome=outcome,
         reason=reason,
-        pages=facts.pages,
-        items=facts.items,
+        pages=facts.pages if is_known else None,
+        items=facts.items if is_known else None,
         errors=errors,
         codes=status_codes(facts.stats or {}),
     )

@@ -282,6 +282,25 @@ def test_a_spider_that_could_not_be_made_is_a_failed_job_whatever_log_level_hide
     assert judged(look(reader.facts(), tells=False))[0] is Outcome.UNKNOWN
 
 
+def test_what_a_running_job_has_counted_is_not_known_in_its_first_minute() -> None:
+    text = "2026-11-29 07:36:0{} [scrapy.{}] INFO: {}\n"
+    none = "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)"
+    opened = text.format(0, "core.engine", "Spider opened")
+    begun = opened + text.format(1, "extensions.logstats", none)
+
+    def counted(log: str, state: JobState) -> tuple[int | None, int | None]:
+        reader = LogReader()
+        reader.feed(log.encode())
+        verdict = by_log(state, look(reader.facts()))
+        return verdict.pages, verdict.items
+
+    assert counted(begun, JobState.RUNNING) == (None, None)
+    assert counted(begun, JobState.FINISHED) == (0, 0)
+    later = begun + text.format(2, "extensions.logstats", none)
+    assert counted(later, JobState.RUNNING) == (0, 0)
+    assert counted(later.replace(opened, ""), JobState.RUNNING) == (0, 0), "the end of a long log"
+
+
 def test_the_exception_comes_first_since_a_table_cuts_what_is_behind() -> None:
     facts = replace(
         DONE,
