@@ -104,13 +104,18 @@ def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:
         counts[result.severity.value] += 1
         if result.severity is Severity.NOTE and not verbose:
             continue
-        text = result.text if len(names) == 1 else of_several(result.text)
-        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
-        put(f"    {result.remedy}")
+        _put_finding(result, names)
     worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
     if counts["note"] and not verbose:
         worst[-1] += " (--verbose shows them)"
     say(f"{counted(len(checkup.exams), 'node')} examined: {', '.join(worst) or 'all is well'}.")
+
+
+def _put_finding(result: Finding, names: Sequence[str]) -> None:
+    """Print a finding about the nodes of these names, and what to do."""
+    text = result.text if len(names) == 1 else of_several(result.text)
+    put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
+    put(f"    {result.remedy}")
 
 
 def _group_by_node(results: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:

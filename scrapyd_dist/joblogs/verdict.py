@@ -202,8 +202,7 @@ def _judge_running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
 def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
     facts = excerpt.facts
     reason = facts.closed
-    was_told = signalled or facts.signalled
-    if not reason and facts.not_opened and facts.exception and not was_told:
+    if not reason and _could_not_open(facts) and not signalled:
         return Outcome.FAILED, with_remedy(facts.exception)
     if not reason:
         return _judge_unclosed(excerpt, signalled=signalled)
@@ -216,6 +215,11 @@ def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple
     if not meaning(reason).asked_for:
         return Outcome.FAILED, f"ended early ({reason})"
     return Outcome.FINISHED, _unless_usual(reason, "finished")
+
+
+def _could_not_open(facts: LogFacts) -> bool:
+    """Tell whether an exception has ended a job before its spider was open; no signal did."""
+    return facts.not_opened and bool(facts.exception) and not facts.signalled
 
 
 def _unless_usual(reason: str, usual: str) -> str:

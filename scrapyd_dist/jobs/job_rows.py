@@ -70,17 +70,22 @@ def list_jobs(
     memory = JobMemory(site.store, since, site.messenger, most=0 if names else chosen.newest)
     listed, jobs = _find_jobs(site, wanted, chosen, names, memory)
     memory.read_named(job.job for job in jobs)
-    if chosen.states:
-        # No log is read of a job that cannot be in one of the states.
-        jobs = [job for job in jobs if job.remembered or _may_be_in(job, chosen.states)]
+    jobs = _may_be_chosen(jobs, chosen.states)
     judge = JobJudge(site, jobs, memory, stall=chosen.stall, timeout=wanted.timeout)
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
     found = _find_rows(judge, judge.all(labelled), chosen)
-    rows = found
-    if not names and Outcome.CANCELLED not in chosen.states:
-        rows = [row for row in found if row["reason"] != NEEDLESS]
+    rows = found if names else _without_needless(found, chosen.states)
     needless = len(found) - len(rows)
     return JobRows(rows=_newest(rows, chosen.most), listed=listed, needless=needless)
+
+
+def _without_needless(
+    rows: list[dict[str, Any]], states: Collection[Outcome]
+) -> list[dict[str, Any]]:
+    """Return the rows without workers that never worked, unless their state is asked for."""
+    if Outcome.CANCELLED in states:
+        return rows
+    return [row for row in rows if row["reason"] != NEEDLESS]
 
 
 def _find_jobs(
@@ -114,6 +119,13 @@ def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]
     over = [place for place, job in enumerate(jobs) if job.over]
     kept = {*nlargest(most, over, key=order)}
     return [job for place, job in enumerate(jobs) if not job.over or place in kept]
+
+
+def _may_be_chosen(jobs: list[ListedJob], states: Collection[Outcome]) -> list[ListedJob]:
+    """Leave out jobs that cannot be in one of the states, so that their logs are not read."""
+    if not states:
+        return jobs
+    return [job for job in jobs if job.remembered or _may_be_in(job, states)]
 
 
 def _may_be_in(row: ListedJob, states: Collection[Outcome]) -> bool:

@@ -46,7 +46,7 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
 
 def test_a_node_without_the_project_has_no_job_of_it_and_that_is_no_error() -> None:
     def send(node: Node, call: Any, *, timeout: float | None = None) -> Any:
-        error = ApiRefused.at(str(node))
+        error = ApiRefused(f"{node}: project 'shop' not found")
         error.scrapyd_message = "project 'shop' not found"
         raise error
 
