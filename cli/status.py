@@ -138,7 +138,7 @@ def _wait_for_jobs(
 def _check_quiet(watched: WatchOptions, what: str) -> None:
     """Refuse to watch, without `--quiet`, what has no display."""
     if not watched.quiet or watched.verbose:
-        change = "leave out --verbose" if watched.quiet else "add --quiet"
+        change = "with --quiet leave out --verbose" if watched.quiet else "add --quiet"
         if watched.verbose and not watched.quiet:
             change += ", and leave out --verbose"
         raise ConfigError(f"There is no display of {what}, only a wait for the end: {change}.")

@@ -88,7 +88,7 @@ def test_one_crawl_is_waited_for_as_several_are(
     [
         (("good", "few"), "no display of several crawls, only a wait for the end: add --quiet."),
         (("--job", "j"), "no display of jobs, only a wait for the end: add --quiet."),
-        (("good", "few", "--quiet", "--verbose"), ": leave out --verbose."),
+        (("good", "few", "--quiet", "--verbose"), ": with --quiet leave out --verbose."),
         (("good", "--job", "j", "--quiet"), "not two of them at once"),
         (("--fleet", "--job", "j", "--quiet"), "not two of them at once"),
         (("good", "--fleet"), "not about the crawl good"),
