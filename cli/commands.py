@@ -218,6 +218,9 @@ ALIASES = {
     "spiders": "code versions --spiders",
     "deploy -l": "nodes --offline",
     "deploy -L": "code versions --projects --node",
+    "deploy --list-targets": "nodes --offline",
+    "deploy --list-projects": "code versions --projects --node",
+    "deploy --deploy-all-targets": "deploy --all",
     # of shub, which schedules as scrapyd-client does
     "schedule": "jobs schedule",
     "cancel": "jobs cancel",

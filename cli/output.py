@@ -43,6 +43,7 @@ COLOURS = {
     "stopped": "yellow",
     "incomplete": "yellow",
     "draining": "yellow",
+    "drained": "yellow",
     "busy": "yellow",
     "left": "yellow",
 }

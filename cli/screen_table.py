@@ -1,6 +1,6 @@
-"""Lays a table out for a terminal: no heading breaks, no row has more than two lines. No IO.
+"""Lays a table out for a terminal: no heading breaks, and each reason is seen.
 
-Into a pipe goes the whole table: see `output.plain_lines`.
+No IO. Into a pipe goes the whole table: see `output.plain_lines`.
 """
 
 import re
@@ -85,7 +85,7 @@ def screen_lines(
     for place in range(len(rows)):
         cells = [column.cells[place] for column in columns]
         lines.append(layout.line(cells, colour_of))
-        lines += _lines_below(below, place)
+        lines += _lines_below(below, place, width)
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -175,13 +175,19 @@ def _make_layout(columns: Sequence[Column], width: int) -> _Layout:
     return layout
 
 
-def _lines_below(columns: Sequence[Column], place: int) -> list[Text]:
-    """Return the line below a row, or none where these columns have nothing to say."""
+def _lines_below(columns: Sequence[Column], place: int, width: int) -> list[Text]:
+    """Return the line below a row, or one for each column where all of them are too wide for one.
+
+    There is none where these columns have nothing to say.
+    """
     cells = [column.cells[place] for column in columns]
     texts = [cell for cell in cells if cell not in ("", "-")]
     if not texts:
         return []
-    return [Text("  ".join(["", *texts]))]
+    line = Text("  ".join(["", *texts]))
+    if line.cell_len <= width:
+        return [line]
+    return [Text(f"  {text}") for text in texts]
 
 
 def cut_middle(text: str, width: int) -> str:

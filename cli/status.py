@@ -120,7 +120,7 @@ def _find_crawls(store: Store, names: Sequence[str | None]) -> list[str]:
 def _wait_for_crawls(context: Context, watched: WatchOptions, ids: Sequence[str]) -> int:
     from .crawls.crawl_wait import wait_for_crawls
 
-    _check_quiet(watched)
+    _check_quiet(watched, "several crawls")
     return wait_for_crawls(context, ids, watched.deadline_from_now(), watched)
 
 
@@ -129,19 +129,19 @@ def _wait_for_jobs(
 ) -> int:
     from .jobs.wait import wait_for_jobs
 
-    _check_quiet(watched)
+    _check_quiet(watched, "jobs")
     code, document = wait_for_jobs(context, jobs, context.nodes(nodes), watched.deadline_from_now())
     watched.document(document)
     return code
 
 
-def _check_quiet(watched: WatchOptions) -> None:
+def _check_quiet(watched: WatchOptions, what: str) -> None:
     """Refuse to watch, without `--quiet`, what has no display."""
     if not watched.quiet or watched.verbose:
-        raise ConfigError(
-            "Several crawls, and jobs, are waited for without a display: say --quiet, and not"
-            " --verbose."
-        )
+        change = "with --quiet leave out --verbose" if watched.quiet else "add --quiet"
+        if watched.verbose and not watched.quiet:
+            change += ", and leave out --verbose"
+        raise ConfigError(f"There is no display of {what}, only a wait for the end: {change}.")
 
 
 def status(

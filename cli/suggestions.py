@@ -22,6 +22,21 @@ _ALIKE = (
     {"continue", "unpause", "resume"},
     {"state", "stat", "stats", "status"},
 )
+#: endpoints of Scrapyd's API, without `.json`, and opposites of verbs -> what does that here
+_MEANT = {
+    "addversion": "deploy",
+    "cancel": "jobs cancel",
+    "daemonstatus": "nodes",
+    "delproject": "nodes api NODE delproject project=NAME",
+    "delversion": "nodes api NODE delversion project=NAME version=NAME",
+    "listjobs": "jobs",
+    "listprojects": "code versions --projects",
+    "listspiders": "code versions --spiders",
+    "listversions": "code versions",
+    "schedule": "jobs schedule",
+    "status": "jobs",
+    "undrain": "nodes resume",
+}
 #: group, empty for none -> the command for a crawl, a frontier or a node that is named behind it
 _FOR_CRAWL = {"": "status", "crawls": "crawls show", "items": "items pull", "jobs": "jobs stats"}
 _FOR_FRONTIER = {"": "frontier count", "frontier": "frontier count"}
@@ -34,7 +49,7 @@ def suggest_commands(word: str, group: str, verbs_of: Mapping[str, Collection[st
     group: the one before the word, empty for none; verbs_of: the verbs of each command, which has
     none where it is no group.
     """
-    named = _command_for_name(word, group)
+    named = _command_for_name(word, group) or _MEANT.get(word.removesuffix(".json"), "")
     if named:
         return [named]
     verbs = [f"{name} {verb}" for name, own in verbs_of.items() for verb in own]

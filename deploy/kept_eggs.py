@@ -224,6 +224,23 @@ def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> Save
     return newest_other
 
 
+def list_same_code(kept: Sequence[SavedEgg], chosen: SavedEgg, current: str | None) -> list[str]:
+    """Return the kept versions between the current one and the chosen one that have its code, too.
+
+    `kept` are newest first.
+    """
+    if current is None:
+        return []
+    current_hash = hash_in(current) or _hash_of_version(kept, current)
+    names = []
+    for egg in kept:
+        if egg == chosen:
+            break
+        if egg.version != current and egg.content_hash == current_hash is not None:
+            names.append(egg.version)
+    return names
+
+
 def _hash_of_version(kept: Sequence[SavedEgg], version: str) -> str | None:
     for egg in kept:
         if egg.version == version:

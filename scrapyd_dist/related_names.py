@@ -10,6 +10,7 @@ from typing import Any
 FRONTERA = "Frontera"
 HCF = "HCF"
 CLUSTER = "Scrapy Cluster"
+CLIENT = "scrapyd-deploy"
 _RUN = "`sdist strategy run`"
 _RUN_CLASS = (
     "Write `sdist strategy run {value}`, a class made from scrapyd_dist.strategy.CrawlingStrategy"
@@ -161,6 +162,13 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
         "leave it out: `sdist strategy join` adds a process, which gets its share",
     ),
 }
+#: the same of scrapyd-deploy, which are no crawl's
+DEPLOY_OPTIONS: Mapping[str, tuple[str, str]] = {
+    "--list-targets": (CLIENT, "write `sdist nodes --offline`"),
+    "--list-projects": (CLIENT, "write `sdist code versions --projects --node NODE`"),
+    "--deploy-all-targets": (CLIENT, "write --all"),
+    "-d": (CLIENT, "write --debug, which shows tracebacks; --build-egg FILE keeps the egg"),
+}
 #: characters of a value that are shown
 _SHOWN = 200
 
@@ -197,7 +205,7 @@ def option_answer(name: str) -> str:
 
     It is empty if no related system has the option.
     """
-    system, instead = OPTIONS.get(name, ("", ""))
+    system, instead = {**DEPLOY_OPTIONS, **OPTIONS}.get(name, ("", ""))
     if not system:
         return ""
     return f" It is an option of {system}; here, {instead}."

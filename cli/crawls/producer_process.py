@@ -77,7 +77,9 @@ def find_crawl(store: Store, name: str) -> Crawl:
         question = did_you_mean(name, [crawl.id for crawl in store.crawls()])
         if name in dict(nodes()):
             question = ask_about(f"`sdist nodes --node {name}`")
-        raise NoCrawl(f"{error}{question} `sdist crawls` lists those there are.") from None
+        raise NoCrawl(
+            f"{error}{question} `sdist crawls` lists those there are, and `sdist jobs` jobs."
+        ) from None
 
 
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:

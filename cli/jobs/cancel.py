@@ -5,6 +5,7 @@ The rule it keeps: without a selector nothing is cancelled.
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,14 +22,18 @@ from scrapyd_dist.jobs.cancellation import (
     SignalTerms,
 )
 from scrapyd_dist.jobs.job_list import TIMEOUT
+from scrapyd_dist.messenger import NO_MESSENGER
 from scrapyd_dist.plurals import counted
 
 from ..context import Context
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import find_crawl, interrupt
 from ..options import Timeout, Yes, argument, crawls, option, span
-from ..output import Output, complain_each, confirm, poll_until
+from ..output import Output, complain_each, confirm, poll_until, table, waiting
 from .job_query import JobQuery
+
+#: seconds after which it is said what is waited for, where there is no terminal
+_QUICK = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +144,9 @@ def _cancel(
     plan = cancellation.plan()
     if not how.yes:
         _confirm(plan)
-    result = cancellation.carry_out(plan)
+    progress = nullcontext(NO_MESSENGER.say) if output.as_json else waiting(first=_QUICK)
+    with progress as show:
+        result = cancellation.carry_out(plan, show)
     _show(result, output)
     complain_each(result.errors.values())
     complain_each(result.listed.errors)
@@ -165,4 +172,12 @@ def _confirm(plan: CancelPlan) -> None:
 
 
 def _show(result: CancelResult, output: Output) -> None:
-    output.columns(result.document(), "jobs", ("node", "spider", "job", "was", "state"))
+    document = result.document()
+    if output.document(document):
+        return
+    headings = ("node", "spider", "job", "was", "state")
+    rows = []
+    for row in document["jobs"]:
+        cells = [row[name] for name in headings]
+        rows.append([*cells, ""])  # so that not the state goes below a row, but the job's id
+    table((*headings, ""), rows, below=("job",))

@@ -18,7 +18,7 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..options import Nodes, Timeout, argument, crawls, option
-from ..output import Output, complain_each, say, waiting
+from ..output import Output, complain_each, say, table, waiting
 
 #: seconds between two lines about how far it is
 TELL = 10.0
@@ -136,7 +136,9 @@ def _show(
         files.append(file)
         rows.append(_cells(request, pulled))
     document = {"folder": str(folder.absolute()), "items": items, "files": files}
-    output.table(document, ("job", "node", "state", "items", "size", "fetched", "reason"), rows)
+    if not output.document(document):
+        headings = ("job", "node", "state", "items", "size", "fetched", "reason")
+        table(headings, rows, below=("job",))
     if not output.as_json:
         say(f"{counted(items, 'item')} in {folder}.")
 

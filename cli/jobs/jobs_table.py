@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.time_spans import describe_age, describe_span
 
 from ..context import Context
@@ -51,7 +53,8 @@ def list_(
     end). What was said once of a finished job stays, whatever is removed from its
     node. Exit code 3 when some nodes did not answer. Jobs of `sdist jobs schedule`
     are remembered in the store: they are listed as "remembered" when their nodes
-    have forgotten them.
+    have forgotten them. Workers that a crawl had no need of are left out, unless
+    --state cancelled asks for them.
 
     Example: sdist jobs --state failed --since 24h
     """
@@ -64,8 +67,17 @@ def list_(
         stall=stall,
     )
     found = list_jobs(context.job_site, wanted, chosen)
-    if not output.rows(found.document(), "jobs", "job"):
-        _show(found.rows, is_complete=not found.errors)
+    if not found.rows and found.listed.lacking == found.listed.asked > 0:
+        raise NothingMatched(
+            f"No node has the project {wanted.project!r}."
+            " `sdist code versions --projects` lists those there are."
+        )
+    rows = newest_first(found.rows)
+    if not output.rows({**found.document(), "jobs": rows}, "jobs", "job"):
+        _show(rows, is_complete=not found.errors)
+        if found.needless and not state:
+            workers = counted(found.needless, "worker")
+            say(f"{workers} that crawls had no need of: sdist jobs --state cancelled")
     complain_each(found.errors)
     return found.listed.exit_code
 
@@ -75,7 +87,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, is_complete: bool) -> None:
         if is_complete:
             say("No such job.")
         return
-    headings, cells = jobs_table(newest_first(rows), time.time())
+    headings, cells = jobs_table(rows, time.time())
     table(headings, cells, below=("job",))  # whole, since commands are given it
 
 

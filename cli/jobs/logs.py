@@ -103,7 +103,14 @@ def _of_newest_crawl(source: LogSource, listed: JobList) -> LogSource:
         raise NothingMatched(
             "No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them."
         )
-    return replace(source, names=[crawl_or_latest(store, None).id])
+    try:
+        newest = crawl_or_latest(store, None)
+    except NothingMatched as error:
+        raise NothingMatched(
+            "No job is running, and there are no crawls yet. Name a job, as in `sdist logs JOB`:"
+            " `sdist jobs` lists them."
+        ) from error
+    return replace(source, names=[newest.id])
 
 
 def _put(moments: Iterable[Moment], *, raw: bool) -> None:

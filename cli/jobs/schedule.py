@@ -31,6 +31,7 @@ from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.project_names import project_name
+from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import describe_unknown, limits_in, settings_of_options
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -50,7 +51,7 @@ from ..options import (
     project_option,
     spiders,
 )
-from ..output import Output, complain, complain_each, say, waiting
+from ..output import Output, complain, complain_each, say, table, waiting
 from .job_file import PRIORITY, read_jobs
 from .wait import wait_for_jobs
 
@@ -294,7 +295,9 @@ def split_arguments(
             settings.append(text.removeprefix(CLIENT_SETTING))
         else:
             args.append(text)
-    return pairs("-a", args), settings_in([*settings, *setting])
+    arguments = pairs("-a", args)
+    check_args(arguments)
+    return arguments, settings_in([*settings, *setting])
 
 
 def _asked_orders(
@@ -405,11 +408,13 @@ def _show_table(
     output: Output,
 ) -> None:
     """Show these columns of the rows, and behind them the reason."""
-    table = []
+    if output.document(document):
+        return
+    lines = []
     for row in rows:
         cells = [row[name] for name in names]
-        table.append([*cells, row["reason"]])
-    output.table(document, (*names, "reason"), table)
+        lines.append([*cells, row["reason"]])
+    table((*names, "reason"), lines, below=("job",))  # whole, since commands are given it
 
 
 def _wait(context: Context, jobs: Sequence[PlacedJob], code: int, finish: EventHook) -> int:

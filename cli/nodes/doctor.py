@@ -7,7 +7,7 @@ from typing import Annotated
 
 from scrapyd_dist.fleet.checkup import TIMEOUT, Checkup, check_fleet
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
-from scrapyd_dist.fleet.findings import Finding, Severity
+from scrapyd_dist.fleet.findings import Finding, Severity, of_several
 from scrapyd_dist.fleet.fleet_screen import shorten_names
 from scrapyd_dist.fleet.waiting_work import LOOKING
 from scrapyd_dist.node_answers import answers_exit_code
@@ -101,15 +101,21 @@ def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:
         return
     counts: Counter[str] = Counter()
     for result, names in _group_by_node(checkup.findings):
-        counts[result.severity.value] += len(names)
+        counts[result.severity.value] += 1
         if result.severity is Severity.NOTE and not verbose:
             continue
-        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {result.text}.")
-        put(f"    {result.remedy}")
+        _put_finding(result, names)
     worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
     if counts["note"] and not verbose:
         worst[-1] += " (--verbose shows them)"
     say(f"{counted(len(checkup.exams), 'node')} examined: {', '.join(worst) or 'all is well'}.")
+
+
+def _put_finding(result: Finding, names: Sequence[str]) -> None:
+    """Print a finding about the nodes of these names, and what to do."""
+    text = result.text if len(names) == 1 else of_several(result.text)
+    put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
+    put(f"    {result.remedy}")
 
 
 def _group_by_node(results: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:

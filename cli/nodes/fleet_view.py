@@ -62,6 +62,7 @@ def _put_fleet(document: Mapping[str, Any]) -> None:
         table(
             ("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""),
             rows[:ROWS],
+            below=("job",),
         )
     if len(rows) > ROWS:
         say(f"and {counted(len(rows) - ROWS, 'more job')}: sdist jobs --state running")
@@ -256,7 +257,7 @@ def _known_rate(per_minute: float | None) -> str | None:
 
 def _line(document: Mapping[str, Any]) -> str:
     nodes = document["nodes"]
-    up = sum(node["state"] in {"up", "draining"} for node in nodes)
+    up = sum(node["state"] in {"up", "draining", "drained"} for node in nodes)
     pieces = [
         f"nodes {up}/{len(nodes)}",
         f"{document['running']:,} running",

@@ -10,6 +10,7 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError
 from scrapyd_dist.fleet.added_nodes import (
     add_nodes,
     check_any_answers,
+    choose_added,
     read_addresses,
     remove_nodes,
 )
@@ -24,9 +25,10 @@ from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, describe_states
 from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
 from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
+from scrapyd_dist.jobs.leaving_nodes import read_last_ends
 from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node, names_of
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.project_names import quick_project
 from scrapyd_dist.scheduling.liveness import SKEW
 from scrapyd_dist.scrapyd.versions import short_version
@@ -210,8 +212,8 @@ def list_(
 
     These are the targets of scrapy.cfg or, where it names none, the local nodes.
     All are asked at once; those in trouble stand first, and at the end how many
-    there are. States: up; draining (gets no new work); wedged (work
-    waits, nothing starts); busy (connected, but no answer in time); down;
+    there are. States: up; draining (gets no new work); drained (nor has
+    any left); wedged (work waits, nothing starts); busy (connected, but no answer in time); down;
     refused (user name, password, certificate). Exit code 0 when all work,
     3 when some do not, 5 when none answers, 6 when none lets us in.
 
@@ -397,11 +399,20 @@ def remove(
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.
 
-    They get no new work; what they have is seen to its end.
+    They get no new work; a crawl that runs there sees its jobs to their end. How
+    plain jobs there have ended by now is written down.
 
     Example: sdist nodes remove spare
     """
-    gone = remove_nodes(context, node)
+    gone = choose_added(context, node)
+    # It is asked while it is known: afterwards nobody would learn how its jobs ended.
+    open_jobs = read_last_ends(context.job_site, gone)
+    remove_nodes(context, gone)
+    if open_jobs:
+        say(
+            f"How {counted(len(open_jobs), 'plain job ends', 'plain jobs end')} there will not be"
+            f" known here: {some_of([record.id for record in open_jobs])}."
+        )
     rows = [{"name": known.name, "url": known.url} for known in gone]
     if not output.document({"nodes": rows}):
         say(f"Removed {names_of(gone)}. A crawl that runs there sees its jobs to their end.")

@@ -251,6 +251,8 @@ def rollback(
         _put_unchanged(entries, name, output)
         return 0
     again = rollback_plan.again
+    if rollback_plan.skipped and not quiet:
+        say(f"{', '.join(rollback_plan.skipped)}: the same code as what runs now, and skipped.")
     if not quiet:
         suffix = " again" if rollback_plan.was_present else ""
         _say_sending(f"{saved.version}{suffix} as {again}", dry_run=dry_run)

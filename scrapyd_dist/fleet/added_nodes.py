@@ -81,8 +81,8 @@ def add_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
     workspace.remember(changes)
 
 
-def remove_nodes(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
-    """Take the nodes away again that were added and have such names; return them.
+def choose_added(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
+    """Return the nodes that were added and have such names.
 
     Raises:
         ConfigError: a name is that of a target of scrapy.cfg.
@@ -92,14 +92,15 @@ def remove_nodes(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
     for pattern in patterns:
         if not _matching(added, pattern):
             raise _nothing_added(workspace, pattern)
-    gone = []
+    return [node for node in added if any(_matching([node], pattern) for pattern in patterns)]
+
+
+def remove_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
+    """Take these nodes away again, which were added."""
     changes: dict[str, dict[str, Any]] = {}
-    for known in added:
-        if any(fnmatchcase(known.name, pattern) for pattern in patterns):
-            gone.append(known)
-            changes[known.name] = {"url": "", "draining": None, "idle_looks": ()}
+    for node in nodes:
+        changes[node.name] = {"url": "", "draining": None, "idle_looks": ()}
     workspace.remember(changes)
-    return gone
 
 
 def _matching(nodes: Iterable[Node], pattern: str) -> list[Node]:

@@ -9,13 +9,14 @@ from typing import Any, Generic, Protocol, TypeVar
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg
-from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, choose, kept_eggs
+from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, choose, kept_eggs, list_same_code
 from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult
 from scrapyd_dist.errors import DistError, NodeError
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.version_order import name_last
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 from scrapyd_dist.transports import sweep
 
@@ -235,6 +236,7 @@ class Rollback:
     again: str  #: the new name of its version, which sorts behind all that there are
     was_present: bool  #: a node has the version that it was kept under
     is_current: bool  #: every node runs its code already
+    skipped: Sequence[str]  #: kept versions before the current one that have its code, too
 
 
 def plan_rollback(workspace: Workspace, survey: VersionSurvey, version: str | None) -> Rollback:
@@ -245,8 +247,13 @@ def plan_rollback(workspace: Workspace, survey: VersionSurvey, version: str | No
     Raises:
         NothingMatched: no such egg is kept.
     """
-    saved = _choose_egg(workspace, survey, version)
+    state = state_dir(workspace.root)
+    read = kept_eggs if version is None else all_eggs
+    kept = read(state, survey.project)
+    usual = _usual_version(survey)
+    saved = choose(kept, version, usual, folder=state / "eggs")
     egg = saved.read()
+    name = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), survey.names))
     present: set[str] = set()
     defaults: list[str | None] = []
     for entry in survey.entries:
@@ -255,19 +262,18 @@ def plan_rollback(workspace: Workspace, survey: VersionSurvey, version: str | No
     return Rollback(
         saved=saved,
         egg=egg,
-        again=version_name(egg.content_hash, later_than(datetime.now(timezone.utc), present)),
+        again=name_last(name, [entry.versions for entry in survey.entries]),
         was_present=saved.version in present,
         # The code was deployed last on every node, and runs there by default.
         is_current=_all_have(egg.content_hash, [*survey.newest, *defaults]),
+        skipped=() if version is not None else list_same_code(kept, saved, usual),
     )
 
 
-def _choose_egg(workspace: Workspace, survey: VersionSurvey, version: str | None) -> SavedEgg:
-    state = state_dir(workspace.root)
-    read = kept_eggs if version is None else all_eggs
+def _usual_version(survey: VersionSurvey) -> str | None:
+    """Return the version that most nodes have as their newest one; None if none has any."""
     deployed = [name for name in survey.newest if name is not None]
-    usual = max(deployed, key=lambda name: (deployed.count(name), name), default=None)
-    return choose(read(state, survey.project), version, usual, folder=state / "eggs")
+    return max(deployed, key=lambda name: (deployed.count(name), name), default=None)
 
 
 def _all_have(content_hash: str, versions: Iterable[str | None]) -> bool:

@@ -37,6 +37,23 @@ _OLDEST = {package: "{}.{}".format(*numbers) for package, numbers in OLDEST_PACK
 _TOO_OLD = re.compile(r"(\w+) [\d.]+ is too old for scrapyd-dist; it needs ([\d.]+)")
 
 
+#: how a node is told of in a finding -> how several are
+_PLURALS = {
+    "it asks": "they ask",
+    "it can": "they can",
+    "it cannot": "they cannot",
+    "it has": "they have",
+    "it is": "they are",
+    "it remembers": "they remember",
+    "it runs": "they run",
+    "it sends": "they send",
+    "it serves": "they serve",
+    "it took": "they took",
+    "its": "their",
+}
+_OF_ONE = re.compile(rf"\b({'|'.join(_PLURALS)})\b")
+
+
 class Severity(str, Enum):
     """How bad a finding is."""
 
@@ -53,6 +70,15 @@ class Finding(NamedTuple):
     topic: str  #: one word
     text: str
     remedy: str  #: a command, a line of scrapyd.conf or scrapy.cfg, or other advice
+
+
+def of_several(text: str) -> str:
+    """Return the text of a finding about one node as it is about several.
+
+    What stands behind a colon may be the words of a node.
+    """
+    sentence, colon, rest = text.partition(":")
+    return _OF_ONE.sub(lambda found: _PLURALS[found[0]], sentence) + colon + rest
 
 
 def _finding(
@@ -213,8 +239,8 @@ def _check_kept_logs(exam: NodeDiagnosis) -> Iterator[Finding]:
         yield _finding(exam, Severity.NOTE, "logs", text, remedy)
     if logs.most <= KEPT_BY_DEFAULT:
         text = (
-            "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run;"
-            " its default is 5"
+            "its value cannot be seen from outside until more than 5 jobs of a spider have run; the"
+            " default is 5"
         )
         remedy = (
             "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend"

@@ -18,6 +18,7 @@ _BY_URGENCY = (
     NodeHealth.DOWN,
     NodeHealth.BUSY,
     NodeHealth.DRAINING,
+    NodeHealth.DRAINED,
     NodeHealth.UP,
 )
 T = TypeVar("T")

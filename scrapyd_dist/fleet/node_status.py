@@ -19,7 +19,8 @@ class NodeHealth(str, Enum):
     DOWN = "down"
     REFUSED = "refused"  #: it refuses us: user name, password, certificate
     BUSY = "busy"  #: connected, but no answer in time: it imports a project, or hangs
-    DRAINING = "draining"
+    DRAINING = "draining"  #: it gets no new work
+    DRAINED = "drained"  #: nor has it any left
     WEDGED = "wedged"  #: jobs wait there, and none is ever started
 
 
@@ -45,9 +46,9 @@ class NodeStatus:
             return self._find_health_by(self.error)
         if self.wedged:  # goes before draining
             return NodeHealth.WEDGED
-        if self.draining is not None:
-            return NodeHealth.DRAINING
-        return NodeHealth.UP
+        if self.draining is None:
+            return NodeHealth.UP
+        return NodeHealth.DRAINED if self.empty else NodeHealth.DRAINING
 
     def _find_health_by(self, error: NodeError) -> NodeHealth:
         if error.exit_code == 6:
@@ -55,6 +56,11 @@ class NodeStatus:
         if isinstance(error, NoReply):
             return NodeHealth.BUSY
         return NodeHealth.DOWN
+
+    @property
+    def empty(self) -> bool:
+        """Whether no job runs or waits there."""
+        return self.load is not None and not (self.load.running or self.load.pending)
 
     @property
     def idle(self) -> bool:

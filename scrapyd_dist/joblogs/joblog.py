@@ -44,6 +44,9 @@ _CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 #: how Python begins to say where it was, when the watchdog's timer ends a process
 _ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+_TRACEBACK = "Traceback (most recent call last):"
+#: where a traceback passes Scrapy's code that makes and opens a spider: its error ends the job
+_OPENING = re.compile(r' +File ".*scrapy[/\\]crawler\.py", line \d+, in (?:crawl|crawl_async)\Z')
 #: the error of such a job
 BLOCKED = "stalled: its code let nothing else of it run; the end of its log says where it was"
 _SCRAPY = "scrapy"  # with LOG_SHORT_NAMES all its loggers are called so
@@ -240,6 +243,8 @@ class LogFacts:
     size: int = 0  #: bytes read
     levels: dict[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
+    exception: str = ""  #: of the last error's traceback the line with the exception
+    not_opened: bool = False  #: whether the last error has kept Scrapy from opening the spider
     opened: bool = False  #: whether the spider was opened
     #: whether there is an entry below WARNING of Scrapy's engine, which logs the end as well
     engine_told: bool = False
@@ -251,6 +256,8 @@ class LogFacts:
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None  #: None while no count was logged; so are `items`
     items: int | None = None
+    #: whether there is more than the count with which each spider begins, which is of nothing
+    counted: bool = False
     #: when pages and items last changed, by the node's local clock
     idle_since: datetime | None = None
     first: datetime | None = None  #: time of the first entry, by the same clock
@@ -269,15 +276,16 @@ class LogFacts:
 class LogLines:
     """Splits a log into lines, from the offset `start` on.
 
-    If that is `torn`, inside of a line, the rest of this line is skipped.
+    If that is `torn`, inside of a line, the rest of this line is skipped. `entry` is the line that
+    began the entry to which the first line belongs; None if it is not known.
     """
 
-    def __init__(self, start: int = 0, *, torn: bool = False) -> None:
+    def __init__(self, start: int = 0, *, torn: bool = False, entry: LogLine | None = None) -> None:
         self.position = start  #: offset of the first byte after the last returned line
         self._rest = bytearray()
         self._passed = 0  #: dropped bytes of a line that is too long
         self._torn = torn
-        self._entry: LogLine | None = None  #: the line that began the current entry
+        self._entry = entry  #: the line that began the current entry
 
     def feed(self, piece: bytes) -> Iterator[LogLine]:
         """Yield the lines that these bytes complete."""
@@ -357,7 +365,9 @@ class LogReader:
     def _begin_run(self, *, whole: bool) -> None:
         self._facts = LogFacts(whole=whole)
         self._in_error = False
+        self._in_traceback = False
         self._error_end = ""  #: the last line of the last error's traceback
+        self._just_opened = False  #: no count was logged since
         self._in_dump = False
         self._dump: list[str] = []  #: the lines of the last stats dump
         self._dumped = 0  #: their characters
@@ -374,6 +384,7 @@ class LogReader:
             self._read_line(line)
         facts = self._facts
         facts.size = self._size
+        facts.exception = harmless(facts.exception)
         facts.last_error = harmless(" … ".join(filter(None, (facts.last_error, self._error_end))))
         if self._dump:
             stats = read_dump("\n".join(self._dump))
@@ -397,12 +408,29 @@ class LogReader:
             facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
         if line.level in {"ERROR", "CRITICAL"}:
             self._in_error = True
-            self._error_end = ""
-            facts.last_error = line.message[:ERROR_MAX]
+            self._begin_error(line.message)
         elif line.level in {"DEBUG", "INFO"}:
             self._note_source(line)
             if line.level == "INFO":
                 self._read_info(line)
+
+    def _begin_error(self, message: str) -> None:
+        self._in_traceback = False
+        self._error_end = ""
+        self._facts.last_error = message[:ERROR_MAX]
+        self._facts.exception = ""
+        self._facts.not_opened = False
+
+    def _read_traceback(self, text: str) -> None:
+        """Read a line of an error that is not its first one."""
+        if text.startswith(_TRACEBACK):
+            self._in_traceback = True
+        elif _OPENING.match(text):
+            self._facts.not_opened = True
+        elif self._in_traceback and not text.startswith(" "):
+            self._in_traceback = False
+            self._facts.exception = text.strip()[:ERROR_MAX]
+        self._error_end = text.strip()[:ERROR_MAX]
 
     def _note_source(self, line: LogLine) -> None:
         if line.logger != _SCRAPY and not line.logger.startswith("scrapy."):
@@ -414,14 +442,13 @@ class LogReader:
 
     def _read_continuation(self, line: LogLine) -> None:
         if _ENDED.match(line.text):
-            self._facts.last_error = BLOCKED
-            self._error_end = ""
+            self._begin_error(BLOCKED)
             self._in_error = False
         elif self._in_dump and self._dumped < DUMP_MAX:
             self._dump.append(line.text)
             self._dumped += len(line.text)
         elif self._in_error and line.text.strip():
-            self._error_end = line.text.strip()[:ERROR_MAX]
+            self._read_traceback(line.text)
 
     def _read_info(self, line: LogLine) -> None:
         message = line.message
@@ -441,6 +468,7 @@ class LogReader:
         facts = self._facts
         if message.startswith("Spider opened"):
             facts.opened = True
+            self._just_opened = True
             return
         closed = _CLOSED.match(message)
         if closed:
@@ -451,6 +479,8 @@ class LogReader:
         if crawled is None:
             return
         facts = self._facts
+        facts.counted = not self._just_opened
+        self._just_opened = False
         pages = int(crawled[1])
         items = int(crawled[2])
         if (pages, items) != (facts.pages, facts.items):

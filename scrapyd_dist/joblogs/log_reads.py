@@ -137,10 +137,10 @@ class LogTap:
             return 0
         return chunk.total or 0
 
-    def begin_at(self, position: int, *, torn: bool = False) -> None:
-        """Move to an offset; `torn` if it may be inside a line."""
+    def begin_at(self, position: int, *, torn: bool = False, entry: LogLine | None = None) -> None:
+        """Move to an offset; `torn` if it may be inside a line, `entry` as of `LogLines`."""
         self._fetched = position
-        self._lines = LogLines(position, torn=torn)
+        self._lines = LogLines(position, torn=torn, entry=entry)
 
     def more(self) -> list[LogLine] | None:
         """Return the next complete lines, or None if the log has not grown."""
@@ -182,22 +182,37 @@ class LogTap:
             yield from lines
         yield from self.rest()
 
-    def seek_last(self, count: int, wanted: Callable[[LogLine], bool], floor: int = 0) -> None:
-        """Move to the last `count` lines that are `wanted`, but not before the offset `floor`."""
-        end = self.size()
+    def seek_last(
+        self,
+        count: int,
+        wanted: Callable[[LogLine], bool],
+        floor: int = 0,
+        most: int | None = None,
+    ) -> int:
+        """Move to the last `count` lines that are `wanted`, but not before the offset `floor`.
+
+        Return how many bytes behind the floor were not searched, since `most` were: 0 if fewer
+        are there, or the lines were found. None as `most` is any number.
+        """
+        size = self.size()
+        end = size
         while end > floor and count > 0:
+            if most is not None and size - end >= most:
+                self.begin_at(end)
+                return end - floor
             begin = max(0, end - BLOCK)
-            found, first = self._read_lines(begin, end)
-            for line in reversed(found):
-                if wanted(line):
+            found, first = self._read_entries(begin, end)
+            for place in reversed(range(len(found))):
+                if wanted(found[place]):
                     count -= 1
                     if not count:
-                        self.begin_at(line.offset)
-                        return
+                        self.begin_at(found[place].offset, entry=_entry_before(found, place))
+                        return 0
             # A line across two blocks is read with the earlier one; a line longer than a block is
             # skipped.
             end = first if begin < first < end else begin
         self.begin_at(end)
+        return 0
 
     def seek_time(self, since: datetime) -> int:
         """Move to or shortly before the first line at this time of the node's local clock.
@@ -230,10 +245,31 @@ class LogTap:
             return [], begin
         return found, found[0].offset
 
+    def _read_entries(self, begin: int, end: int) -> tuple[list[LogLine], int]:
+        """Return the same, without lines whose entry began before: an earlier block has its level.
+
+        An entry that is longer than a block is taken without its beginning.
+        """
+        found, first = self._read_lines(begin, end)
+        if begin == 0:
+            return found, first
+        for place, line in enumerate(found):
+            if line.head:
+                return found[place:], line.offset
+        return found, first
+
     def _fetch_chunk(self, start: int, limit: int) -> api.Chunk | None:
         return self._sender.send(
             self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout
         )
+
+
+def _entry_before(lines: list[LogLine], place: int) -> LogLine | None:
+    """Return the line that began the entry of the line at this place; None if it is not there."""
+    for line in reversed(lines[: place + 1]):
+        if line.head:
+            return line
+    return None
 
 
 def _time_of_first_entry(lines: list[LogLine]) -> datetime | None:

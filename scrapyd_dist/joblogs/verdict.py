@@ -122,11 +122,13 @@ def _make_verdict(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict
     errors = None
     if outcome is not Outcome.UNKNOWN:
         errors = errors_in(facts)
+    # Scrapy counts again after LOGSTATS_INTERVAL only, a minute.
+    is_known = outcome.over or facts.counted
     return Verdict(
         outcome=outcome,
         reason=reason,
-        pages=facts.pages,
-        items=facts.items,
+        pages=facts.pages if is_known else None,
+        items=facts.items if is_known else None,
         errors=errors,
         codes=status_codes(facts.stats or {}),
     )
@@ -200,6 +202,8 @@ def _judge_running(excerpt: LogExcerpt, stall: float) -> tuple[Outcome, str]:
 def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
     facts = excerpt.facts
     reason = facts.closed
+    if not reason and _could_not_open(facts) and not signalled:
+        return Outcome.FAILED, with_remedy(facts.exception)
     if not reason:
         return _judge_unclosed(excerpt, signalled=signalled)
     if meaning(reason).by_signal:
@@ -211,6 +215,11 @@ def _judge_end(excerpt: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple
     if not meaning(reason).asked_for:
         return Outcome.FAILED, f"ended early ({reason})"
     return Outcome.FINISHED, _unless_usual(reason, "finished")
+
+
+def _could_not_open(facts: LogFacts) -> bool:
+    """Tell whether an exception has ended a job before its spider was open; no signal did."""
+    return facts.not_opened and bool(facts.exception) and not facts.signalled
 
 
 def _unless_usual(reason: str, usual: str) -> str:
@@ -256,16 +265,30 @@ def failures(facts: LogFacts) -> str:
         found.append(facts.closed)
     exceptions = _count_callback_exceptions(stats)
     if exceptions:
-        found.append(_in_words(exceptions, "exception in a callback", "exceptions in callbacks"))
+        found.append(_in_words(exceptions, "exception in the spider", "exceptions in the spider"))
     feed = _find_feed_failure(stats)
     if feed:
         found.append(feed)
     errors = errors_in(facts) or _sum_error_levels(facts)
     if errors:
         found.append(_in_words(errors, "error logged", "errors logged"))
-    if found and facts.last_error:
-        found.append(f"last: {with_remedy(facts.last_error)}")
-    return "; ".join(found)
+    if not found:
+        return ""
+    return "; ".join([*_exception_of(facts), *found, *_last_error_of(facts)])
+
+
+def _exception_of(facts: LogFacts) -> list[str]:
+    """Return the last error's exception, which comes first: a table may cut off what is behind."""
+    return [with_remedy(facts.exception)] if facts.exception else []
+
+
+def _last_error_of(facts: LogFacts) -> list[str]:
+    """Return what was logged with the last error, without its exception."""
+    if not facts.last_error:
+        return []
+    if not facts.exception:
+        return [f"last: {with_remedy(facts.last_error)}"]
+    return [f"last: {facts.last_error.removesuffix(facts.exception).rstrip(' …')}"]
 
 
 def _in_words(number: int, singular: str, plural: str) -> str:

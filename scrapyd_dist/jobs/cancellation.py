@@ -14,8 +14,9 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ApiRefused, NodeError, NothingMatched, StillRuns
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import read_log_end
+from scrapyd_dist.messenger import NO_MESSENGER
 from scrapyd_dist.node_answers import answers_exit_code
-from scrapyd_dist.plurals import some_of
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store
@@ -219,8 +220,10 @@ class Cancellation:
             jobs=tuple(jobs), waiting=tuple(waiting.values()), producers=tuple(self._producers)
         )
 
-    def carry_out(self, plan: CancelPlan) -> CancelResult:
-        """Cancel the jobs, and wait until they are gone.
+    def carry_out(
+        self, plan: CancelPlan, show: Callable[[str], object] = NO_MESSENGER.say
+    ) -> CancelResult:
+        """Cancel the jobs, and wait until they are gone; `show` gets what is waited for.
 
         Raises:
             StillRuns: a producer did not stop, or jobs are still there after the wait.
@@ -234,7 +237,7 @@ class Cancellation:
         if plan.producers:  # what they sent while they stopped is cancelled with the rest
             self._listed = self._wanted.list_jobs(self._site).about(self._names)
             jobs = self._find_open()
-        errors = self._end(jobs)
+        errors = self._end(jobs, show)
         still_running = None
         if self._orphans:
             still_running = _not_listed(self._orphans)
@@ -333,14 +336,16 @@ class Cancellation:
                 " to other nodes. Wait longer with --wait."
             )
 
-    def _end(self, rows: Sequence[ListedJob]) -> dict[ListedJob, NodeError]:
+    def _end(
+        self, rows: Sequence[ListedJob], show: Callable[[str], object]
+    ) -> dict[ListedJob, NodeError]:
         """Signal the jobs and wait until they are gone; returns those that took no signal."""
         if self._how.kill:
             errors = self._signal(rows, "KILL")
         else:
             errors = self._signal(self._without_signalled(rows), "INT")
         signalled = [row for row in rows if row not in errors]
-        self._wait(signalled)
+        self._wait(signalled, show)
         # A pending job leaves no log that would tell how it ended.
         pending = [row for row in signalled if row.state is JobState.PENDING]
         self._change_remembered(pending, _cancelled)
@@ -411,7 +416,7 @@ class Cancellation:
         call = api.cancel(row.project, row.job, signal)
         self._site.sender.send(row.node, call, timeout=self._wanted.timeout)
 
-    def _wait(self, rows: Sequence[ListedJob]) -> None:
+    def _wait(self, rows: Sequence[ListedJob], show: Callable[[str], object]) -> None:
         """Wait until the jobs are gone; StillRuns after the time of --wait."""
         left = rows
         begun = time.monotonic()
@@ -423,6 +428,10 @@ class Cancellation:
                 self._signal(left, "INT")
             elif waited >= self._how.wait:
                 raise self._still_there(left)
+            show(
+                f"Waiting until {counted(len(left), 'job has', 'jobs have')} ended, at most"
+                f" {self._how.wait:g} s (--wait): {_name_some(left)}"
+            )
             time.sleep(GONE_LOOK)
 
     def _find_left(self, rows: Sequence[ListedJob]) -> list[ListedJob]:

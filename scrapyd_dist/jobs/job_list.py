@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from scrapyd_dist.batches import AttemptState, Crawl, home_of
-from scrapyd_dist.errors import NodeError, NoJob
+from scrapyd_dist.errors import ApiRefused, NodeError, NoJob
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
@@ -73,6 +73,7 @@ class JobList:
     failed: Mapping[Node, NodeError]  #: of those that did not answer and count
     asked: int  #: nodes that count
     silent: frozenset[str] = frozenset()  #: base addresses of the nodes that did not answer
+    lacking: int = 0  #: nodes that answered that they do not have the project which was asked for
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
@@ -248,10 +249,13 @@ def ask_jobs(
     read = partial(list_node_jobs, sender, project=project, timeout=timeout)
     found: dict[Node, list[ListedJob]] = {}
     failed: dict[Node, NodeError] = {}
+    lacking = 0
     silent = set[str]()
     for answer in sweep(nodes, read):
         found[answer.asked] = answer.value or []
-        if answer.error is not None:
+        if project is not None and _lacks_project(answer.error):
+            lacking += 1  # so no job of it is there
+        elif answer.error is not None:
             failed[answer.asked] = answer.error
             silent.add(answer.asked.url)
     rows: list[ListedJob] = []
@@ -259,7 +263,17 @@ def ask_jobs(
         rows += found[node]
     if spider is not None:
         rows = [row for row in rows if fnmatchcase(row.spider, spider)]
-    return JobList(jobs=tuple(rows), failed=failed, asked=len(nodes), silent=frozenset(silent))
+    return JobList(
+        jobs=tuple(rows),
+        failed=failed,
+        asked=len(nodes),
+        silent=frozenset(silent),
+        lacking=lacking,
+    )
+
+
+def _lacks_project(error: NodeError | None) -> bool:
+    return isinstance(error, ApiRefused) and "not found" in error.scrapyd_message
 
 
 def listed_again(record: JobRecord, node: Node, silent: str = "") -> ListedJob:

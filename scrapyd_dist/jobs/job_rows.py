@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict
+from scrapyd_dist.joblogs.verdict import NEEDLESS, STALL, Place, Verdict
 from scrapyd_dist.progress.summary_document import has_labels
 from scrapyd_dist.scrapyd.api import JobState
 
@@ -41,6 +41,8 @@ class JobRows:
 
     rows: Sequence[Mapping[str, Any]]
     listed: JobList
+    #: workers left out, which were told to end before they had worked
+    needless: int = 0
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
@@ -59,6 +61,8 @@ def list_jobs(
     """Return what each job really did that the nodes list, or that the store remembers.
 
     names: only jobs with these ids, and those of these crawls; NothingMatched if there is none.
+    Workers that their crawl had no need of are left out unless they are named, or their state is
+    asked for.
     """
     since = None
     if chosen.since is not None:
@@ -66,13 +70,22 @@ def list_jobs(
     memory = JobMemory(site.store, since, site.messenger, most=0 if names else chosen.newest)
     listed, jobs = _find_jobs(site, wanted, chosen, names, memory)
     memory.read_named(job.job for job in jobs)
-    if chosen.states:
-        # No log is read of a job that cannot be in one of the states.
-        jobs = [job for job in jobs if job.remembered or _may_be_in(job, chosen.states)]
+    jobs = _may_be_chosen(jobs, chosen.states)
     judge = JobJudge(site, jobs, memory, stall=chosen.stall, timeout=wanted.timeout)
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
-    rows = _find_rows(judge, judge.all(labelled), chosen)
-    return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+    found = _find_rows(judge, judge.all(labelled), chosen)
+    rows = found if names else _without_needless(found, chosen.states)
+    needless = len(found) - len(rows)
+    return JobRows(rows=_newest(rows, chosen.most), listed=listed, needless=needless)
+
+
+def _without_needless(
+    rows: list[dict[str, Any]], states: Collection[Outcome]
+) -> list[dict[str, Any]]:
+    """Return the rows without workers that never worked, unless their state is asked for."""
+    if Outcome.CANCELLED in states:
+        return rows
+    return [row for row in rows if row["reason"] != NEEDLESS]
 
 
 def _find_jobs(
@@ -106,6 +119,13 @@ def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]
     over = [place for place, job in enumerate(jobs) if job.over]
     kept = {*nlargest(most, over, key=order)}
     return [job for place, job in enumerate(jobs) if not job.over or place in kept]
+
+
+def _may_be_chosen(jobs: list[ListedJob], states: Collection[Outcome]) -> list[ListedJob]:
+    """Leave out jobs that cannot be in one of the states, so that their logs are not read."""
+    if not states:
+        return jobs
+    return [job for job in jobs if job.remembered or _may_be_in(job, states)]
 
 
 def _may_be_in(row: ListedJob, states: Collection[Outcome]) -> bool:
@@ -150,7 +170,7 @@ def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]
 
 
 def newest_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return documents of jobs: those that have not started, then those that started last."""
+    """Return documents of jobs: those that have not started yet, then those that started last."""
     return sorted(rows, key=lambda row: -_start_in(row))
 
 
@@ -174,10 +194,16 @@ def _rank_job(row: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def _start_in(row: Mapping[str, Any]) -> float:
-    """Return when the job of a row began, in seconds since the epoch; infinity if it has not."""
-    if not row["started"]:
+    """Return when the job of a row began, in seconds since the epoch; infinity if it has not.
+
+    Of a job that is over without a known beginning it is when it was scheduled.
+    """
+    began = row["started"]
+    if not began and Outcome(row["state"]).over:
+        began = row["scheduled"]
+    if not began:
         return inf
-    return datetime.fromisoformat(row["started"]).timestamp()
+    return datetime.fromisoformat(began).timestamp()
 
 
 def _row(job: JudgedJob, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
@@ -207,8 +233,10 @@ def _iso(moment: datetime | None) -> str | None:
 
 def _record_fields(record: JobRecord | None) -> dict[str, Any]:
     if record is None:
-        return dict.fromkeys(("attempt", "version", "args", "settings"))
+        return dict.fromkeys(("attempt", "version", "args", "settings", "scheduled"))
+    scheduled = datetime.fromtimestamp(record.posted or record.created, timezone.utc)
     return {
+        "scheduled": _iso(scheduled),
         "attempt": record.attempt,
         "version": record.version,
         "args": dict(record.args),

@@ -26,6 +26,8 @@ from .job_site import JobSite
 LOOK = 1.0
 #: seconds between two looks at the list of jobs, while logs are followed
 LIST = 5.0
+#: bytes of each log's end in which the last lines of a level are searched
+SEARCHED = 64 * 1024 * 1024
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 #: one line of one log: when it was, UTC; whose it is; the line
 Moment = tuple[datetime, ListedJob, LogLine]
@@ -150,7 +152,10 @@ class LogSource:
         if keep.since is not None:
             floor = tap.seek_time((keep.since + offset).replace(tzinfo=None))
         if count is not None:
-            tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
+            most = SEARCHED if keep.level else None
+            left = tap.seek_last(count, lambda line: keep.wants(line, offset), floor, most)
+            if left:
+                self._tell_bound(row, left)
         return LogStream(
             row=row,
             tap=tap,
@@ -158,6 +163,15 @@ class LogSource:
             keep=keep,
             messenger=self.site.messenger,
             alive=not row.over,
+        )
+
+    def _tell_bound(self, row: ListedJob, left: int) -> None:
+        """Say that `left` bytes of a log were not searched, and what searches them."""
+        self.site.messenger.say(
+            f"{row.node.name} {row.job}: only the last {SEARCHED >> 20} MiB of its log were "
+            f"searched for the last lines of {LEVELS[self.keep.level]} or above, and not the "
+            f"{(left >> 20) + 1:,} MiB before. All of it: sdist jobs grep --level "
+            f"{LEVELS[self.keep.level]} '' {row.job}"
         )
 
     def follow(

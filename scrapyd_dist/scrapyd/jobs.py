@@ -29,6 +29,12 @@ RESERVED_ARGS = frozenset(
         "_job",
     }
 )
+#: what is written in place of one of them, where there is an option
+_INSTEAD = {
+    "_version": "`sdist jobs schedule` and `sdist crawl` run the version of --version NAME.",
+    "priority": "`sdist jobs schedule --priority X` gives a job its priority.",
+    "setting": "For a setting of Scrapy write -s NAME=VALUE.",
+}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
 _OURS = re.compile(
@@ -93,9 +99,7 @@ def check_args(args: Mapping[str, str]) -> None:
     reserved = sorted(RESERVED_ARGS & args.keys())
     if not reserved:
         return
-    remedy = "Rename it in the spider and on the command line."
-    if reserved[0] == "setting":
-        remedy = "For a setting of Scrapy write -s NAME=VALUE."
+    remedy = _INSTEAD.get(reserved[0], "Rename it in the spider and on the command line.")
     raise ConfigError(
         f"The spider argument {reserved[0]!r} cannot be given to jobs: "
         f"Scrapyd uses that name itself. {remedy}"

@@ -4,8 +4,9 @@ Scrapyd keeps only A-Za-z0-9_- of a name. It sorts a project's names as PEP 440 
 them are valid ones, else as text, and runs the last one if a job names none. A deployment is called
 `<seconds>-<content>`, which sorts by time in both orders, together with the names of scrapyd-deploy
 (also seconds). A version that a crawl brings is called `0-a<seconds>-<content>`, which sorts before
-every deployment in both orders, so that no other job runs it by default. `known` are times of names
-that do not contain one, seconds since the epoch.
+every deployment in both orders, so that no other job runs it by default. A deployment that has to
+sort behind other names, such as `s2`, is called `s2-z<seconds>-<content>`. `known` are times of
+names that do not contain one, seconds since the epoch.
 """
 
 import re
@@ -25,7 +26,7 @@ _DECIMALS = 15
 AHEAD = 86400.0
 
 _OURS = re.compile(
-    rf"(?P<crawl>0-a)?(?P<seconds>\d{{10}})-(?P<content>\d{{{_DECIMALS}}})"
+    rf"(?:(?P<crawl>0-a)|(?P<behind>[A-Za-z0-9_-]+)-z)?(?P<seconds>\d{{10}})-(?P<content>\d{{{_DECIMALS}}})"
     r"(-(git|hg)-[A-Za-z0-9_-]+)?(-dev)?"
 )
 #: the default names of scrapyd-deploy
@@ -54,6 +55,17 @@ def version_name(
     if dirty:
         name += "-dev"
     return name
+
+
+def put_behind(name: str, other: str) -> str:
+    """Return a name of this program as one that sorts as text behind another name.
+
+    With its `z` it is no version of PEP 440, so that Scrapyd sorts all as text.
+    """
+    match = _OURS.fullmatch(other)
+    if match is not None and match["behind"]:
+        other = match["behind"]
+    return f"{other}-z{name}"
 
 
 def short_version(version: str) -> str:

@@ -116,7 +116,7 @@ def test_the_drain_stays_when_the_waiting_ends(shop: Shop, pair: list[ScrapydNod
         draining.wait_text("node2: 1 running")
         draining.interrupt()
         draining.wait().expect(130, "sdist nodes resume")
-        assert shop.node_states() == {"node1": "draining", "node2": "draining"}
+        assert shop.node_states() == {"node1": "drained", "node2": "draining"}
         shop.run("jobs", "schedule", "good").expect(2, "sdist nodes resume node1 node2")
         shop.run("nodes", "drain", "--all", "--timeout", "1").expect(124, "The time is up")
         at_once = shop.run("nodes", "drain", "--all", "--no-wait", "--json")
@@ -197,7 +197,7 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
         )
         assert shop.node_states() == {"node1": "up", "safe": "up", "below": "up"}
         assert shop.run("nodes", "drain", "safe").code == 0
-        assert shop.node_states()["safe"] == "draining"
+        assert shop.node_states()["safe"] == "drained"
         assert shop.run("jobs", "schedule", "good", "--on", "safe").code == 2
         assert shop.run("nodes", "resume", "safe").code == 0
         assert shop.scheduled("good", "--on", "safe")[0]["state"] == "scheduled"

@@ -92,7 +92,7 @@ def test_jobs_are_started_by_load_and_told_apart_by_what_they_did(shop: Shop, sp
     assert told["ended"] >= told["started"]
     told = rows[broken["job"]]
     assert (told["state"], told["errors"]) == ("failed", 3)
-    assert "3 exceptions in callbacks" in told["reason"]
+    assert "3 exceptions in the spider" in told["reason"]
     assert "ZeroDivisionError: a needle in the log" in told["reason"]
     failed = shop.run("jobs", "--state", "failed", "--since", "1h").out
     assert (broken["job"] in failed, good["job"] in failed) == (True, False)

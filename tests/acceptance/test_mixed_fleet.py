@@ -327,7 +327,7 @@ def _check_nodes(sdist: Sdist) -> None:
     assert {row["name"] for row in listed} == {*NAMES, "spare"}
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
-    assert states(sdist("nodes list"))[NAMES[2]] == "draining"
+    assert states(sdist("nodes list"))[NAMES[2]] == "drained"
     assert {row["node"] for row in sdist("jobs schedule", "easy", "--all-nodes")["jobs"]} == set(
         NAMES[:2]
     )

@@ -142,7 +142,7 @@ def _third_week_has_a_bad_day(office: Office) -> None:
     office.type("nodes", "drain", "oldest", "--no-wait")
     done = crawl.wait(300, code=3)
     assert "sdist retry bad-day --failed-urls" in done.out + done.err
-    assert office.states(code=3) == {"new": "up", "older": "down", "oldest": "draining"}
+    assert office.states(code=3) == {"new": "up", "older": "down", "oldest": "drained"}
     assert office.nodes["oldest"].job_pids() == {}
     # A dead node leaves open whether a spider runs there; muted by a drain, it counts for nothing.
     words = ("jobs", "schedule", "easy", "--unless-running", "-s", "CLOSESPIDER_ITEMCOUNT=1")

@@ -203,7 +203,7 @@ DOCUMENTS: dict[str, Any] = {
         "jobs": [{**_JOB, "node": TEXT, "crawl": TEXT, "labels": [str], "state": str, "pages": _COUNT,
                   "items": _COUNT, "errors": _COUNT, "codes": {str: int}, "started": TEXT, "ended": TEXT,
                   "duration_s": (int, float, None), "reason": str, "remembered": bool, "attempt": _COUNT,
-                  "version": TEXT, "args": ({str: str}, None), "settings": ([str], None)}],
+                  "version": TEXT, "args": ({str: str}, None), "settings": ([str], None), "scheduled": TEXT}],
     },
     "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
     "jobs stats": {

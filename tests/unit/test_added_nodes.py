@@ -16,6 +16,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.fleet.added_nodes import (
     add_nodes,
     check_any_answers,
+    choose_added,
     read_addresses,
     remove_nodes,
 )
@@ -41,7 +42,9 @@ def test_what_is_added_is_of_the_fleet_until_it_is_removed(workspace: Workspace)
     assert [node.name for node in workspace.added] == ["spare"]
     with pytest.raises(ConfigError, match="There is a node 'spare' already"):
         read_addresses(workspace, ["web5:6800"], "spare")
-    assert [node.name for node in remove_nodes(workspace, ["sp*"])] == ["spare"]
+    chosen = choose_added(workspace, ["sp*"])
+    assert [node.name for node in chosen] == ["spare"]
+    remove_nodes(workspace, chosen)
     assert workspace.added == ()
 
 
@@ -50,9 +53,9 @@ def test_what_cannot_be_added_or_removed_is_refused(workspace: Workspace) -> Non
         read_addresses(workspace, ["http://me:hush@web4:6800"], None)
     assert "hush" not in str(caught.value)
     with pytest.raises(ConfigError, match="is a target of"):
-        remove_nodes(workspace, ["web1"])
+        choose_added(workspace, ["web1"])
     with pytest.raises(NothingMatched, match="Those that were: none"):
-        remove_nodes(workspace, ["web9"])
+        choose_added(workspace, ["web9"])
 
 
 def test_local_nodes_do_not_rest_for_nodes_of_which_none_answers() -> None:

@@ -112,6 +112,22 @@ def cancel(
     return cancellation.carry_out(cancellation.plan())
 
 
+def test_it_is_said_what_is_waited_for(site: JobSite, node: OneNode) -> None:
+    shown: list[str] = []
+
+    def end(text: str) -> None:
+        shown.append(text)
+        node.jobs.clear()
+
+    node.patience = 2
+    producers = Producers(node)
+    cancellation = Cancellation(
+        site, JobFilter(nodes=(NODE,)), ["easy-1"], SignalTerms(wait=9), producers
+    )
+    cancellation.carry_out(cancellation.plan(), end)
+    assert shown == ["Waiting until 1 job has ended, at most 9 s (--wait): easy-1 (web1)"]
+
+
 def test_all_jobs_are_cancelled_also_those_that_wait_in_the_store(
     site: JobSite, node: OneNode, store: Store
 ) -> None:

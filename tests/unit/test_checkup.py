@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from rig.fleet_sender import FleetSender, loaded
+from scrapyd_dist.cli.nodes.doctor import _report
+from scrapyd_dist.cli.output import Output
 
 from scrapyd_dist.fleet import waiting_work
 from scrapyd_dist.fleet.checkup import check_fleet
@@ -26,6 +28,20 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 def well(**jobs: int) -> dict[str, Any]:
     """The answers of a node on which nothing is wrong."""
     return {**loaded(**jobs), "listversions.json": ("1",), "listspiders.json": ("s",)}
+
+
+def test_what_several_nodes_have_is_one_note_about_them(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sender = FleetSender(
+        web1={**well(), "listversions.json": ()}, web2={**well(), "listversions.json": ()}
+    )
+    checkup = check_fleet(workspace, workspace.nodes(), "p", sender=sender)
+    _report(checkup, Output(), verbose=True)
+    shown = capsys.readouterr()
+    assert "note: web1, web2: versions: they have no version of the project p" in shown.out
+    notes = shown.out.count("note: ")
+    assert f"{notes} note" in shown.err
 
 
 def test_findings_stand_with_the_worst_first(workspace: Workspace) -> None:
@@ -50,7 +66,7 @@ def test_where_work_waits_and_none_runs_it_is_looked_at_again(
     workspace.remember({"web2": {"draining": 1.0}})
     sender = FleetSender(web1=well(pending=2), web2=well())
     checkup = check_fleet(workspace, workspace.nodes(), None, sender=sender)
-    assert [exam.state.value for exam in checkup.exams] == ["wedged", "draining"]
+    assert [exam.state.value for exam in checkup.exams] == ["wedged", "drained"]
     assert checkup.endangers_work
     assert sender.asked.count(("web1", "daemonstatus.json")) >= liveness.LOOKS
     assert sender.asked.count(("web2", "daemonstatus.json")) == 1

@@ -511,6 +511,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
         ("retry shop", 2, "sdist frontier consume SPIDER shop"),
         ("status", 4, "There are no crawls yet"),
         ("crawls", 0, "There are no crawls yet"),
+        ("status easy-7", 4, "and `sdist jobs` jobs."),
         ("status shop", 0, "No workers are kept running here"),
     ],
 )

@@ -6,18 +6,25 @@ from pathlib import Path
 
 import pytest
 from scrapyd_dist.cli.context import Context
+from scrapyd_dist.cli.jobs.logs import _of_newest_crawl
 from scrapyd_dist.cli.jobs.schedule import (
     _job_queue,
     _queue_runner,
+    _show_table,
     _work_off,
     split_arguments,
 )
 from scrapyd_dist.cli.nodes.node_commands import describe_skew
 from scrapyd_dist.cli.output import Output
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.jobs.job_list import JobFilter, JobList
+from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.log_streams import LogFilter, LogSource
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import open_store
 from scrapyd_dist.transports.event_hook import EventHook
+from scrapyd_dist.transports.requests import RequestsTransport
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -45,12 +52,34 @@ def test_jobs_that_were_removed_while_their_command_waited_have_not_finished(
     assert "easy-1" in capsys.readouterr().err
 
 
+def test_the_id_of_a_job_that_has_ended_is_never_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    row = {"node": "m1", "spider": "toys", "job": f"toys-{'1' * 50}", "state": "failed"}
+    row |= {"reason": "KeyError: 'x'"}
+    _show_table({}, ("node", "spider", "job", "state"), [row], Output())
+    assert row["job"] in capsys.readouterr().out
+
+
+def test_without_a_crawl_the_logs_of_a_job_are_named(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "store.db")) as store:
+        site = JobSite(root=tmp_path, sender=RequestsTransport(), find_store=lambda: store)
+        source = LogSource(site=site, wanted=JobFilter(nodes=()), names=(), keep=LogFilter())
+        with pytest.raises(NothingMatched, match="`sdist logs JOB`"):
+            _of_newest_crawl(source, JobList(jobs=(), failed={}, asked=1))
+
+
 def test_an_argument_may_be_a_setting_as_for_scrapyd_client() -> None:
     args, settings = split_arguments(
         ["a=1", "setting=LOG_LEVEL=INFO", "settings2=x"], ["LOG_LEVEL=DEBUG", "X=Y=Z"]
     )
     assert args == {"a": "1", "settings2": "x"}
     assert settings == {"LOG_LEVEL": "DEBUG", "X": "Y=Z"}
+    with pytest.raises(ConfigError, match="the version of --version NAME"):
+        split_arguments(["_version=r2"], [])
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         split_arguments(["setting=LOG_LEVEL"], [])
     with pytest.raises(ConfigError, match="DISTRIBUTED_JOB_TIMEOUT"):

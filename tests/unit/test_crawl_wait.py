@@ -86,9 +86,9 @@ def test_one_crawl_is_waited_for_as_several_are(
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("good", "few"), "say --quiet"),
-        (("--job", "j"), "say --quiet"),
-        (("good", "few", "--quiet", "--verbose"), "not --verbose"),
+        (("good", "few"), "no display of several crawls, only a wait for the end: add --quiet."),
+        (("--job", "j"), "no display of jobs, only a wait for the end: add --quiet."),
+        (("good", "few", "--quiet", "--verbose"), ": with --quiet leave out --verbose."),
         (("good", "--job", "j", "--quiet"), "not two of them at once"),
         (("--fleet", "--job", "j", "--quiet"), "not two of them at once"),
         (("good", "--fleet"), "not about the crawl good"),

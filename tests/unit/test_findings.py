@@ -1,5 +1,6 @@
 """Findings of the doctor: what is judged how, and what is to be done. Values in, findings out."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -16,7 +17,7 @@ from scrapyd_dist.errors import (
     TlsRefused,
 )
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
-from scrapyd_dist.fleet.findings import Finding, Severity, findings
+from scrapyd_dist.fleet.findings import Finding, Severity, findings, of_several
 from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
@@ -117,6 +118,8 @@ def test_what_is_wrong_with_one_that_answers(
     assert (finding.severity, finding.topic, finding.node) == (severity, topic, "web1")
     what = finding.text if topic in {"jobs_to_keep", "auth"} or "verify" in said else finding.remedy
     assert said in what
+    about_several = of_several(finding.text).partition(":")[0]
+    assert not re.search(r"\b(it|its|itself)\b", about_several), about_several
     assert "hush" not in str(finding)
 
 

@@ -78,4 +78,4 @@ def test_a_node_is_draining_still_while_the_store_is_away(
         with monkeypatch.context() as later:
             later.setattr(Workspace, "store_if_any", property(away))
             fleet.poll()
-        assert fleet.document()["nodes"][0]["state"] == "draining"
+        assert fleet.document()["nodes"][0]["state"] == "drained"

@@ -3,14 +3,15 @@
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rig.stores import lease_next
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
-from scrapyd_dist.jobs.job_list import JobList, ListedJob, remembered
+from scrapyd_dist.jobs.job_list import JobList, ListedJob, ask_jobs, remembered
 from scrapyd_dist.jobs.job_site import JobSite
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
@@ -41,6 +42,19 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
         "logs/shop/links/c.w1.a1.log",
         "logs/shop/login/c.w2.a1.log",
     ]
+
+
+def test_a_node_without_the_project_has_no_job_of_it_and_that_is_no_error() -> None:
+    def send(node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        error = ApiRefused(f"{node}: project 'shop' not found")
+        error.scrapyd_message = "project 'shop' not found"
+        raise error
+
+    sender: Any = SimpleNamespace(send=send)
+    nodes = [Node.parse("web1:6800"), Node.parse("web2:6800")]
+    found = ask_jobs(sender, nodes, project="shop")
+    assert (found.failed, found.lacking, found.exit_code) == ({}, 2, 0)
+    assert ask_jobs(sender, nodes).exit_code == 1
 
 
 def test_drained_nodes_that_are_silent_do_not_count() -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from scrapyd_dist.errors import ConnectionRefused, NothingMatched, StoreError
 from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.joblogs.verdict import NEEDLESS
 from scrapyd_dist.jobs.job_list import JobFilter
-from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs
+from scrapyd_dist.jobs.job_rows import JobChoice, list_jobs, newest_first
 from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.leaving_nodes import read_last_ends
 from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Chunk, Job, Jobs, JobState
@@ -104,6 +106,42 @@ def test_all_jobs_are_listed_with_what_they_did(site: JobSite, store: Store) -> 
     assert (over["duration_s"], over["labels"], over["version"]) == (600.0, ["night=1"], "1")
     (kept,) = store.jobs()
     assert (kept.state, kept.items) == (Outcome.FINISHED, 98), "how it ended is written down"
+
+
+def test_a_job_of_which_nothing_is_known_is_as_old_as_its_post(site: JobSite, store: Store) -> None:
+    lost = replace(RECORD, id="easy-0", url="http://gone:6800", posted=NOW.timestamp() - 9000)
+    store.keep_jobs([lost])
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
+    newest = newest_first(found.rows)
+    assert [row["job"] for row in newest] == ["hard-3", "hard-2", "easy-1", "easy-0"]
+    assert newest[-1]["scheduled"] is not None
+
+
+def test_workers_that_never_worked_are_left_out_unless_asked_for(
+    site: JobSite, store: Store
+) -> None:
+    worker = replace(
+        RECORD, id="six.w1.a1", state=Outcome.CANCELLED, ended=NOW.timestamp(), reason=NEEDLESS
+    )
+    store.keep_jobs([worker])
+    found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
+    assert ("six.w1.a1" in {row["job"] for row in found.rows}, found.needless) == (False, 1)
+    assert states(site, states=frozenset({Outcome.CANCELLED})) == {"six.w1.a1": "cancelled"}
+    named = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice(), ["six.w1.a1"])
+    assert [row["job"] for row in named.rows] == ["six.w1.a1"]
+
+
+def test_the_ends_on_a_node_that_leaves_are_written_down(site: JobSite, store: Store) -> None:
+    runs = replace(RECORD, id="hard-2", spider="hard")
+    elsewhere = replace(RECORD, id="easy-9", url="http://web2:6800")
+    store.keep_jobs([runs, elsewhere])
+    left = read_last_ends(site, [NODE])
+    assert [record.id for record in left] == ["hard-2"]
+    assert {record.id: record.state.value for record in store.jobs()} == {
+        "easy-1": "finished",
+        "hard-2": "pending",
+        "easy-9": "pending",
+    }
 
 
 def test_jobs_are_chosen_by_state_label_time_and_number(site: JobSite) -> None:

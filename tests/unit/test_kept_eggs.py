@@ -191,6 +191,14 @@ class TestChoose:
         found = eggs.choose(eggs.kept_eggs(tmp_path, "shop"), None, names[current], folder=tmp_path)
         assert found.version == names[chosen]
 
+    def test_versions_with_the_code_of_the_current_one_are_named(self, tmp_path: Path) -> None:
+        names = [keep(tmp_path, word, hour=hour) for hour, word in enumerate("abb")]
+        kept = eggs.kept_eggs(tmp_path, "shop")
+        chosen = eggs.choose(kept, None, names[2], folder=tmp_path)
+        assert chosen.version == names[0]
+        assert eggs.list_same_code(kept, chosen, names[2]) == [names[1]]
+        assert eggs.list_same_code(kept, kept[1], names[2]) == []
+
     def test_by_name_its_beginning_or_its_hash(self, tmp_path: Path) -> None:
         old = keep(tmp_path, "a", hour=0)
         keep(tmp_path, "b", hour=1)

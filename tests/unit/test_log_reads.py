@@ -134,6 +134,26 @@ def test_the_last_lines_of_a_level_wherever_they_are() -> None:
     assert file.largest <= BLOCK
 
 
+@pytest.mark.parametrize("count", [1, 20, 50])
+@pytest.mark.parametrize("after", [0, BLOCK - 300])
+def test_the_last_lines_of_a_level_may_begin_inside_a_traceback(count: int, after: int) -> None:
+    traceback = "".join(f"  frame {number}\n" for number in range(40))
+    lines = len(row(5)) - 1
+    data = row(0, "ERROR") + traceback + row(5) * (after // lines)
+    reader, _ = tap((row(1) * (BLOCK // lines) + data).encode())
+    reader.seek_last(count, lambda line: line.level == "ERROR")
+    found = [line.text for line in reader.all() if line.level == "ERROR"]
+    assert found == data.splitlines()[:41][-count:]
+
+
+def test_a_search_for_the_last_lines_ends_at_its_bound() -> None:
+    reader, file = tap(BIG)
+    left = reader.seek_last(3, lambda line: line.level == "CRITICAL", most=2 * BLOCK)
+    assert len(BIG) - 3 * BLOCK < left <= len(BIG) - 2 * BLOCK
+    assert file.sent <= 3 * BLOCK + 1
+    assert reader.seek_last(3, lambda line: line.level == "ERROR", most=2 * BLOCK) == 0
+
+
 def test_a_line_longer_than_a_block_loses_no_other_line() -> None:
     data = (row(1) + "y" * (2 * BLOCK + 100) + "\n" + row(2) + row(3)).encode()
     reader, _ = tap(data)

@@ -79,4 +79,11 @@ def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
         assert {health_of(error.at("node1"), draining=1.0) for error in errors} == {health}
     assert health_of(None) is NodeHealth.UP
     assert health_of(None, draining=1.0) is NodeHealth.DRAINING
+    for running, pending, health in (
+        (1, 0, NodeHealth.DRAINING),
+        (0, 1, NodeHealth.DRAINING),
+        (0, 0, NodeHealth.DRAINED),
+    ):
+        load = Load(running=running, pending=pending, finished=0, node_name="web1", date=None)
+        assert health_of(None, draining=1.0, load=load) is health
     assert health_of(None, draining=1.0, wedged=True) is NodeHealth.WEDGED

@@ -14,6 +14,7 @@ from scrapyd_dist.middlewares import targets
 
 from scrapyd_dist.related_names import (
     CLASSES,
+    DEPLOY_OPTIONS,
     META,
     NAMES,
     OPTIONS,
@@ -127,6 +128,12 @@ def test_a_key_in_meta_is_answered_once(key: str, caplog: pytest.LogCaptureFixtu
     (record,) = caplog.records
     assert repr(key) in record.getMessage()
     assert "distribute" in record.getMessage()
+
+
+@pytest.mark.parametrize("name", DEPLOY_OPTIONS)
+def test_an_option_of_scrapyd_deploy_is_answered(name: str, sdist: Callable[..., Result]) -> None:
+    said = sdist("deploy", "--quiet", name).expect(2, "is an option of scrapyd-deploy").err
+    assert option_answer(name).strip() in said
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -1,4 +1,4 @@
-"""Tables on a terminal of 80 columns: headings are whole, no row has more than two lines, and names keep both ends."""
+"""Tables on a terminal of 80 columns: headings are whole, reasons have lines of their own, and names keep both ends."""
 
 import re
 import time
@@ -83,16 +83,17 @@ def test_jobs(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for number, name in enumerate(size.names):
         rows.append(job(name, size.number, ago=AGO + number, reason=why, state="failed"))
-    jobs_table._show([job("web1", 3, ago=AGO + 3600), *rows], is_complete=True)
+    jobs_table._show([*rows, job("web1", 3, ago=AGO + 3600)], is_complete=True)
     lines = shown_lines(capsys.readouterr().out, "NODE SPIDER STATE PAGES ITEMS ERRORS AGE TOOK")
-    assert len(lines) == 9
+    assert len(lines) == 12
     assert lines[1].split()[2:] == [
         "failed", f"{size.number:,}", f"{size.number:,}", "12", "2h", "12:05", "min"
     ]  # fmt: skip
     assert lines[2][:6] == f"  {size.names[0]}"[:6]
-    assert {line[-1] for line in lines[2:8:2]} == {"…"}
-    assert "3h" in lines[7]
-    assert lines[8] == "  web1-20260102T030405Z-12-1"
+    assert {line[:26] for line in lines[3:10:3]} == {"  a feed could not be stor"}
+    assert {line[-1] for line in lines[3:10:3]} == {"…"}
+    assert "3h" in lines[10]
+    assert lines[11] == "  web1-20260102T030405Z-12-1"
 
 
 def test_jobs_of_several_projects_have_a_column_for_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.job_record import Outcome
-from scrapyd_dist.joblogs.joblog import LogFacts, add_up
+from scrapyd_dist.joblogs.joblog import LogFacts, LogReader, add_up
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import by_log, by_report
 from scrapyd_dist.joblogs.worker_report import (
@@ -233,7 +233,7 @@ def judged(
         (
             {"stats": {"spider_exceptions/ZeroDivisionError": 3, "spider_exceptions/count": 3}},
             Outcome.FAILED,
-            "3 exceptions in callbacks",
+            "3 exceptions in the spider",
         ),
         (
             {"stats": {"feedexport/failed_count/FileFeedStorage": 1}},
@@ -257,6 +257,62 @@ def judged(
 )
 def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, said: str) -> None:
     assert judged(look(replace(DONE, **changes))) == (outcome, said)
+
+
+NOT_OPENED = """\
+2026-11-29 07:35:56 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: p)
+2026-11-29 07:35:56 [asyncio] ERROR: Task exception was never retrieved
+future: <Task finished name='Task-1'>
+Traceback (most recent call last):
+  File "/x/scrapy/crawler.py", line 310, in crawl_async
+    self.spider = self._create_spider(*args, **kwargs)
+  File "/tmp/p/spiders/a.py", line 6, in __init__
+    open('/nosuch/list.txt')
+FileNotFoundError: [Errno 2] No such file or directory: '/nosuch/list.txt'
+"""
+
+
+def test_a_spider_that_could_not_be_made_is_a_failed_job_whatever_log_level_hides() -> None:
+    reader = LogReader()
+    reader.feed(NOT_OPENED.encode())
+    said = "FileNotFoundError: [Errno 2] No such file or directory: '/nosuch/list.txt'"
+    assert judged(look(reader.facts(), tells=False)) == (Outcome.FAILED, said)
+    reader = LogReader()
+    reader.feed(NOT_OPENED.replace("in crawl_async", "in start").encode())
+    assert judged(look(reader.facts(), tells=False))[0] is Outcome.UNKNOWN
+
+
+def test_what_a_running_job_has_counted_is_not_known_in_its_first_minute() -> None:
+    text = "2026-11-29 07:36:0{} [scrapy.{}] INFO: {}\n"
+    none = "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)"
+    opened = text.format(0, "core.engine", "Spider opened")
+    begun = opened + text.format(1, "extensions.logstats", none)
+
+    def counted(log: str, state: JobState) -> tuple[int | None, int | None]:
+        reader = LogReader()
+        reader.feed(log.encode())
+        verdict = by_log(state, look(reader.facts()))
+        return verdict.pages, verdict.items
+
+    assert counted(begun, JobState.RUNNING) == (None, None)
+    assert counted(begun, JobState.FINISHED) == (0, 0)
+    later = begun + text.format(2, "extensions.logstats", none)
+    assert counted(later, JobState.RUNNING) == (0, 0)
+    assert counted(later.replace(opened, ""), JobState.RUNNING) == (0, 0), "the end of a long log"
+
+
+def test_the_exception_comes_first_since_a_table_cuts_what_is_behind() -> None:
+    facts = replace(
+        DONE,
+        closed="start_error",
+        stats={"log_count/ERROR": 1, "spider_exceptions/KeyError": 1},
+        last_error="Error while reading start items: 'x'. … KeyError: 'x'",
+        exception="KeyError: 'x'",
+    )
+    assert judged(look(facts))[1] == (
+        "KeyError: 'x'; start_error; 1 exception in the spider; 1 error logged;"
+        " last: Error while reading start items: 'x'."
+    )
 
 
 @pytest.mark.parametrize(

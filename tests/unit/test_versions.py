@@ -17,6 +17,7 @@ from scrapyd_dist.fleet.job_versions import versions_by_job
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
 from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, is_others, job_id
+from scrapyd_dist.scrapyd.version_order import name_last
 from scrapyd_dist.scrapyd.versions import (
     behind,
     by_time,
@@ -42,6 +43,28 @@ def sorted_as_scrapyd_does(names: list[str]) -> list[str]:
         return sorted(names, key=Version)
     except InvalidVersion:
         return sorted(names)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [[]], [["r1", "r2", "s1"]], [["r1"], ["s2", "r1"]], [["1", "2"]], [["20261129120000"]],
+        [["1-a"], ["1-rc", "20261129120000"]], [["zz", OLD]], [["1_0"], ["2"]],
+    ],
+)  # fmt: skip
+def test_a_rollback_gets_a_name_that_each_node_sorts_last_however_often(
+    nodes: list[list[str]],
+) -> None:
+    for _ in range(3):
+        present = [name for versions in nodes for name in versions]
+        at = later_than(NOON, present)
+        name = name_last(version_name(HASH, at), nodes)
+        assert (hash_in(name), made_at(name), is_crawls(name)) == (HASH, at.timestamp(), False)
+        assert len(name) < 60, "it does not grow"
+        nodes = [[*versions, name] for versions in nodes]
+        assert {sorted_as_scrapyd_does(versions)[-1] for versions in nodes} == {name}
+    plain = name_last(version_name(HASH, NOON), [["1", "2"], ["1795000000"]])
+    assert plain == version_name(HASH, NOON), "where it sorts last as it is"
 
 
 @pytest.mark.parametrize("beside", [[], ["r9-main"], ["1_10"], ["0_1"], ["2"], ["v3"]])
