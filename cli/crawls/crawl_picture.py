@@ -173,6 +173,8 @@ def _cells(node: Mapping[str, Any]) -> list[Text]:
 
 def _running(node: Mapping[str, Any]) -> str:
     """Return `2/4`; where some wait for a process slot, `2/2 3 wait`."""
+    if wording.are_jobs_unknown(node):
+        return "?"
     words = wording.jobs_of(node).replace(" running", "").replace(",", "")
     return words.replace("waiting", "wait")
 

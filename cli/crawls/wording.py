@@ -185,6 +185,8 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
     if failed:
         errors = f"errors {failed:,}"
     reason = str(node.get("reason") or "")
+    if not reason and node.get("state") == "left":
+        reason = "is in no list of nodes any more"
     if not reason and node.get("unreached"):
         reason = "is sent its batches"
     pieces = (
@@ -200,8 +202,22 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
     return f"  {' · '.join(filter(None, pieces))}"
 
 
+def are_jobs_unknown(node: Mapping[str, Any]) -> bool:
+    """Return whether a node has jobs and does not answer, so that it is not known what runs."""
+    if not count_in(node, "running"):
+        return False
+    if node.get("state") == "left":
+        return bool(node.get("reason"))
+    return node.get("state") == "down"
+
+
 def jobs_of(node: Mapping[str, Any]) -> str:
-    """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`."""
+    """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`.
+
+    Of a node that does not answer it is not known.
+    """
+    if are_jobs_unknown(node):
+        return "jobs unknown"
     waiting = count_in(node, "waiting")
     running = str(count_in(node, "running") - waiting)
     if node.get("slots"):

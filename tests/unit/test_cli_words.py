@@ -213,6 +213,10 @@ def test_done_is_what_gave_a_result() -> None:
 def test_waiting_jobs_do_not_run() -> None:
     assert wording.jobs_of({"running": 4, "waiting": 2, "slots": 2}) == "2/2 running, 2 waiting"
     assert wording.jobs_of({"running": 4, "slots": 4}) == "4/4 running"
+    silent = {"running": 1, "slots": 1, "reason": "connection refused"}
+    assert wording.jobs_of({**silent, "state": "down"}) == "jobs unknown"
+    assert wording.jobs_of({**silent, "state": "left"}) == "jobs unknown"
+    assert wording.jobs_of({**silent, "state": "left", "reason": ""}) == "1/1 running"
 
 
 def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
