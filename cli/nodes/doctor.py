@@ -54,7 +54,7 @@ def doctor(
 
     Example: sdist doctor 'eu-*'
     """
-    chosen = context.nodes(node)
+    chosen = context.nodes_and_dead(node)
     checkup = check_fleet(
         context,
         chosen,

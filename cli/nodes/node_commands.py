@@ -222,9 +222,7 @@ def list_(
         if state:
             raise ConfigError("--state is what nodes answer, and --offline asks none. Take one.")
         return _list_configured(context.configured_nodes(node), output)
-    fleet = context.nodes(node)
-    if fleet == context.local_nodes:
-        fleet = (*fleet, *context.dead_local_nodes)
+    fleet = context.nodes_and_dead(node)
     name = quick_project(context.project, project)
     survey = survey_fleet(
         context,
@@ -393,20 +391,27 @@ def _report_added(statuses: Sequence[NodeStatus], output: Output) -> None:
 def remove(
     context: Context,
     node: Annotated[
-        list[str], argument("NODE", "Names of nodes that were added, or globs.", node_names)
+        list[str], argument("NODE", "Names of nodes that were added or died, or globs.", node_names)
     ],
     output: Output = Output(),
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.
 
-    They get no new work; what they have is seen to its end.
+    They get no new work; what they have is seen to its end. A local node whose
+    process has ended is forgotten, and jobs that it left are ended.
 
     Example: sdist nodes remove spare
     """
     gone = remove_nodes(context, node)
     rows = [{"name": known.name, "url": known.url} for known in gone]
-    if not output.document({"nodes": rows}):
-        say(f"Removed {names_of(gone)}. A crawl that runs there sees its jobs to their end.")
+    if output.document({"nodes": rows}):
+        return
+    dead = [known for known in gone if known.local]
+    added = [known for known in gone if not known.local]
+    if dead:
+        say(f"Forgot {names_of(dead)}, whose process had ended, and ended what was left of it.")
+    if added:
+        say(f"Removed {names_of(added)}. A crawl that runs there sees its jobs to their end.")
 
 
 def up(
@@ -436,6 +441,11 @@ def up(
     rows = [{"name": node.name, "url": node.url, "slots": node.slots} for node in running]
     output.columns({"nodes": rows}, "nodes", ("name", "url", "slots"))
     context.note_unused_nodes()
+    if dead := context.dead_local_nodes:
+        say(
+            f"{names_of(dead)} died, and jobs of it may still run here. To end and forget them:"
+            f" sdist nodes remove {names_of(dead, ' ')}"
+        )
     say("Stop them with: sdist nodes down")
 
 

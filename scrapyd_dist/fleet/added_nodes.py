@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scrapyd_dist.config import with_netrc
+from scrapyd_dist.config import state_folder, with_netrc
 from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
@@ -82,24 +82,38 @@ def add_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
 
 
 def remove_nodes(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
-    """Take the nodes away again that were added and have such names; return them.
+    """Take the nodes away again that were added, or are local and dead, and have such names.
+
+    Returns them.
 
     Raises:
-        ConfigError: a name is that of a target of scrapy.cfg.
+        ConfigError: a name is that of a target of scrapy.cfg, or of a local node that runs.
         NothingMatched: a name is that of no node.
     """
     added = workspace.added
+    dead = workspace.dead_local_nodes
     for pattern in patterns:
-        if not _matching(added, pattern):
+        if not _matching([*added, *dead], pattern):
             raise _nothing_added(workspace, pattern)
-    gone = []
+    gone = _matching_any(added, patterns)
     changes: dict[str, dict[str, Any]] = {}
-    for known in added:
-        if any(fnmatchcase(known.name, pattern) for pattern in patterns):
-            gone.append(known)
-            changes[known.name] = {"url": "", "draining": None, "idle_looks": ()}
+    for known in gone:
+        changes[known.name] = {"url": "", "draining": None, "idle_looks": ()}
     workspace.remember(changes)
-    return gone
+    return [*gone, *_forget_dead(workspace, _matching_any(dead, patterns))]
+
+
+def _forget_dead(workspace: Workspace, dead: Sequence[Node]) -> Sequence[Node]:
+    """Take dead local nodes off the list of local nodes; return them."""
+    from scrapyd_dist.deploy.local_nodes import forget_dead  # noqa: PLC0415 - slow to load
+
+    if dead:
+        forget_dead(state_folder(workspace.root), [node.name for node in dead])
+    return dead
+
+
+def _matching_any(nodes: Iterable[Node], patterns: Sequence[str]) -> list[Node]:
+    return [node for node in nodes if any(fnmatchcase(node.name, text) for text in patterns)]
 
 
 def _matching(nodes: Iterable[Node], pattern: str) -> list[Node]:
@@ -112,6 +126,10 @@ def _nothing_added(workspace: Workspace, pattern: str) -> DistError:
         file = workspace.root / "scrapy.cfg"
         return ConfigError(
             f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
+        )
+    if _matching(workspace.local_nodes, pattern):
+        return ConfigError(
+            f"{pattern!r} is a local node, and runs: `sdist nodes down` stops the local nodes."
         )
     names = [node.name for node in workspace.added]
     return NothingMatched(

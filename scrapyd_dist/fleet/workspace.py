@@ -12,7 +12,7 @@ from scrapyd_dist.config import STATE_FOLDER, addresses_of, node_named, state_fo
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.open_project import NODES, OpenProject
 from scrapyd_dist.fleet.project_store import find_store_address
-from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes, is_address, nodes_by_url
+from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes, is_address, names_of, nodes_by_url
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.store.node_memory import up_to_date
@@ -84,6 +84,13 @@ class Workspace(OpenProject):
         """The targets of the project itself, by url."""
         return nodes_by_url(self._looked_up(self.project.own_targets))
 
+    @cached_property
+    def _dead_listed(self) -> tuple[Node, ...]:
+        """The dead local nodes, where local nodes are those that are listed."""
+        if self.project.targets or self.added:
+            return ()
+        return self.dead_local_nodes
+
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes, with all its addresses in the place of one that is to be looked up."""
@@ -104,6 +111,12 @@ class Workspace(OpenProject):
         """
         found = self.targets(patterns)
         return distinct_nodes(found) if patterns else self.all_nodes
+
+    def nodes_and_dead(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """Return `nodes`, and with them the dead local nodes where all nodes are asked for."""
+        if patterns or os.environ.get(NODES) or not self._dead_listed:
+            return self.nodes(patterns)
+        return (*self.all_nodes, *self._dead_listed)
 
     def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that starts the project's code.
@@ -128,11 +141,11 @@ class Workspace(OpenProject):
         """
         are_addresses = bool(patterns) and all(map(is_address, patterns or ()))
         self._nodes_are_named |= are_addresses
-        if not are_addresses and not self.all_nodes:
+        if not are_addresses and not self.all_nodes and not (patterns and self._dead_listed):
             raise ConfigError(
-                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section"
-                " such as [deploy:node1] with url = http://web1:6800/, or start nodes on this"
-                " machine: sdist nodes up 3."
+                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs."
+                f"{_describe_dead(self._dead_listed)} Add a section such as [deploy:node1] with"
+                " url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
             )
         return self._matching(patterns) if patterns else self._all
 
@@ -143,7 +156,8 @@ class Workspace(OpenProject):
             NothingMatched: a pattern means none.
         """
         chosen = patterns or os.environ.get(NODES, "").split()
-        written = (*self.project.targets, *self.added) or self.local_nodes
+        written = (*self.project.targets, *self.added)
+        written = written or (*self.local_nodes, *self._dead_listed)
         return self._matching(chosen, written) if chosen else written
 
     def _matching(
@@ -173,7 +187,7 @@ class Workspace(OpenProject):
         targets = self.project.targets
         named = [node for node in targets if not node.lookup]
         named += [node for node in self._listed if node not in targets]
-        return named
+        return [*named, *self._dead_listed]
 
     def nodes_now(self) -> tuple[Node, ...]:
         """Return `nodes`, for a command that stays: all that lists nodes is read again."""
@@ -274,3 +288,11 @@ class Workspace(OpenProject):
                 values["changed"] = max(time.time(), before.get(first, 0.0) + 0.001)
             store.update_node(first, **values, **fields)
         self._read_added()  # which keeps a copy in the state folder
+
+
+def _describe_dead(dead: Sequence[Node]) -> str:
+    """Return which local nodes have died, and what starts them again; empty where none has."""
+    if not dead:
+        return ""
+    again = f"`sdist nodes up {len(dead)}` starts as many again."
+    return f" The processes of local nodes have ended ({names_of(dead)}): {again}"
