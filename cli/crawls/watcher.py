@@ -218,6 +218,7 @@ def watch(
     except KeyboardInterrupt:
         if not _wants_stop(crawl):
             return INTERRUPTED
+        store.want(crawl, "cancel")
         interrupt(root, store.crawl(crawl))
         say("Stopping: what is captured is sent first.")
         try:
