@@ -16,7 +16,7 @@ from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
 from scrapyd_dist.progress.crawl_words import state_of
-from scrapyd_dist.progress.summary_document import count_in
+from scrapyd_dist.progress.summary_document import count_in, summary_of
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
@@ -289,12 +289,21 @@ def resume(
     if not new_code and row.wanted == "pause" and runs(row):
         return _end_pause(context, crawl, watched, detach=detach)
     if row.state is CrawlState.FINISHED and not ended_early:
-        say(f"The crawl {crawl} is finished; there is nothing to resume.")
+        hint = _hint_at_retry(row) if new_code else ""
+        say(f"The crawl {crawl} is finished; there is nothing to resume.{hint}")
         return watcher.sum_up(context.root, store, row, watched)
     again, process = producer_process.begin_again(
         context.root, store, crawl, finished=ended_early, new_code=new_code
     )
     return follow(context, again, process, watched, detach=detach)
+
+
+def _hint_at_retry(row: Crawl) -> str:
+    """Return how today's code gets to what failed in a finished crawl; empty if nothing has."""
+    command = next_command(summary_of(row))
+    if not command.startswith("retry"):
+        return ""
+    return f" To try again what failed, with the code that is here now: sdist {command} --new-code"
 
 
 def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:

@@ -37,7 +37,7 @@ from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
 from .discovery import BatchSealer
-from .lifecycle import TICK, Fault, ending, process_exit, signals
+from .lifecycle import TICK, Fault, ending, faults, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
 from .status_reporter import StatusReporter
@@ -390,7 +390,10 @@ class CrawlRun(BaseRun):
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
         command = f"sdist resume {self.repository.id}"
         kept = _describe_kept(self._scheduler.state.members, command)
-        message = f"{reason} What was found is kept{kept}; go on with: {command}"
+        how = f"go on with: {command}"
+        if code == 1 and faults.last is not None:
+            how = f"go on, once the code is mended, with: {command} --new-code"
+        message = f"{reason} What was found is kept{kept}; {how}"
         self.reporter.snapshot.message = message
         logger.warning(message)
         await self._close_row(state, code)

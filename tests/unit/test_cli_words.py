@@ -143,6 +143,10 @@ def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> Non
     lines = wording.closing(ended)
     assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
     assert lines[-1] == "  Go on with: sdist retry easy-1 --failed-urls"
+    raised = {"kind": "failed", "url": "http://w/1", "reason": "KeyError in the callback: 'price'"}
+    assert wording.closing(ended, [raised])[-1] == (
+        "  Go on, once the code is mended, with: sdist retry easy-1 --failed-urls --new-code"
+    )
     told_so = replace(ended, message="Try sdist retry easy-1 --failed-urls.")
     assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
     assert not any(
