@@ -79,11 +79,11 @@ def _crawl(crawl: str, store: str) -> int:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
         ours = {"DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store, EARLY: row.version is None}
         settings = project_settings({**row.options["settings"], **ours})
-        check_known(settings, row.spider)
+        kind = check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
         gc.collect()
-        _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
+        _check_ended(database.crawl(crawl), kind, settings.get("LOG_FILE"))
     except NoCrawl as error:
         folder = Path(STATE_FOLDER, "crawls", crawl, PARTS).absolute()
         print(f"{as_store_error(error)} ({folder}).", file=sys.stderr)
@@ -137,7 +137,7 @@ def _code_in_row(database: Store, crawl: str) -> int:
         return DistError.exit_code
 
 
-def _check_ended(row: Crawl, log: str | None) -> None:
+def _check_ended(row: Crawl, kind: type[Spider], log: str | None) -> None:
     """Raise `CrawlFailed` if Scrapy is at its end, and nothing has said how the crawl ended."""
     if row.state.ended or signals.came:
         return
@@ -147,6 +147,10 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     root = find_root() or Path.cwd()
     log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
+        from .spider_check import explain_lack
+
+        if lack := explain_lack(kind, fault.text):
+            raise CrawlFailed(lack, ConfigError.exit_code)
         raise CrawlFailed(
             f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole"
             f" traceback is in {log}.",
@@ -253,14 +257,31 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
             settings = project_settings(request["settings"])
             for name, value in request.get("spider_settings", {}).items():
                 settings.set(name, value, priority="cmdline")
-            check_known(settings, request["spider"])
+            kind = check_known(settings, request["spider"])
             probe = partial(_probe, settings, request) if request.get("probe") else None
-            return {"plan": plan(settings, request["spider"], request.get("args", {}), code, probe)}
+            with _spider_of_plan(kind):
+                args = request.get("args", {})
+                return {"plan": plan(settings, request["spider"], args, code, probe)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001  (the project's code may raise anything)
         traceback.print_exc()
         return {"error": describe_broken(error), "exit_code": 2}
+
+
+@contextmanager
+def _spider_of_plan(kind: type[Spider]) -> Iterator[None]:
+    """Raise a ConfigError in the words of a crawl, if the project's code raises in a plan."""
+    from .spider_check import explain_lack
+
+    try:
+        yield
+    except DistError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = f"The spider {kind.name} cannot be started: {fault_of(error)}. Nothing was started."
+        raise ConfigError(explain_lack(kind, str(error)) or text) from error
 
 
 def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
