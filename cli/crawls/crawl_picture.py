@@ -47,8 +47,13 @@ _LEFT = frozenset({"node", "state"})
 
 
 def crawl_picture(crawl: Crawl, lines: int) -> Group:
-    """Draw one picture of a crawl that fits into so many lines, if it has few notes."""
+    """Draw one picture of a crawl that fits into so many lines, if it has few notes.
+
+    Until it has begun that is its name, and nothing if it was refused.
+    """
     document = summary_of(crawl)
+    if not crawl.summary:
+        return Group() if crawl.state.ended else Group(_head(document))
     troubles = min(len(wording.troubles(document)), _MOST_TROUBLES + 1)
     room = lines - _OTHER_LINES - _LINES_OF_TROUBLE * troubles
     return frame(document, most_nodes=max(3, room))

@@ -387,6 +387,13 @@ def test_where_no_node_works_the_work_waits_and_of_many_in_trouble_a_few_are_nam
     assert len(drawn(crawl_picture.crawl_picture(row, 24), width=80)) <= 24
 
 
+def test_a_crawl_that_has_not_begun_has_no_bars_and_a_refused_one_no_picture() -> None:
+    starting = replace(crawl(CrawlState.STARTING), summary={})
+    assert drawn(crawl_picture.crawl_picture(starting, 24), width=80) == ["easy-1  starting  0 s"]
+    refused = replace(starting, state=CrawlState.REFUSED)
+    assert drawn(crawl_picture.crawl_picture(refused, 24), width=80) == []
+
+
 def test_the_spider_and_the_output_stand_in_the_head() -> None:
     lines = drawn(crawl_picture.frame(crawl_document()), width=80)
     assert lines[:2] == [
