@@ -26,7 +26,7 @@ from scrapyd_dist.time_spans import describe_age
 from ..context import Context
 from ..options import OnlyLabels, argument, option
 from ..options import crawls as crawl_names
-from ..output import Listing, Output, complain_each, put, say, table
+from ..output import Listing, Output, complain_each, put, put_text, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
@@ -77,16 +77,16 @@ def show(plan: Mapping[str, Any]) -> None:
     put(f"Batches: up to {counted(plan['batch_size'], 'request')}")
     put(f"Items: {', '.join(plan['output'])}")
     if plan["throttle"]["rules"]:
-        put(_throttle_line(plan["throttle"]))
+        put_text(_throttle_line(plan["throttle"]))
     if plan["shards"]:
         put(f"\n{counted(len(plan['shards']), 'shard')}:")
         table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
     put(f"\n{counted(len(plan['nodes']), 'node')}:")
     table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
     if "forecast" in plan:
-        put(f"\n{wording.forecast(plan['forecast'], time.time())}")
+        put_text(f"\n{wording.forecast(plan['forecast'], time.time())}")
     for note in wording.notes(plan):
-        put(f"\nNote: {note}")
+        put_text(f"\nNote: {note}")
 
 
 def _throttle_line(throttle: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from ..options import (
     option,
     project_option,
 )
-from ..output import NEVER, Output, put, say, waiting
+from ..output import NEVER, Output, put_text, say, waiting
 from ..silence import without_drained
 
 
@@ -104,8 +104,8 @@ def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:
         counts[result.severity.value] += len(names)
         if result.severity is Severity.NOTE and not verbose:
             continue
-        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {result.text}.")
-        put(f"    {result.remedy}")
+        put_text(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {result.text}.")
+        put_text(f"    {result.remedy}")
     worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
     if counts["note"] and not verbose:
         worst[-1] += " (--verbose shows them)"

@@ -43,7 +43,7 @@ from scrapyd_dist.store.address import store_address
 
 from ..assignment import EARLY, PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
-from .lifecycle import faults, process_exit, signals
+from .lifecycle import Fault, faults, process_exit, signals
 
 
 def main() -> None:
@@ -147,20 +147,22 @@ def _check_ended(row: Crawl, kind: type[Spider], log: str | None) -> None:
     root = find_root() or Path.cwd()
     log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
-        from .spider_check import explain_lack
-
-        if lack := explain_lack(kind, fault.text):
-            raise CrawlFailed(lack, ConfigError.exit_code)
-        raise CrawlFailed(
-            f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole"
-            f" traceback is in {log}.",
-            ConfigError.exit_code,
-        )
+        raise CrawlFailed(_why_not_started(kind, fault, log), ConfigError.exit_code)
     why = "its process ended, and said no reason"
     if fault is not None:
         why = f"a part of it failed: {fault}"
     raise CrawlFailed(
         f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code
+    )
+
+
+def _why_not_started(kind: type[Spider], fault: Fault, log: str) -> str:
+    """Say why a spider cannot be made."""
+    from .spider_check import explain_lack
+
+    return explain_lack(kind, fault.text) or (
+        f"The spider {kind.name} cannot be started: {fault}. Nothing was started. The whole"
+        f" traceback is in {log}."
     )
 
 
