@@ -6,6 +6,7 @@ wait again. A crawl that runs, or was not named, is never removed. Its name goes
 interrupted clean can be repeated.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +43,8 @@ from .watcher import LOOK, WatchOptions
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
+#: a value of --older-than with which all that ended is old
+_NO_TIME = re.compile("0+[smhd]?")
 #: seconds of a day
 DAY = 86400.0
 #: seconds for which the throttle remembers a domain without requests
@@ -270,7 +273,9 @@ def clean(
     older_than: Annotated[
         str | None,
         option(
-            "All crawls that ended longer ago than this; with its unit, as in 30d.", metavar="TIME"
+            "All crawls that ended longer ago than this, with its unit, as in 30d; 0: all that"
+            " ended.",
+            metavar="TIME",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -316,7 +321,7 @@ def _age(names: Sequence[str] | None, older_than: str | None) -> float | None:
         raise ConfigError(
             f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours."
         )
-    if older_than == "0":
+    if _NO_TIME.fullmatch(older_than):
         return 0.0
     return seconds("--older-than", older_than)
 
@@ -362,7 +367,10 @@ def _lines(removed: Sequence[Mapping[str, Any]], jobs: int = 0) -> list[str]:
 
 def _say_removed(lines: Sequence[str], older_than: str | None, *, dry_run: bool) -> None:
     if not lines:
-        say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
+        ended = f"ended more than {older_than} ago"
+        if older_than is None or _NO_TIME.fullmatch(older_than):
+            ended = "that has ended is kept"
+        say(f"Nothing to remove: no crawl {ended}.")
     verb = "Removed"
     if dry_run:
         verb = "Would remove"
