@@ -65,7 +65,7 @@ def with_local_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = s\n")
     with local_nodes.locked(state_dir(tmp_path)):
-        rows = []
+        rows: list[local_nodes.LocalNode] = []
         for name, folder in (("local1", Path.cwd()), ("local2", tmp_path)):
             row = local_nodes.LocalNode(
                 name=name, port=1, password="hush", slots=1, pid=os.getpid(), folder=folder
