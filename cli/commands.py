@@ -264,6 +264,15 @@ def _show_no_type(ctx: Any) -> None:
 class LeafCommand(BareHelp, TyperCommand):
     """A command that has no verbs."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the line; each error of it knows its command, also that an option has no value."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # of the library's usage errors
+            raise
+
 
 class LazyGroup(BareHelp, TyperGroup):
     """The command `sdist` itself, which knows its commands by the table.

@@ -16,7 +16,7 @@ from .crawls.crawl import SomeCrawl
 from .crawls.producer_process import crawl_or_latest
 from .frontier import frontier_list
 from .options import option
-from .output import Output, put
+from .output import Output, put, put_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +110,9 @@ def show_standing(context: Context, row: Crawl, output: Output) -> None:
         frontier_list.status(context.store, row, output)
     elif not output.document(describe_crawl(row)):
         for line in _lines(context, row):
-            put(line)
+            put_text(line)
         if alive_state(row) == "died":
-            put(watcher.describe_death(context.root, row))
+            put_text(watcher.describe_death(context.root, row))
 
 
 def _lines(context: Context, row: Crawl) -> Iterable[str]:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NodeError
 from scrapyd_dist.escapes import HAZARDS, harmless
+
+from .wrapping import wrap
 
 #: nodes with the same error that are named, each with its own
 MOST_ERRORS = 5
@@ -62,8 +64,19 @@ def one_line(text: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """Print a line for people, beside the data."""
-    print(harmless(text), file=sys.stderr, flush=True)
+    """Print a line for people, beside the data; on a terminal it is wrapped."""
+    print(_fitted(harmless(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """Return a text as it is for a file or a pipe, and for a terminal wrapped to its width."""
+    if not stream.isatty():
+        return text
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # it only looks like a terminal
+        return text
+    return wrap(text, columns)
 
 
 def complain(text: str) -> None:
@@ -122,6 +135,11 @@ class PrintingMessenger:
 def put(text: str) -> None:
     """Print a line of what was asked for."""
     print(harmless(text), flush=True)
+
+
+def put_text(text: str) -> None:
+    """Print sentences that were asked for; on a terminal they are wrapped."""
+    print(_fitted(harmless(text), sys.stdout), flush=True)
 
 
 def put_raw(head: str, data: bytes) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 #: what a cell shorter than its own text has in place of the rest
 CUT = "…"
+#: what stands before a line below a row
+_INDENT = "  "
 #: columns of the terminal between two cells, and where that is too much
 _GAPS = (2, 1)
 #: columns of the terminal that a name keeps, at least
@@ -81,14 +84,17 @@ def screen_lines(
     columns, below = _part(columns, width, narrowing)
     layout = _make_layout(columns, width)
     titles = [column.heading.upper() for column in columns]
-    lines = [layout.line(titles, lambda _title: "bold")]
+    lines = [_cut(layout.line(titles, lambda _title: "bold"), width)]
     for place in range(len(rows)):
         cells = [column.cells[place] for column in columns]
-        lines.append(layout.line(cells, colour_of))
+        lines.append(_cut(layout.line(cells, colour_of), width))
         lines += _lines_below(below, place, width)
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
     return lines
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _part(
@@ -176,18 +182,23 @@ def _make_layout(columns: Sequence[Column], width: int) -> _Layout:
 
 
 def _lines_below(columns: Sequence[Column], place: int, width: int) -> list[Text]:
-    """Return the line below a row, or one for each column where all of them are too wide for one.
+    """Return what stands below a row, wrapped and never cut; none without a text there.
 
-    There is none where these columns have nothing to say.
+    Texts that are too wide for one line have one each, at least.
     """
     cells = [column.cells[place] for column in columns]
     texts = [cell for cell in cells if cell not in ("", "-")]
     if not texts:
         return []
-    line = Text("  ".join(["", *texts]))
-    if line.cell_len <= width:
-        return [line]
-    return [Text(f"  {text}") for text in texts]
+    room = width - len(_INDENT)
+    if cell_len("  ".join(texts)) <= room:
+        texts = ["  ".join(texts)]
+    lines: list[Text] = []
+    for text in texts:
+        # The console is asked for no more than how text flows.
+        wrapped = Text(text).wrap(Console(width=room), room, overflow="fold")
+        lines += [Text(_INDENT) + line for line in wrapped]
+    return lines
 
 
 def cut_middle(text: str, width: int) -> str:

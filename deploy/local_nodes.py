@@ -70,7 +70,12 @@ class LocalNode(Leader):
         """Return the node as others address it."""
         address = f"{_HOST}:{self.port}"
         return Node.parse(
-            address, name=self.name, username=USERNAME, password=self.password, slots=self.slots
+            address,
+            name=self.name,
+            username=USERNAME,
+            password=self.password,
+            slots=self.slots,
+            local=True,
         )
 
 
@@ -191,6 +196,16 @@ def dead(state: Path) -> tuple[Node, ...]:
 
 def _addresses(nodes: Iterable[LocalNode]) -> tuple[Node, ...]:
     return tuple(node.node for node in nodes)
+
+
+def forget_dead(state: Path, names: Iterable[str], *, grace: float = STOP_GRACE) -> None:
+    """Take dead local nodes of these names off the list, and end jobs that they left."""
+    wanted = set(names)
+    with locked(state):
+        nodes = read(state)
+        forgotten = [node for node in nodes if node.name in wanted and not is_alive(node)]
+        stop(forgotten, grace=grace)
+        write(state, [node for node in nodes if node not in forgotten])
 
 
 def stop_nodes(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ MISSES = {
     MissKind.DEAD.value: "given up: with their batch, or since no spider can make them",
     MissKind.INDEX.value: "index pages that failed, so URLs on them are unknown",
 }
+#: how the reason of a miss says that the project's code has raised
+_RAISED = re.compile(r"\w+ in (?:the callback|a pipeline): ")
 #: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
 #: kind, in a worker's report, of requests that were not made as their job ended early: they wait
@@ -408,6 +410,11 @@ def meaning(finish_reason: str) -> ReasonMeaning:
     An unknown one is of the project's own code.
     """
     return _MEANINGS.get(finish_reason, _UNKNOWN)
+
+
+def is_fault_of_code(reason: str) -> bool:
+    """Return whether a miss with this reason is one since a callback or a pipeline has raised."""
+    return _RAISED.search(reason) is not None
 
 
 def not_made(finish_reason: str) -> tuple[str, str]:

@@ -51,6 +51,8 @@ class Node:
     tls_name: str | None = field(default=None, compare=False)
     #: whether the host is to be looked up, with one node per address: see `config.addresses_of`
     lookup: bool = field(default=False, compare=False)
+    #: whether `sdist nodes up` has started it here
+    local: bool = field(default=False, compare=False)
     #: project name on this node, if the target sets one
     project: str | None = field(default=None, compare=False)
     #: the target's `version` key: GIT, HG or a literal

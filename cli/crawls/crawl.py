@@ -16,7 +16,7 @@ from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import next_command
 from scrapyd_dist.progress.crawl_words import state_of
-from scrapyd_dist.progress.summary_document import count_in
+from scrapyd_dist.progress.summary_document import count_in, summary_of
 from scrapyd_dist.project_settings import written_names
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import describe_unknown
@@ -27,7 +27,7 @@ from .. import producer_standby
 from ..context import Context
 from ..options import OnlyLabels, argument, option
 from ..options import crawls as crawl_names
-from ..output import Listing, Output, complain_each, put, say, table
+from ..output import Listing, Output, complain_each, put, put_text, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
@@ -78,16 +78,16 @@ def show(plan: Mapping[str, Any]) -> None:
     put(f"Batches: up to {counted(plan['batch_size'], 'request')}")
     put(f"Items: {', '.join(plan['output'])}")
     if plan["throttle"]["rules"]:
-        put(_throttle_line(plan["throttle"]))
+        put_text(_throttle_line(plan["throttle"]))
     if plan["shards"]:
         put(f"\n{counted(len(plan['shards']), 'shard')}:")
         table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
     put(f"\n{counted(len(plan['nodes']), 'node')}:")
     table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
     if "forecast" in plan:
-        put(f"\n{wording.forecast(plan['forecast'], time.time())}")
+        put_text(f"\n{wording.forecast(plan['forecast'], time.time())}")
     for note in wording.notes(plan):
-        put(f"\nNote: {note}")
+        put_text(f"\nNote: {note}")
 
 
 def _throttle_line(throttle: Mapping[str, Any]) -> str:
@@ -290,12 +290,21 @@ def resume(
     if not new_code and row.wanted == "pause" and runs(row):
         return _end_pause(context, crawl, watched, detach=detach)
     if row.state is CrawlState.FINISHED and not ended_early:
-        say(f"The crawl {crawl} is finished; there is nothing to resume.")
+        hint = _hint_at_retry(row) if new_code else ""
+        say(f"The crawl {crawl} is finished; there is nothing to resume.{hint}")
         return watcher.sum_up(context.root, store, row, watched)
     again, process = producer_process.begin_again(
         context.root, store, crawl, finished=ended_early, new_code=new_code
     )
     return follow(context, again, process, watched, detach=detach)
+
+
+def _hint_at_retry(row: Crawl) -> str:
+    """Return how today's code gets to what failed in a finished crawl; empty if nothing has."""
+    command = next_command(summary_of(row))
+    if not command.startswith("retry"):
+        return ""
+    return f" To try again what failed, with the code that is here now: sdist {command} --new-code"
 
 
 def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:

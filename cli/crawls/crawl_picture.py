@@ -53,8 +53,13 @@ _LEFT = frozenset({"node", "state"})
 
 
 def crawl_picture(crawl: Crawl, lines: int) -> Group:
-    """Draw one picture of a crawl that fits into so many lines, if it has few notes."""
+    """Draw one picture of a crawl that fits into so many lines, if it has few notes.
+
+    Until it has begun that is its name, and nothing if it was refused.
+    """
     document = summary_of(crawl)
+    if not crawl.summary:
+        return Group() if crawl.state.ended else Group(_head(document))
     troubles = min(len(wording.troubles(document)), _MOST_TROUBLES + 1)
     room = lines - _OTHER_LINES - _LINES_OF_TROUBLE * troubles
     return frame(document, most_nodes=max(3, room))
@@ -179,6 +184,8 @@ def _cells(node: Mapping[str, Any]) -> list[Text]:
 
 def _running(node: Mapping[str, Any]) -> str:
     """Return `2/4`; where some wait for a process slot, `2/2 3 wait`."""
+    if wording.are_jobs_unknown(node):
+        return "?"
     words = wording.jobs_of(node).replace(" running", "").replace(",", "")
     return words.replace("waiting", "wait")
 

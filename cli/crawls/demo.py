@@ -66,7 +66,7 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):  # from here on, there is something to stop
         signal.signal(number, _leave)
     with ExitStack() as stack:
-        stack.callback(say, "Everything that the demo started is stopped.")
+        stack.callback(_say_what_is_left, project)
         site = stack.enter_context(_site(items, project))
         stack.enter_context(_nodes(project, nodes))
         _command(project, "deploy", "--all")
@@ -88,6 +88,19 @@ def demo(
             )
             with suppress(KeyboardInterrupt):
                 signal.pause()
+
+
+def _say_what_is_left(project: Path) -> None:
+    """Say that nothing runs any more, and which folder stays."""
+    size = 0
+    for file in project.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            size += file.stat().st_size
+    say(
+        f"Everything that the demo started is stopped. The folder {project} stays"
+        f" ({size / 1e6:,.0f} MB: the project, its nodes and the items). To remove it: rm -r"
+        f" {shlex.quote(str(project))}"
+    )
 
 
 def _crawl_arguments(site: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ wait again. A crawl that runs, or was not named, is never removed. Its name goes
 interrupted clean can be repeated.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -19,11 +20,12 @@ from scrapyd_dist.batches import (
     Miss,
     check_crawl_name,
     home_of,
+    is_fault_of_code,
 )
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.crawl_files import crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives, runs
-from scrapyd_dist.fleet.project_store import key_of, requests_in
+from scrapyd_dist.fleet.project_store import find_store_address, key_of, requests_in
 from scrapyd_dist.frontier.packing import make_batches
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.near_names import did_you_mean
@@ -37,11 +39,13 @@ from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option
 from ..output import Output, complain, confirm, poll_until, say
 from . import producer_process
-from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
+from .crawl import CrawlId, Detach, SomeCrawl, follow
 from .watcher import LOOK, WatchOptions
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
+#: a value of --older-than with which all that ended is old
+_NO_TIME = re.compile("0+[smhd]?")
 #: seconds of a day
 DAY = 86400.0
 #: seconds for which the throttle remembers a domain without requests
@@ -139,7 +143,14 @@ def retry(
     batch: Annotated[
         list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)
     ] = None,
-    new_code: NewCode = False,
+    new_code: Annotated[
+        bool | None,
+        option(
+            "With the code that is here now, or that with which the crawl began.",
+            "--new-code/--old-code",
+            show_default=False,
+        ),
+    ] = None,
     detach: Detach = False,
 ) -> int:
     """Try again what a crawl gave up and, if asked for, what failed.
@@ -150,7 +161,8 @@ def retry(
     failed, as soon as its new batch is done. All else that came home stays, and the
     merged file is written anew. Pages that are gone (404) are left alone.
     `sdist crawls show --misses` lists all of these. As with `sdist resume`, the
-    code is that which the crawl began with.
+    code is that which the crawl began with; where that has raised in callbacks or
+    pipelines and other code is here now, one of the two has to be named.
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
@@ -162,9 +174,11 @@ def retry(
         raise ConfigError(
             f"The crawl {crawl} still runs; wait for its end: sdist watch {crawl} --quiet"
         )
+    kinds = {"dead", "failed"} if failed_urls else {"dead"}
+    if new_code is None:
+        _check_code(store, context.root, row, kinds, batch or ())
     store.update_crawl(crawl, options=producer_process.options_for_rewrite(row))
     requeued = _requeue_dead(store, crawl, batch)
-    kinds = {"dead", "failed"} if failed_urls else {"dead"}
     urls = try_again(store, context.root, crawl, kinds, batch or ())
     if not requeued and not urls:
         hint = ""
@@ -177,9 +191,33 @@ def retry(
         batches = counted(requeued, "dead batch", "dead batches")
         say(f"Trying again: {batches}, {counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(
-        context.root, store, crawl, finished=True, new_code=new_code
+        context.root, store, crawl, finished=True, new_code=bool(new_code)
     )
     return follow(context, again, process, watched, detach=detach)
+
+
+def _check_code(
+    store: Store, root: Path, row: Crawl, kinds: Collection[str], numbers: Collection[int]
+) -> None:
+    """Refuse to try again what the crawl's code has raised for, where other code is here now.
+
+    The old code would raise again, and the new one is not taken unasked. Arguments are those of
+    `try_again`.
+    """
+    from scrapyd_dist.middlewares.producer.crawl_code import has_other_code_here
+
+    raised = 0
+    for misses in _missed_by_batch(store, row.id, kinds, numbers).values():
+        raised += sum(is_fault_of_code(miss.reason) for miss in misses)
+    folder = crawl_folder(root, row.id)
+    if not raised or not has_other_code_here(row, folder, root, find_store_address(root)):
+        return
+    urls = counted(raised, "URL")
+    raise ConfigError(
+        f"For {urls} of what is to be tried again, the code raised with which the crawl {row.id}"
+        " began, and the code here is another one now. Nothing was started. Choose: --new-code"
+        " takes the code that is here, --old-code that with which the crawl began."
+    )
 
 
 def _requeue_dead(store: Store, crawl: str, numbers: Collection[int] | None) -> int:
@@ -236,7 +274,9 @@ def clean(
     older_than: Annotated[
         str | None,
         option(
-            "All crawls that ended longer ago than this; with its unit, as in 30d.", metavar="TIME"
+            "All crawls that ended longer ago than this, with its unit, as in 30d; 0: all that"
+            " ended.",
+            metavar="TIME",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -282,7 +322,7 @@ def _age(names: Sequence[str] | None, older_than: str | None) -> float | None:
         raise ConfigError(
             f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours."
         )
-    if older_than == "0":
+    if _NO_TIME.fullmatch(older_than):
         return 0.0
     return read_seconds("--older-than", older_than)
 
@@ -328,7 +368,10 @@ def _lines(removed: Sequence[Mapping[str, Any]], jobs: int = 0) -> list[str]:
 
 def _say_removed(lines: Sequence[str], older_than: str | None, *, dry_run: bool) -> None:
     if not lines:
-        say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
+        ended = f"ended more than {older_than} ago"
+        if older_than is None or _NO_TIME.fullmatch(older_than):
+            ended = "that has ended is kept"
+        say(f"Nothing to remove: no crawl {ended}.")
     verb = "Removed"
     if dry_run:
         verb = "Would remove"

@@ -36,7 +36,7 @@ from ..output import (
     can_ask,
     complain,
     on_terminal,
-    put,
+    put_text,
     say,
 )
 from . import wording
@@ -218,6 +218,7 @@ def watch(
     except KeyboardInterrupt:
         if not _wants_stop(crawl):
             return INTERRUPTED
+        store.want(crawl, "cancel")
         interrupt(root, store.crawl(crawl))
         say("Stopping: what is captured is sent first.")
         try:
@@ -337,7 +338,7 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
             complain(describe_bad_end(row, code))
         return code
     for line in wording.closing(row, missing_rows(store, root, row)):
-        put(line)
+        put_text(line)
     return code
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import MISSES, Crawl, CrawlState
+from scrapyd_dist.batches import MISSES, Crawl, CrawlState, is_fault_of_code
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
@@ -191,6 +191,8 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
     if failed:
         errors = f"errors {failed:,}"
     reason = str(node.get("reason") or "")
+    if not reason and node.get("state") == "left":
+        reason = "is in no list of nodes any more"
     if not reason and node.get("unreached"):
         reason = "is sent its batches"
     pieces = (
@@ -206,8 +208,22 @@ def _standing_of_node(node: Mapping[str, Any]) -> str:
     return f"  {' · '.join(filter(None, pieces))}"
 
 
+def are_jobs_unknown(node: Mapping[str, Any]) -> bool:
+    """Return whether a node has jobs and does not answer, so that it is not known what runs."""
+    if not count_in(node, "running"):
+        return False
+    if node.get("state") == "left":
+        return bool(node.get("reason"))
+    return node.get("state") == "down"
+
+
 def jobs_of(node: Mapping[str, Any]) -> str:
-    """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`."""
+    """Return `2/4 running`; where some wait for a process slot `2/2 running, 3 waiting`.
+
+    Of a node that does not answer it is not known.
+    """
+    if are_jobs_unknown(node):
+        return "jobs unknown"
     waiting = count_in(node, "waiting")
     running = str(count_in(node, "running") - waiting)
     if node.get("slots"):
@@ -236,7 +252,8 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     """Return what came of a crawl that ended, in a few lines; misses: its URLs without a result."""
     summary = summary_of(crawl)
     lines = [_result_line(crawl, summary), f"  {_counts_line(summary)}"]
-    lines += _missed(summary, list(misses))
+    missed = list(misses)
+    lines += _missed(summary, missed)
     total = count_in(summary, "batches", "total")
     waiting = count_in(summary, "batches", "waiting")
     all_done = crawl.state is CrawlState.FINISHED and total > 0 and not waiting
@@ -248,10 +265,18 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     if crawl.kind == "crawl":
         command = next_command(summary)
     if command and command not in crawl.message:
-        lines.append(f"  Go on with: sdist {command}")
+        lines.append(f"  {_describe_next(command, missed)}")
     if crawl.message:
         lines.append(crawl.message)
     return lines
+
+
+def _describe_next(command: str, misses: Iterable[Mapping[str, Any]]) -> str:
+    """Return how to go on; where the code has raised, it has to be mended before."""
+    is_retry = command.startswith("retry")
+    if is_retry and any(is_fault_of_code(str(miss.get("reason") or "")) for miss in misses):
+        return f"Go on, once the code is mended, with: sdist {command} --new-code"
+    return f"Go on with: sdist {command}"
 
 
 def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ from scrapyd_dist.store import Store
 from ..context import Context
 from ..crawls import wording
 from ..options import FrontierName, OnlyLabels, argument, frontiers, option
-from ..output import Listing, Output, put, say, table
+from ..output import Listing, Output, put, put_text, say, table
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings
@@ -168,15 +168,15 @@ def status(store: Store, row: Crawl, output: Output) -> None:
     put(f"{row.id}: {' · '.join(pieces)}")
     if entry.manager:
         for line in wording.standing(row):
-            put(line)
+            put_text(line)
     elif row.summary and row.state.ended:
         for line in wording.closing(row):
-            put(line)
+            put_text(line)
     else:
         how = f"`sdist frontier consume SPIDER {row.id}`"
         if has_strategy(row):
             how = "`sdist strategy run`"
-        put(row.message or f"No workers are kept running here; {how} does that.")
+        put_text(row.message or f"No workers are kept running here; {how} does that.")
 
 
 def count(

@@ -31,7 +31,7 @@ from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
-from ..output import Output, put, say
+from ..output import Output, put, put_text, say
 from .consume import announced, kept_running
 from .frontier_list import settings_of
 from .seed_streams import open_seeds, source_name
@@ -208,7 +208,7 @@ bring the items home.
     backlog = context.new_store.strategy_backlog(name)
     if not wanted.document({**summary_of(ended), "strategy": backlog.to_document()}):
         for line in wording.closing(ended, missing_rows(context.new_store, context.root, ended)):
-            put(line)
+            put_text(line)
         put(counts_line(backlog))
     return code
 

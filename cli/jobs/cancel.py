@@ -128,9 +128,10 @@ class CrawlProducers:
     def stop(self, crawl: Crawl, wait: float) -> bool:
         """Make the process stop, and tell whether it did within so many seconds."""
         deadline = time.monotonic() + wait
-        interrupt(self.context.root, crawl)
         store = self.context.store
-        store.want(crawl.id, "cancel")  # it may be on another machine
+        # Before the signal, so that the process knows who stops it; and it may be elsewhere.
+        store.want(crawl.id, "cancel")
+        interrupt(self.context.root, crawl)
         return poll_until(lambda: not lives(store.crawl(crawl.id)), GONE_LOOK, deadline)
 
 

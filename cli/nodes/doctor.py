@@ -24,7 +24,7 @@ from ..options import (
     option,
     project_option,
 )
-from ..output import NEVER, Output, put, say, waiting
+from ..output import NEVER, Output, put_text, say, waiting
 from ..silence import without_drained
 
 
@@ -54,7 +54,7 @@ def doctor(
 
     Example: sdist doctor 'eu-*'
     """
-    chosen = context.nodes(node)
+    chosen = context.known_nodes(node)
     checkup = check_fleet(
         context,
         chosen,
@@ -114,8 +114,8 @@ def _report(checkup: Checkup, output: Output, *, verbose: bool) -> None:
 def _put_finding(result: Finding, names: Sequence[str]) -> None:
     """Print a finding about the nodes of these names, and what to do."""
     text = result.text if len(names) == 1 else of_several(result.text)
-    put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
-    put(f"    {result.remedy}")
+    put_text(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {text}.")
+    put_text(f"    {result.remedy}")
 
 
 def _group_by_node(results: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:

@@ -10,7 +10,7 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError
 from scrapyd_dist.fleet.added_nodes import (
     add_nodes,
     check_any_answers,
-    choose_added,
+    choose_removed,
     read_addresses,
     remove_nodes,
 )
@@ -393,20 +393,23 @@ def _report_added(statuses: Sequence[NodeStatus], output: Output) -> None:
 def remove(
     context: Context,
     node: Annotated[
-        list[str], argument("NODE", "Names of nodes that were added, or globs.", node_names)
+        list[str], argument("NODE", "Names of nodes that were added or died, or globs.", node_names)
     ],
     output: Output = Output(),
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.
 
-    They get no new work; a crawl that runs there sees its jobs to their end. How
-    plain jobs there have ended by now is written down.
+    They get no new work; what they have is seen to its end, and how plain jobs there
+    have ended by now is written down. A local node whose process has ended is
+    forgotten, and jobs that it left are ended.
 
     Example: sdist nodes remove spare
     """
-    gone = choose_added(context, node)
-    # It is asked while it is known: afterwards nobody would learn how its jobs ended.
-    open_jobs = read_last_ends(context.job_site, gone)
+    gone = choose_removed(context, node)
+    dead = [known for known in gone if known.local]
+    added = [known for known in gone if not known.local]
+    # It is asked while it is known: afterwards no command could learn how its jobs ended.
+    open_jobs = read_last_ends(context.job_site, added)
     remove_nodes(context, gone)
     if open_jobs:
         say(
@@ -414,8 +417,12 @@ def remove(
             f" known here: {some_of([record.id for record in open_jobs])}."
         )
     rows = [{"name": known.name, "url": known.url} for known in gone]
-    if not output.document({"nodes": rows}):
-        say(f"Removed {names_of(gone)}. A crawl that runs there sees its jobs to their end.")
+    if output.document({"nodes": rows}):
+        return
+    if dead:
+        say(f"Forgot {names_of(dead)}, whose process had ended, and ended what was left of it.")
+    if added:
+        say(f"Removed {names_of(added)}. A crawl that runs there sees its jobs to their end.")
 
 
 def up(
@@ -445,6 +452,11 @@ def up(
     rows = [{"name": node.name, "url": node.url, "slots": node.slots} for node in running]
     output.columns({"nodes": rows}, "nodes", ("name", "url", "slots"))
     context.note_unused_nodes()
+    if dead := context.dead_local_nodes:
+        say(
+            f"{names_of(dead)} died, and jobs of it may still run here. To end and forget them:"
+            f" sdist nodes remove {names_of(dead, ' ')}"
+        )
     say("Stop them with: sdist nodes down")
 
 

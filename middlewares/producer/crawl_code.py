@@ -88,6 +88,19 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     return CrawlCode(version=name, egg=egg, files=files, before=before, note=note)
 
 
+def has_other_code_here(row: Crawl, crawl: Path, root: Path, store: str) -> bool:
+    """Return whether the working tree has other code than the crawl has run, as far as known.
+
+    Arguments are those of `code_of`.
+    """
+    if row.version is None or row.options.get("foreign_code"):
+        return False
+    saved = egg_of_version([crawl, folder_of(root / config.STATE_FOLDER, row.project)], row.version)
+    content = _content_of(row.version, saved)
+    today = _todays_hash(root, store)
+    return content is not None and today is not None and today != content
+
+
 def _content_of(version: str, saved: SavedEgg | None) -> str | None:
     """Return the content hash of a version, by its name or its kept egg."""
     content = hash_in(version)
@@ -107,7 +120,8 @@ def _note_on_kept(row: Crawl, version: str) -> str:
         return f"This crawl runs {version}, as asked; the working tree has other code."
     return (
         f"This crawl goes on with the code that it began with, {version}; the working tree has"
-        f" other code now, which --new-code takes (sdist resume {row.id} --new-code)."
+        f" other code now, which --new-code takes: sdist resume {row.id} --new-code once it is"
+        f" stopped, sdist retry {row.id} --failed-urls --new-code once it is finished."
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import Attempt, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.batches import CANCEL, Attempt, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import (
     INTERRUPTED,
     PARTIAL,
@@ -25,6 +25,7 @@ from scrapyd_dist.errors import (
     as_store_error,
 )
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.settings import SettingReader
 
 from ..engine_compat import close_spider, watch_idle_reason
@@ -36,12 +37,14 @@ from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
 from .discovery import BatchSealer
-from .lifecycle import TICK, Fault, ending, process_exit, signals
+from .lifecycle import TICK, Fault, ending, faults, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
+#: why a crawl ends that `sdist stop` or the like has stopped
+STOPPED_BY_USER = "The crawl was stopped by a user."
 
 
 class CrawlRun(BaseRun):
@@ -161,7 +164,7 @@ class CrawlRun(BaseRun):
         self._cancelled = True
         if self._scheduler.state.paused:
             self.rest(paused=False)  # an engine that rests does not close
-        self._scheduler.state.stop_now("The crawl was cancelled.")
+        self._scheduler.state.stop_now(STOPPED_BY_USER)
 
     def rest(self, *, paused: bool) -> None:
         """Give out no more work, and let no request leave; or go on with both."""
@@ -321,7 +324,7 @@ class CrawlRun(BaseRun):
     async def close(self, reason: str) -> None:
         """Close with the spider, for whatever reason; called again when the engine has stopped."""
         if self.phase is RunPhase.CLOSING and self.finds_no_more and signals.came:
-            why, _ = ending("shutdown", self._name_log())
+            why, _ = await self._explain_end("shutdown")
             self._scheduler.state.stop_now(why)
         await super().close(reason)
 
@@ -359,11 +362,20 @@ class CrawlRun(BaseRun):
             await self._seal_rest()
         except Exception:
             logger.exception("Not everything that was found could be kept; it will be found again")
-        why, code = ending(reason, self._name_log())
+        why, code = await self._explain_end(reason)
         await self._scheduler.stop(why)
         self._own.close()
         await self._stop(self._scheduler.state.stopped, code)
         self.phase = RunPhase.ENDED
+
+    async def _explain_end(self, reason: str) -> tuple[str, int]:
+        """Return why the spider was closed before the crawl was done, and the exit code."""
+        why, code = ending(reason, self._name_log())
+        if signals.came:
+            with suppress(DistError):
+                if await self.repository.wanted() == CANCEL:
+                    why = STOPPED_BY_USER
+        return why, code
 
     async def _tell_on_finish(self) -> None:
         """Notify DISTRIBUTED_ON_FINISH; its failure is a warning in the crawl's summary."""
@@ -376,7 +388,12 @@ class CrawlRun(BaseRun):
                 await self.repository.update(summary=self.reporter.summary(state))
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
-        message = f"{reason} What was found is kept; go on with: sdist resume {self.repository.id}"
+        command = f"sdist resume {self.repository.id}"
+        kept = _describe_kept(self._scheduler.state.members, command)
+        how = f"go on with: {command}"
+        if code == 1 and faults.last is not None:
+            how = f"go on, once the code is mended, with: {command} --new-code"
+        message = f"{reason} What was found is kept{kept}; {how}"
         self.reporter.snapshot.message = message
         logger.warning(message)
         await self._close_row(state, code)
@@ -389,3 +406,17 @@ class CrawlRun(BaseRun):
         await self.repository.end(
             state, code=code, message=self.reporter.snapshot.message, summary=summary
         )
+
+
+def _describe_kept(members: Sequence[NodeState], command: str) -> str:
+    """Return how many requests of batches that are not done were made, and what fetches them."""
+    done = 0
+    for member in members:
+        done += sum(run.succeeded for run in member.out.values())
+    if not done:
+        return ""
+    requests = counted(done, "request was", "requests were")
+    return (
+        f" ({requests} done in batches under way; `{command}` fetches what they brought, and makes"
+        " only the others)"
+    )

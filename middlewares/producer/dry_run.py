@@ -22,10 +22,12 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.fleet.findings import LATE, POLL_REMEDY
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
+from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.summary_document import learned_slots
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.node_state import NodeState
@@ -35,6 +37,7 @@ from scrapyd_dist.settings import SettingReader, find_warnings
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.this_machine import is_loopback
+from scrapyd_dist.throttle.permits import ALL, Rule
 
 from ..targets import guesses, take_only_callback
 from ..throttle.install import why_not_heeded
@@ -107,7 +110,7 @@ def plan(
         "differences": [difference.document for difference in checked.differences],
         "warnings": [
             *warnings,
-            *_load_warnings(own_settings, options, nodes),
+            *_load_warnings(own_settings, options, nodes, _rules_in_force(stored, checked, made)),
             *_queue_warnings(request, prepared.members, stored),
         ],
         **optional,
@@ -148,6 +151,7 @@ class StoreFacts(NamedTuple):
     """Holds what the store knows, as far as a plan needs it."""
 
     throttle: dict[str, Any]  #: how many rules there are, and whether the crawl would heed them
+    rules: Mapping[str, Rule]  #: those rules, by domain
     slots: dict[str, int]  #: base address of a node -> process slots that it has shown
     records: tuple[NodeRecord, ...]  #: what it remembers of nodes, and those that were added
     crawled: set[str]  #: base addresses of the nodes that crawls have used
@@ -156,14 +160,14 @@ class StoreFacts(NamedTuple):
 def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     """Read the store, if there is one; ConfigError if the crawl must heed its rules and cannot."""
     why = why_not_heeded(settings)
-    rules = 0
+    rules: Mapping[str, Rule] = {}
     slots: dict[str, int] = {}
     crawled: set[str] = set()
     records: tuple[NodeRecord, ...] = ()
     file = file_of(request.store)
     if file is None or file.exists():
         with closing(open_store(request.store)) as store:
-            rules = len(store.rules().rules)
+            rules = store.rules().rules
             crawls = store.crawls()
             slots = learned_slots(crawls)
             for crawl in crawls:
@@ -174,8 +178,8 @@ def _read_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
         raise ConfigError(
             f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}"
         )
-    throttle = {"rules": rules, "heeded": not why, "reason": why}
-    return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
+    throttle = {"rules": len(rules), "heeded": not why, "reason": why}
+    return StoreFacts(throttle=throttle, rules=rules, slots=slots, records=records, crawled=crawled)
 
 
 def _prepare(request: CrawlRequest, stored: StoreFacts, code: CrawlCode) -> Prepared:
@@ -339,17 +343,61 @@ def _queue_warnings(
     return []
 
 
+def _rules_in_force(
+    stored: StoreFacts, checked: CheckedCrawl, spider: Spider
+) -> dict[str, Rule | None]:
+    """Return the limiting rule of each site where the crawl is known to begin, None without one."""
+    urls = [shard.url for shard in checked.shards if shard.url]
+    if isinstance(spider.start_urls, (list, tuple)):  # another iterable could be read only once
+        urls += map(str, spider.start_urls)
+    urls.append(str(getattr(spider, "start_url", "") or ""))
+    rules: dict[str, Rule | None] = {}
+    for site in filter(None, map(site_of, urls)):
+        rules[site] = None
+        for rule in (stored.rules.get(ALL), stored.rules.get(site)):
+            if stored.throttle["heeded"] and rule is not None and _limits(rule):
+                rules[site] = rule
+    return rules
+
+
+def _limits(rule: Rule) -> bool:
+    return rule.hits is not None or rule.blocked or rule.paused
+
+
 def _load_warnings(
-    settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]
+    settings: BaseSettings,
+    options: ProducerOptions,
+    nodes: list[dict[str, Any]],
+    rules: Mapping[str, Rule | None],
 ) -> list[str]:
-    """Tell how much the site has to bear, and which nodes would be started if none is named."""
+    """Tell how much the site has to bear, and which nodes would be started if none is named.
+
+    rules: of the sites where the crawl begins; where all have one, nothing else bounds the load.
+    """
+    limits = []
+    for site, rule in rules.items():
+        if rule is not None:
+            limits.append(_describe_rule(site, rule))
+    is_bounded = bool(rules) and len(limits) == len(rules)
     if nodes:
-        return [_describe_load(settings, options, nodes)]
+        return limits if is_bounded else [*limits, _describe_load(settings, options, nodes)]
     unnamed = (
         f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up`"
         " does."
     )
-    return [unnamed, _describe_load(settings, options, _nodes_to_start())]
+    if is_bounded:
+        return [unnamed, *limits]
+    return [unnamed, *limits, _describe_load(settings, options, _nodes_to_start())]
+
+
+def _describe_rule(site: str, rule: Rule) -> str:
+    """Return how many requests a site sees at most, by its rule of the throttle."""
+    if rule.hits is None or rule.window is None or rule.blocked or rule.paused:
+        return f"{site} sees no request for now: a rule of `sdist throttle` holds them back."
+    return (
+        f"{site} sees at most {counted(int(rule.hits * rule.scale), 'request')} in"
+        f" {rule.window:g} s, however many jobs run: that is its rule of `sdist throttle`."
+    )
 
 
 def _describe_load(

@@ -114,7 +114,7 @@ def ending(reason: str, where: str) -> tuple[str, int]:
     the whole traceback.
     """
     if signals.came:
-        return f"The crawl was interrupted ({reason}).", INTERRUPTED
+        return "The crawl was interrupted by a signal, such as that of Ctrl-C.", INTERRUPTED
     if reason != "shutdown":
         return f"The spider was closed before the crawl was done, by a setting: {reason}.", 3
     why = (

@@ -46,6 +46,7 @@ class NodeSources:
         #: name of a list that cannot be read now -> the error that was logged last
         self._errors: dict[str, str] = {}
         self._added: list[Node] = []  #: what `sdist nodes add` put into the store
+        self._local_urls = set[str]()  #: of the local nodes that this crawl has used
 
     def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
         """Return the nodes that are listed now, each once, with the `records` of the store.
@@ -68,7 +69,18 @@ class NodeSources:
         nodes = distinct_nodes(resolved)
         if nodes or self._options.nodes:
             return nodes
-        return local_nodes.running(self._project.state)
+        return self._read_local()
+
+    def _read_local(self) -> tuple[Node, ...]:
+        """Return the local nodes that run, and those that have died since they were read here.
+
+        A dead one stays a node of the crawl, which says that it is down.
+        """
+        state = self._project.state
+        found = list(local_nodes.running(state))
+        self._local_urls.update(node.url for node in found)
+        found += [node for node in local_nodes.dead(state) if node.url in self._local_urls]
+        return tuple(found)
 
     def _names_only(self) -> bool:
         """Return whether DISTRIBUTED_NODES is given, and has only names and addresses."""
@@ -136,6 +148,7 @@ class NodeSources:
             known += filter(self._project.config.is_own, self._project.config.targets)
         known += self._added
         known += local_nodes.running(self._project.state)
+        known += local_nodes.dead(self._project.state)
         first: dict[str, Node] = {}
         for node in known:
             first.setdefault(node.name, node)

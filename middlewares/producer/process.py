@@ -43,7 +43,7 @@ from scrapyd_dist.store.address import store_address
 
 from ..assignment import EARLY, PROBE
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
-from .lifecycle import faults, process_exit, signals
+from .lifecycle import Fault, faults, process_exit, signals
 
 
 def main() -> None:
@@ -79,11 +79,11 @@ def _crawl(crawl: str, store: str) -> int:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
         ours = {"DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store, EARLY: row.version is None}
         settings = project_settings({**row.options["settings"], **ours})
-        check_known(settings, row.spider)
+        kind = check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
         gc.collect()
-        _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
+        _check_ended(database.crawl(crawl), kind, settings.get("LOG_FILE"))
     except NoCrawl as error:
         folder = Path(STATE_FOLDER, "crawls", crawl, PARTS).absolute()
         print(f"{as_store_error(error)} ({folder}).", file=sys.stderr)
@@ -142,7 +142,7 @@ def _code_in_row(database: Store, crawl: str) -> int:
         return DistError.exit_code
 
 
-def _check_ended(row: Crawl, log: str | None) -> None:
+def _check_ended(row: Crawl, kind: type[Spider], log: str | None) -> None:
     """Raise `CrawlFailed` if Scrapy is at its end, and nothing has said how the crawl ended."""
     if row.state.ended or signals.came:
         return
@@ -152,16 +152,22 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     root = find_root() or Path.cwd()
     log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
-        raise CrawlFailed(
-            f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole"
-            f" traceback is in {log}.",
-            ConfigError.exit_code,
-        )
+        raise CrawlFailed(_why_not_started(kind, fault, log), ConfigError.exit_code)
     why = "its process ended, and said no reason"
     if fault is not None:
         why = f"a part of it failed: {fault}"
     raise CrawlFailed(
         f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code
+    )
+
+
+def _why_not_started(kind: type[Spider], fault: Fault, log: str) -> str:
+    """Say why a spider cannot be made."""
+    from .spider_check import explain_lack
+
+    return explain_lack(kind, fault.text) or (
+        f"The spider {kind.name} cannot be started: {fault}. Nothing was started. The whole"
+        f" traceback is in {log}."
     )
 
 
@@ -262,14 +268,31 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
             settings = project_settings(request["settings"])
             for name, value in request.get("spider_settings", {}).items():
                 settings.set(name, value, priority="cmdline")
-            check_known(settings, request["spider"])
+            kind = check_known(settings, request["spider"])
             probe = partial(_probe, settings, request) if request.get("probe") else None
-            return {"plan": plan(settings, request["spider"], request.get("args", {}), code, probe)}
+            with _spider_of_plan(kind):
+                args = request.get("args", {})
+                return {"plan": plan(settings, request["spider"], args, code, probe)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001  (the project's code may raise anything)
         traceback.print_exc()
         return {"error": describe_broken(error), "exit_code": 2}
+
+
+@contextmanager
+def _spider_of_plan(kind: type[Spider]) -> Iterator[None]:
+    """Raise a ConfigError in the words of a crawl, if the project's code raises in a plan."""
+    from .spider_check import explain_lack
+
+    try:
+        yield
+    except DistError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = f"The spider {kind.name} cannot be started: {fault_of(error)}. Nothing was started."
+        raise ConfigError(explain_lack(kind, str(error)) or text) from error
 
 
 def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:

@@ -1,6 +1,7 @@
 """Refuse a spider that no job can run, or that lacks what the settings name; nothing is crawled."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.differences import Trait, by_trait
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.plurals import counted
 
 from ..engine_compat import spider_method
 from ..slot_routing import hides_addon
@@ -20,6 +22,11 @@ from ..slot_routing import hides_addon
 METHODS = ("DISTRIBUTED_LOGIN", "DISTRIBUTED_REQUEST_HOOK")
 #: the spider argument with the job's id
 JOB_ARGUMENT = "_job"
+#: what Python says of a call that lacks arguments
+_LACKS = re.compile(
+    r"(?P<kind>[\w.<>]+)\.__init__\(\) missing \d+ required [\w-]+ arguments?: (?P<names>.+)"
+)
+_NAME = re.compile(r"'(\w+)'")
 
 
 def check_spider(
@@ -61,6 +68,22 @@ def make_as_job(crawler: Crawler, args: Mapping[str, str]) -> Spider:
         if JOB_ARGUMENT in str(error):
             raise _takes_no_job(crawler.spidercls) from error
         raise
+
+
+def explain_lack(kind: type[Spider], fault: str) -> str:
+    """Say which arguments a spider lacks, by what was raised as it was made; empty if none.
+
+    fault: the text of the exception.
+    """
+    found = _LACKS.match(fault)
+    if found is None or found["kind"] not in {base.__qualname__ for base in kind.__mro__}:
+        return ""
+    names = _NAME.findall(found["names"])
+    options = " ".join(f"-a {name}=…" for name in names)
+    return (
+        f"The spider {getattr(kind, 'name', kind.__name__)} cannot be started: it lacks"
+        f" {counted(len(names), 'argument')}. Give it {options}. Nothing was started."
+    )
 
 
 def _takes_no_job(kind: type[Spider]) -> ConfigError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scrapyd_dist.config import with_netrc
+from scrapyd_dist.config import state_folder, with_netrc
 from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
@@ -81,26 +81,39 @@ def add_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
     workspace.remember(changes)
 
 
-def choose_added(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
-    """Return the nodes that were added and have such names.
+def choose_removed(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
+    """Return the nodes that were added, or are local and dead, and have such names.
 
     Raises:
-        ConfigError: a name is that of a target of scrapy.cfg.
+        ConfigError: a name is that of a target of scrapy.cfg, or of a local node that runs.
         NothingMatched: a name is that of no node.
     """
     added = workspace.added
+    dead = workspace.dead_local_nodes
     for pattern in patterns:
-        if not _matching(added, pattern):
+        if not _matching([*added, *dead], pattern):
             raise _nothing_added(workspace, pattern)
-    return [node for node in added if any(_matching([node], pattern) for pattern in patterns)]
+    return _matching_any([*added, *dead], patterns)
 
 
 def remove_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
-    """Take these nodes away again, which were added."""
+    """Take these nodes away again, which were added, or are local and dead."""
+    dead = []
     changes: dict[str, dict[str, Any]] = {}
     for node in nodes:
-        changes[node.name] = {"url": "", "draining": None, "idle_looks": ()}
+        if node.local:
+            dead.append(node.name)
+        else:
+            changes[node.name] = {"url": "", "draining": None, "idle_looks": ()}
     workspace.remember(changes)
+    if dead:
+        from scrapyd_dist.deploy.local_nodes import forget_dead  # noqa: PLC0415 - slow to load
+
+        forget_dead(state_folder(workspace.root), dead)
+
+
+def _matching_any(nodes: Iterable[Node], patterns: Sequence[str]) -> list[Node]:
+    return [node for node in nodes if any(fnmatchcase(node.name, text) for text in patterns)]
 
 
 def _matching(nodes: Iterable[Node], pattern: str) -> list[Node]:
@@ -113,6 +126,10 @@ def _nothing_added(workspace: Workspace, pattern: str) -> DistError:
         file = workspace.root / "scrapy.cfg"
         return ConfigError(
             f"{pattern!r} is a target of {file}: remove its section there. Crawls that run notice."
+        )
+    if _matching(workspace.local_nodes, pattern):
+        return ConfigError(
+            f"{pattern!r} is a local node, and runs: `sdist nodes down` stops the local nodes."
         )
     names = [node.name for node in workspace.added]
     return NothingMatched(

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from scrapyd_dist.deploy.boot import OLDEST_PACKAGES
+from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.fleet.no_answer import explain_no_answer, set_in_target
@@ -91,8 +92,10 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
     """Return the findings about a node; `now` is UTC."""
     if exam.error is not None:
         topic, remedy = explain_no_answer(exam, exam.error)
-        first_sentence = exam.reason.split(". ")[0].rstrip(".")
-        return [_finding(exam, Severity.DANGER, topic, first_sentence, remedy)]
+        text = exam.reason.split(". ")[0].rstrip(".")
+        if exam.node.local and isinstance(exam.error, ConnectionRefused):
+            text = "it is dead: its process has ended"
+        return [_finding(exam, Severity.DANGER, topic, text, remedy)]
     checks = (
         _check_entry,
         _check_clock,

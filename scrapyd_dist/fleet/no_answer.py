@@ -46,6 +46,11 @@ def _find_address_remedy(exam: NodeDiagnosis) -> str:
 
 
 def _find_reach_remedy(node: Node, error: NodeError) -> str:
+    if isinstance(error, ConnectionRefused) and node.local:
+        return (
+            "`sdist nodes up N` starts it again, N being how many local nodes shall run; `sdist"
+            f" nodes remove {node.name}` forgets it."
+        )
     if isinstance(error, ConnectionRefused):
         return (
             "Start Scrapyd there; scrapyd.conf: bind_address = 0.0.0.0, if it listens on 127.0.0.1"

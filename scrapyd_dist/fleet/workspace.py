@@ -12,7 +12,7 @@ from scrapyd_dist.config import STATE_FOLDER, addresses_of, node_named, state_fo
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.fleet.open_project import NODES, OpenProject
 from scrapyd_dist.fleet.project_store import find_store_address
-from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes, is_address, nodes_by_url
+from scrapyd_dist.nodes import Node, NodeRecord, distinct_nodes, is_address, names_of, nodes_by_url
 from scrapyd_dist.project_names import project_name
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.store.node_memory import up_to_date
@@ -58,12 +58,6 @@ class Workspace(OpenProject):
 
         return dead(self.root / STATE_FOLDER)
 
-    @property
-    def _missed_nodes(self) -> tuple[Node, ...]:
-        """The local nodes that have died; none where others are named: then local ones rest."""
-        named = (*self.project.targets, *self.added)
-        return () if named else self.dead_local_nodes
-
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.
@@ -89,6 +83,13 @@ class Workspace(OpenProject):
     def _own(self) -> dict[str, Node]:
         """The targets of the project itself, by url."""
         return nodes_by_url(self._looked_up(self.project.own_targets))
+
+    @cached_property
+    def _dead_listed(self) -> tuple[Node, ...]:
+        """The dead local nodes; none where others are named: then local ones rest."""
+        if self.project.targets or self.added:
+            return ()
+        return self.dead_local_nodes
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -116,17 +117,17 @@ class Workspace(OpenProject):
 
         For what shows how the fleet or its jobs are. Errors are those of `nodes`.
         """
-        missed = self._missed_nodes
-        if not missed:
+        dead = self._dead_listed
+        if not dead:
             return self.nodes(patterns)
         chosen = patterns or os.environ.get(NODES, "").split()
-        known = sorted({*self._named_nodes(), *missed}, key=_place_of_local)
+        known = sorted({*self._named_nodes(), *dead}, key=_place_of_local)
         return distinct_nodes(self._matching(chosen, known) if chosen else known)
 
     @property
     def knows_nodes(self) -> bool:
         """Whether there are nodes, so that `known_nodes` without patterns does not raise."""
-        return bool(self.all_nodes or self._missed_nodes)
+        return bool(self.all_nodes or self._dead_listed)
 
     def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return `nodes`, for a command that starts the project's code.
@@ -151,11 +152,11 @@ class Workspace(OpenProject):
         """
         are_addresses = bool(patterns) and all(map(is_address, patterns or ()))
         self._nodes_are_named |= are_addresses
-        if not are_addresses and not self.all_nodes:
+        if not are_addresses and not self.all_nodes and not (patterns and self._dead_listed):
             raise ConfigError(
-                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section"
-                " such as [deploy:node1] with url = http://web1:6800/, or start nodes on this"
-                " machine: sdist nodes up 3."
+                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs."
+                f"{_describe_dead(self._dead_listed)} Add a section such as [deploy:node1] with"
+                " url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
             )
         return self._matching(patterns) if patterns else self._all
 
@@ -166,7 +167,8 @@ class Workspace(OpenProject):
             NothingMatched: a pattern means none.
         """
         chosen = patterns or os.environ.get(NODES, "").split()
-        written = (*self.project.targets, *self.added) or self.local_nodes
+        written = (*self.project.targets, *self.added)
+        written = written or (*self.local_nodes, *self._dead_listed)
         return self._matching(chosen, written) if chosen else written
 
     def _matching(
@@ -196,7 +198,7 @@ class Workspace(OpenProject):
         targets = self.project.targets
         named = [node for node in targets if not node.lookup]
         named += [node for node in self._listed if node not in targets]
-        return named
+        return [*named, *self._dead_listed]
 
     def read_anew(self) -> "Workspace":
         """Return the project, for a command that stays: all that lists nodes is read again."""
@@ -302,3 +304,11 @@ class Workspace(OpenProject):
 def _place_of_local(node: Node) -> tuple[int, str]:
     """Return the key that puts local nodes in the order of their numbers."""
     return len(node.name), node.name
+
+
+def _describe_dead(dead: Sequence[Node]) -> str:
+    """Return which local nodes have died, and what starts them again; empty where none has."""
+    if not dead:
+        return ""
+    again = f"`sdist nodes up {len(dead)}` starts as many again."
+    return f" The processes of local nodes have ended ({names_of(dead)}): {again}"

@@ -91,7 +91,7 @@ def summarize(snap: Snapshot) -> dict[str, Any]:
             "failed": snap.index_failed,
         },
         "index_failed": snap.index_failed,
-        "nodes": [_describe_node(member, snap) for member in scheduler.members],
+        "nodes": _describe_nodes(snap),
         "throttle": _describe_throttle(snap),
         "stragglers": snap.progress.stragglers(),
         "output": list(snap.output),
@@ -158,6 +158,26 @@ def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
     if snap.scheduler.paused:
         return dict.fromkeys(rates, 0.0)
     return {name: round(rate, 2) for name, rate in rates.items()}
+
+
+def _describe_nodes(snap: Snapshot) -> list[dict[str, Any]]:
+    """Return a row for each node; one that has come back at another address has one row."""
+    members = snap.scheduler.members
+    listed = {member.node.name for member in members if not member.left}
+    rows: list[dict[str, Any]] = []
+    replaced: Counter[tuple[str, str]] = Counter()  #: (name, count) of earlier addresses
+    for member in members:
+        name = member.node.name
+        row = _describe_node(member, snap)
+        is_replaced = member.left and name in listed and not (member.up and member.out)
+        if is_replaced:
+            replaced.update({(name, "jobs"): row["jobs"], (name, "items"): row["items"]})
+        else:
+            rows.append(row)
+    for row in rows:
+        for count in ("jobs", "items"):
+            row[count] += replaced.pop((row["name"], count), 0)
+    return rows
 
 
 def _describe_node(member: NodeState, snap: Snapshot) -> dict[str, Any]:

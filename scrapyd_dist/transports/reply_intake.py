@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
+from scrapyd_dist.errors import ConnectionRefused, CutReply, NodeError, NoReply, NotJson
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
@@ -56,6 +56,15 @@ def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict
 def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
     """Return the error of a call without a whole reply after so many seconds."""
     return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
+
+
+def nobody_listens(node: Node, reason: str = "") -> NodeError:
+    """Return the error of a node where nothing listens; reason: in the system's words."""
+    hint = ""
+    if node.local and not reason:
+        reason = "its process has ended; `sdist nodes up N` starts it again"
+        hint = "N is how many local nodes shall run."
+    return ConnectionRefused.at(str(node), reason, hint=hint)
 
 
 def broken_reply(node: Node, call: Call[T]) -> NodeError:

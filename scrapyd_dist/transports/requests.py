@@ -21,7 +21,6 @@ import urllib3
 
 from scrapyd_dist.errors import (
     ConnectionLost,
-    ConnectionRefused,
     ConnectTimeout,
     HostNotFound,
     NodeError,
@@ -37,6 +36,7 @@ from scrapyd_dist.transports.reply_intake import (
     ReplyIntake,
     broken_reply,
     no_reply,
+    nobody_listens,
     request_headers,
 )
 
@@ -280,10 +280,12 @@ def _translate_head_error(
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         # requests checks for the CA file before it connects.
         return TlsRefused.at(where, f"the CA file {node.ca} cannot be read")
-    return _translate_connection_error(causes, where, call.path)
+    return _translate_connection_error(causes, node, call.path)
 
 
-def _translate_connection_error(causes: list[BaseException], where: str, path: str) -> NodeError:
+def _translate_connection_error(causes: list[BaseException], node: Node, path: str) -> NodeError:
+    where = str(node)
+
     def has(*kinds: type[BaseException]) -> bool:
         return any(isinstance(cause, kinds) for cause in causes)
 
@@ -292,7 +294,7 @@ def _translate_connection_error(causes: list[BaseException], where: str, path: s
     if has(socket.gaierror, requests.exceptions.InvalidURL, UnicodeError):
         return HostNotFound.at(where)
     if has(urllib3.exceptions.NewConnectionError):
-        return ConnectionRefused.at(where, _find_reason(causes))
+        return nobody_listens(node, _find_reason(causes))
     if has(HTTPException) and not has(RemoteDisconnected):
         return NotJson.at(where, f"{path}: the server does not speak HTTP")
     return ConnectionLost.at(where, path)

@@ -40,7 +40,6 @@ from zope.interface import implementer  # type: ignore[import-untyped]  # has no
 
 from scrapyd_dist.errors import (
     ConnectionLost,
-    ConnectionRefused,
     ConnectTimeout,
     HostNotFound,
     NodeError,
@@ -55,6 +54,7 @@ from scrapyd_dist.transports.reply_intake import (
     ReplyIntake,
     broken_reply,
     no_reply,
+    nobody_listens,
     request_headers,
 )
 
@@ -387,18 +387,19 @@ def _translate_head_error(
         return no_reply(node, call, seconds)
     if isinstance(failed, (error.TimeoutError, error.TCPTimedOutError)):
         return ConnectTimeout.at(where, f"{connect:g} s")
-    return _translate_connection_error(failed, causes, where, call.path)
+    return _translate_connection_error(failed, causes, node, call.path)
 
 
 def _translate_connection_error(
-    failed: Exception, causes: list[BaseException], where: str, path: str
+    failed: Exception, causes: list[BaseException], node: Node, path: str
 ) -> NodeError:
+    where = str(node)
     if isinstance(failed, (error.DNSLookupError, UnicodeError)):
         return HostNotFound.at(where)
     if isinstance(failed, error.ConnectionRefusedError):
-        return ConnectionRefused.at(where)
+        return nobody_listens(node)
     if isinstance(failed, error.ConnectError):
-        return ConnectionRefused.at(where, str(getattr(failed, "string", None) or failed)[:200])
+        return nobody_listens(node, str(getattr(failed, "string", None) or failed)[:200])
     for cause in causes:
         is_tls = isinstance(cause, (SSL.Error, VerificationError, CertificateError))
         if is_tls and "unexpected eof" not in str(cause):

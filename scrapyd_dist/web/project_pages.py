@@ -474,7 +474,7 @@ def _known_nodes(workspace: Workspace, patterns: Sequence[str]) -> tuple[Node, .
         return nodes
     if "" in patterns:
         raise NothingMatched("A node without a name is not there.")
-    by_url = nodes_by_url(nodes)
+    by_url = nodes_by_url(workspace.known_nodes())
     known = []
     for node in workspace.known_nodes(patterns):
         if node.url not in by_url:

@@ -117,6 +117,10 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
     nothing = "Nothing to remove: no crawl ended more than 30d ago."
     run_cli(it, "crawls", "clean", "--older-than", "30d", "--dry-run").expect(0, nothing)
+    for zero in ("0", "0s"):
+        run_cli(it, "crawls", "clean", "--older-than", zero, "--dry-run").expect(
+            10, "Would remove a"
+        )
     assert run_cli(it, "crawls", "clean", "no-such-crawl", "--yes").code == 4
     assert run_cli(it, "crawls", "clean", "a", "--yes").code == 0
     assert left(it) == (["runs"], ["runs"])

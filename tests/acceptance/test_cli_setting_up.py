@@ -314,6 +314,7 @@ def test_ctrl_c_in_the_middle_stops_everything(
     command.interrupt()
     done = command.wait(60, code=130)
     assert "Everything that the demo started is stopped." in done.err
+    assert f"rm -r {made.path / 'shown'}" in done.err
     assert "The demo worked" not in done.out
     wait_for(lambda: not with_home(made.home), 5, "the end of all that the demo started")
 

@@ -1,11 +1,15 @@
 """Nodes beside those of scrapy.cfg: which addresses are taken, and which names are taken away."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scrapyd_dist.deploy import local_nodes
 
+from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
@@ -16,7 +20,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.fleet.added_nodes import (
     add_nodes,
     check_any_answers,
-    choose_added,
+    choose_removed,
     read_addresses,
     remove_nodes,
 )
@@ -42,7 +46,7 @@ def test_what_is_added_is_of_the_fleet_until_it_is_removed(workspace: Workspace)
     assert [node.name for node in workspace.added] == ["spare"]
     with pytest.raises(ConfigError, match="There is a node 'spare' already"):
         read_addresses(workspace, ["web5:6800"], "spare")
-    chosen = choose_added(workspace, ["sp*"])
+    chosen = choose_removed(workspace, ["sp*"])
     assert [node.name for node in chosen] == ["spare"]
     remove_nodes(workspace, chosen)
     assert workspace.added == ()
@@ -53,9 +57,48 @@ def test_what_cannot_be_added_or_removed_is_refused(workspace: Workspace) -> Non
         read_addresses(workspace, ["http://me:hush@web4:6800"], None)
     assert "hush" not in str(caught.value)
     with pytest.raises(ConfigError, match="is a target of"):
-        choose_added(workspace, ["web1"])
+        choose_removed(workspace, ["web1"])
     with pytest.raises(NothingMatched, match="Those that were: none"):
-        choose_added(workspace, ["web9"])
+        choose_removed(workspace, ["web9"])
+
+
+@pytest.fixture
+def with_local_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    """A workspace whose only nodes are local: local1 runs (it is this process), local2 is dead."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = s\n")
+    with local_nodes.locked(state_dir(tmp_path)):
+        rows: list[local_nodes.LocalNode] = []
+        for name, folder in (("local1", Path.cwd()), ("local2", tmp_path)):
+            row = local_nodes.LocalNode(
+                name=name, port=1, password="hush", slots=1, pid=os.getpid(), folder=folder
+            )
+            rows.append(replace(row, port=1 + len(rows)))
+        local_nodes.write(tmp_path / STATE_FOLDER, rows)
+    with closing(Workspace(tmp_path)) as opened:
+        yield opened
+
+
+def test_a_dead_local_node_is_known_by_its_name_and_gets_nothing(
+    with_local_nodes: Workspace,
+) -> None:
+    def names(nodes: Iterable[Node]) -> list[str]:
+        return [node.name for node in nodes]
+
+    assert names(with_local_nodes.nodes()) == ["local1"]
+    assert names(with_local_nodes.nodes(["local2"])) == ["local2"]
+    assert names(with_local_nodes.known_nodes()) == ["local1", "local2"]
+    assert names(with_local_nodes.configured_nodes()) == ["local1", "local2"]
+
+
+def test_a_dead_local_node_is_forgotten_and_one_that_runs_is_not(
+    with_local_nodes: Workspace,
+) -> None:
+    with pytest.raises(ConfigError, match="runs: `sdist nodes down`"):
+        remove_nodes(with_local_nodes, ["local1"])
+    assert [node.name for node in remove_nodes(with_local_nodes, ["local*"])] == ["local2"]
+    assert with_local_nodes.dead_local_nodes == ()
+    assert [node.name for node in with_local_nodes.local_nodes] == ["local1"]
 
 
 def test_local_nodes_do_not_rest_for_nodes_of_which_none_answers() -> None:

@@ -143,6 +143,10 @@ def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> Non
     lines = wording.closing(ended)
     assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
     assert lines[-1] == "  Go on with: sdist retry easy-1 --failed-urls"
+    raised = {"kind": "failed", "url": "http://w/1", "reason": "KeyError in the callback: 'price'"}
+    assert wording.closing(ended, [raised])[-1] == (
+        "  Go on, once the code is mended, with: sdist retry easy-1 --failed-urls --new-code"
+    )
     told_so = replace(ended, message="Try sdist retry easy-1 --failed-urls.")
     assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
     assert not any(
@@ -212,6 +216,10 @@ def test_done_is_what_has_ended_as_in_the_document() -> None:
 def test_waiting_jobs_do_not_run() -> None:
     assert wording.jobs_of({"running": 4, "waiting": 2, "slots": 2}) == "2/2 running, 2 waiting"
     assert wording.jobs_of({"running": 4, "slots": 4}) == "4/4 running"
+    silent = {"running": 1, "slots": 1, "reason": "connection refused"}
+    assert wording.jobs_of({**silent, "state": "down"}) == "jobs unknown"
+    assert wording.jobs_of({**silent, "state": "left"}) == "jobs unknown"
+    assert wording.jobs_of({**silent, "state": "left", "reason": ""}) == "1/1 running"
 
 
 def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
@@ -376,6 +384,13 @@ def test_where_no_node_works_the_work_waits_and_of_many_in_trouble_a_few_are_nam
     ]
     row = crawl(CrawlState.WORKING, nodes=nodes)
     assert len(drawn(crawl_picture.crawl_picture(row, 24), width=80)) <= 24
+
+
+def test_a_crawl_that_has_not_begun_has_no_bars_and_a_refused_one_no_picture() -> None:
+    starting = replace(crawl(CrawlState.STARTING), summary={})
+    assert drawn(crawl_picture.crawl_picture(starting, 24), width=80) == ["easy-1  starting  0 s"]
+    refused = replace(starting, state=CrawlState.REFUSED)
+    assert drawn(crawl_picture.crawl_picture(refused, 24), width=80) == []
 
 
 def test_the_spider_and_the_output_stand_in_the_head() -> None:

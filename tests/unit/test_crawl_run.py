@@ -4,9 +4,15 @@ import asyncio
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
+from rig.members import at_work
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import crawl_run
 from scrapyd_dist.middlewares.producer.crawl_run import CrawlRun
+from scrapyd_dist.middlewares.producer.lifecycle import signals
+
+from scrapyd_dist.errors import INTERRUPTED
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import NodeState
 
 
 async def test_what_the_spider_has_closed_is_not_crawled_again_for_a_lost_part() -> None:
@@ -50,3 +56,34 @@ async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_wel
     scheduler.stop = stop
     await run.close("shutdown")
     assert repository.end.await_count == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"), [("cancel", "stopped by a user"), ("", "interrupted by a signal")]
+)
+async def test_a_crawl_that_is_stopped_says_by_whom_and_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, why: str
+) -> None:
+    monkeypatch.setattr(crawl_run, "process_exit", MagicMock())
+    monkeypatch.setattr(signals, "came", True)
+    reporter = MagicMock(sample=AsyncMock())
+    repository, scheduler = reporter.repository, reporter.scheduler
+    repository.id = "easy-1"
+    repository.wanted, repository.end = AsyncMock(return_value=wanted), AsyncMock()
+    member = NodeState(node=Node.parse("http://one:6800", name="one"))
+    at_work(member, 3, done=18)
+    scheduler.state.members = [member]
+    run = CrawlRun(
+        MagicMock(settings=Settings()),
+        MagicMock(),
+        MagicMock(),
+        reporter,
+        MagicMock(),
+        on_finish="",
+    )
+    reason, code = await run._explain_end("shutdown")
+    assert (why in reason, code) == (True, INTERRUPTED)
+    await run._stop(reason, code)
+    message = reporter.snapshot.message
+    assert "18 requests were done in batches under way" in message
+    assert message.endswith("; go on with: sdist resume easy-1")

@@ -102,6 +102,21 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     assert (document["batches"]["out"], document["index_failed"]) == (1, 1)
 
 
+def test_a_node_that_is_back_at_another_address_has_one_row() -> None:
+    before, now, other = (
+        NodeState(
+            node=Node.parse(f"http://one:680{at}", name=name), left=at == 0, jobs=2, items=at + 5
+        )
+        for at, name in enumerate(("one", "one", "two"))
+    )
+    at_work(before, 3, done=2, size=5, items=4)
+    before.liveness.missed("connection refused", 1.0)
+    rows = summarize(snapshot(members=[before, now, other]))["nodes"]
+    found = [(row["name"], row["url"], row["jobs"], row["running"]) for row in rows]
+    assert found == [("one", "http://one:6801", 4, 0), ("two", "http://one:6802", 2, 0)]
+    assert [row["items"] for row in rows] == [5 + 4 + 6, 7]
+
+
 @pytest.mark.parametrize("state", ["stopped", "incomplete", "finished"])
 def test_once_it_has_ended_nothing_is_out_and_what_is_not_home_is_not_done(state: str) -> None:
     member = NodeState(

@@ -21,6 +21,7 @@ from scrapyd_dist.fleet.findings import Finding, Severity, findings, of_several
 from scrapyd_dist.fleet.kept_logs import KeptLogs
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
+from scrapyd_dist.transports.reply_intake import nobody_listens
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 LOCAL = Node.parse("http://127.0.0.1:6800", name="web1")
@@ -175,3 +176,15 @@ def test_why_one_does_not_answer(
     assert (finding.severity, finding.topic) == (Severity.DANGER, topic)
     assert remedy in finding.remedy
     assert str(asked) not in finding.text
+
+
+def test_a_dead_local_node_is_said_to_be_dead_with_what_starts_it_again() -> None:
+    local = Node.parse("127.0.0.1:6800", name="local2", local=True)
+    finding = only(node=local, load=None, error=nobody_listens(local))
+    assert (finding.severity, finding.text) == (
+        Severity.DANGER,
+        "it is dead: its process has ended",
+    )
+    assert "sdist nodes up N" in finding.remedy
+    assert "sdist nodes up N" in str(nobody_listens(local)).split(". ")[0]
+    assert "bind_address" not in str(nobody_listens(local))

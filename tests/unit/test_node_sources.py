@@ -89,6 +89,23 @@ def test_a_local_node_is_known_by_its_name_and_its_address(
     assert (node.name, node.password) == ("local1", "hush")
 
 
+def test_a_local_node_that_dies_stays_a_node_of_the_crawl(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "scrapy.cfg").write_text("[settings]\ndefault = one.settings\n")
+    one, two, older = (
+        Node.parse(f"127.0.0.1:680{number}", name=f"local{number}") for number in (1, 2, 3)
+    )
+    found = sources()
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: (one, two))
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.dead", lambda state: (older,))
+    assert names(found.read()) == ["local1", "local2"]
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: (one,))
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.dead", lambda state: (two, older))
+    assert names(found.read()) == ["local1", "local2"]
+    assert names(sources().read()) == ["local1"]
+
+
 @pytest.mark.parametrize("text", ["spare", "127.0.0.1:6802"])
 def test_a_node_that_was_added_is_known_by_its_name_and_its_address(
     text: str, folder: Path

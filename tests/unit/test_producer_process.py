@@ -22,6 +22,7 @@ from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.producer import crawl_code
 from scrapyd_dist.middlewares.producer.process import _write_failure, describe_broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, WorkerEntry, crawl_name
@@ -432,3 +433,28 @@ def test_the_way_to_the_nodes_does_not_fill_a_debug_log(monkeypatch: pytest.Monk
     monkeypatch.setattr(urllib3, "level", logging.NOTSET)
     Addon().update_settings(Settings())
     assert not urllib3.isEnabledFor(logging.DEBUG)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_other_code", "refused"),
+    [
+        ("ValueError in the callback: no price", True, True),
+        ("ValueError in the callback: no price", False, False),
+        ("HTTP 500", True, False),
+    ],
+)
+def test_code_that_has_raised_is_not_tried_again_unasked_where_there_is_other_code(
+    tmp_path: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    is_other_code: bool,
+    refused: bool,
+) -> None:
+    row = a_crawl(CrawlState.FINISHED)
+    store.add_crawl(row)
+    store.add_misses("c", [Miss(url="http://w/1", kind="failed", reason=reason, batch=1)])
+    monkeypatch.setattr(crawl_code, "has_other_code_here", lambda *_: is_other_code)
+    expected = pytest.raises(ConfigError, match=r"1 URL.*--new-code.*--old-code")
+    with expected if refused else nullcontext():
+        stored_crawls._check_code(store, tmp_path, row, {"failed"}, ())

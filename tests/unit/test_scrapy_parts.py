@@ -1,8 +1,10 @@
 """Parts of a project that cannot work in a distributed crawl are refused with their names."""
 
 import pytest
+from scrapy import Spider
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.scrapy_parts import check_parts, put_aside
+from scrapyd_dist.middlewares.producer.spider_check import explain_lack
 
 from scrapyd_dist.errors import ConfigError
 
@@ -41,3 +43,25 @@ def test_parts_made_from_scrapys_own_are_taken() -> None:
         put_aside(settings)
         check_parts(settings)
         assert dict(settings) == before
+
+
+class _Books(Spider):
+    name = "books"
+
+    def __init__(self, category: str, *, page: str) -> None:
+        super().__init__()
+
+
+class _Comics(_Books):
+    name = "comics"
+
+
+def test_a_spider_that_lacks_arguments_is_refused_with_how_they_are_given() -> None:
+    with pytest.raises(TypeError) as caught:
+        _Comics()  # type: ignore[call-arg]
+    assert explain_lack(_Comics, str(caught.value)) == (
+        "The spider comics cannot be started: it lacks 1 argument. Give it -a category=…. Nothing"
+        " was started."
+    )
+    assert explain_lack(Spider, str(caught.value)) == ""
+    assert explain_lack(_Comics, "something else") == ""

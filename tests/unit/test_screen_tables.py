@@ -85,15 +85,14 @@ def test_jobs(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
         rows.append(job(name, size.number, ago=AGO + number, reason=why, state="failed"))
     jobs_table._show([*rows, job("web1", 3, ago=AGO + 3600)], is_complete=True)
     lines = shown_lines(capsys.readouterr().out, "NODE SPIDER STATE PAGES ITEMS ERRORS AGE TOOK")
-    assert len(lines) == 12
     assert lines[1].split()[2:] == [
         "failed", f"{size.number:,}", f"{size.number:,}", "12", "2h", "12:05", "min"
     ]  # fmt: skip
     assert lines[2][:6] == f"  {size.names[0]}"[:6]
-    assert {line[:26] for line in lines[3:10:3]} == {"  a feed could not be stor"}
-    assert {line[-1] for line in lines[3:10:3]} == {"…"}
-    assert "3h" in lines[10]
-    assert lines[11] == "  web1-20260102T030405Z-12-1"
+    shown = " ".join(" ".join(lines).split())
+    assert shown.count(" ".join(why.split())) == 3, "a reason is never cut"
+    assert "3h" in lines[-2]
+    assert lines[-1] == "  web1-20260102T030405Z-12-1"
 
 
 def test_jobs_of_several_projects_have_a_column_for_it() -> None:
@@ -153,10 +152,9 @@ def test_crawls(spider: str, count: int, headings: str, sdist: Run, root: Path) 
             )
     shown = sdist("crawls").expect(0).out
     lines = shown_lines(shown, headings)
-    assert len(lines) == 4
-    assert [f"{count:,}" in line for line in lines] == [False, True, True, False]
+    assert [f"{count:,}" in line for line in lines[:4]] == [False, True, True, False]
     assert "finished, 8 failed  2h" in lines[2]
-    assert lines[3].startswith(f"  go on with: sdist retry {spider[:50]}")
+    assert "".join("".join(lines[3:]).split()).startswith(f"goonwith:sdistretry{spider[:70]}")
 
 
 @pytest.mark.usefixtures("_screen")
@@ -170,8 +168,8 @@ def test_stats(size: Size, capsys: pytest.CaptureFixture[str]) -> None:
     job_stats._show_sums({}, sums, Output())
     lines = shown_lines(capsys.readouterr().out, "STAT SUM MIN MAX JOBS")
     assert lines[1].split()[1:] == [f"{size.number:,}", "1", f"{size.number:,}", "12"]
-    assert lines[-1].startswith("  finished, shutdown, a-spider")
-    assert len(lines) == 3 + len(sums) - 1
+    below = "".join("".join(lines[1 + len(sums) :]).split())
+    assert below.startswith(f"finished,shutdown,{LONG[:40]}")
 
 
 @pytest.mark.usefixtures("_screen")

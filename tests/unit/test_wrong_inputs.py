@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -110,3 +110,18 @@ def test_every_setting_and_every_option_that_is_a_number_is_among_the_thousand()
     every = wrong_inputs(ALL)
     assert 3 * THOUSAND < len(every) < 4 * THOUSAND, "the rows are of about one size"
     assert {wrong.subject for wrong in every} == {wrong.subject for wrong in every[:THOUSAND]}
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("crawl books --callback", "crawl"),
+        ("nodes --node", "nodes list"),
+        ("nodes drain --timeout", "nodes drain"),
+        ("init --foo", "init"),
+    ],
+)
+def test_a_wrong_option_names_the_help_of_its_own_command(
+    sdist: Callable[..., Result], line: str, command: str
+) -> None:
+    sdist(*line.split()).expect(2, f"Try: sdist {command} --help")
