@@ -95,8 +95,10 @@ def test_a_dead_local_node_is_forgotten_and_one_that_runs_is_not(
     with_local_nodes: Workspace,
 ) -> None:
     with pytest.raises(ConfigError, match="runs: `sdist nodes down`"):
-        remove_nodes(with_local_nodes, ["local1"])
-    assert [node.name for node in remove_nodes(with_local_nodes, ["local*"])] == ["local2"]
+        choose_removed(with_local_nodes, ["local1"])
+    chosen = choose_removed(with_local_nodes, ["local*"])
+    assert [node.name for node in chosen] == ["local2"]
+    remove_nodes(with_local_nodes, chosen)
     assert with_local_nodes.dead_local_nodes == ()
     assert [node.name for node in with_local_nodes.local_nodes] == ["local1"]
 

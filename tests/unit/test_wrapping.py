@@ -33,7 +33,7 @@ def test_only_a_terminal_gets_wrapped_lines(
 ) -> None:
     stream = MagicMock(isatty=lambda: is_terminal, fileno=lambda: 2)
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(output.os, "get_terminal_size", lambda _: MagicMock(columns=40))
+    monkeypatch.setattr("os.get_terminal_size", lambda _: MagicMock(columns=40))
     output.say(NOTE)
     written = "".join(call.args[0] for call in stream.write.call_args_list)
     assert (written.count("\n") > 1) == is_terminal
