@@ -72,7 +72,6 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "moment": describe_moment,
         "moment_age": describe_moment_age,
         "newest": sort_jobs,
-        "node_state": state_of_node,
         "pace": pages_per_minute,
         "rate": rate_or_dash,
         "shade": shade,
@@ -102,12 +101,6 @@ def state_of_job(row: Mapping[str, Any]) -> str:
 def state_of_batch(state: str) -> str:
     """Return the state of a batch; one that is sealed waits for a worker."""
     return "waiting" if state == BatchState.SEALED.value else state
-
-
-def state_of_node(node: Mapping[str, Any]) -> str:
-    """Return the state of a node of a watch's document; `drained` where no job is left there."""
-    is_empty = (node["running"], node["pending"]) == (0, 0)
-    return "drained" if node["state"] == "draining" and is_empty else str(node["state"])
 
 
 def pages_per_minute(row: Mapping[str, Any]) -> float | None:

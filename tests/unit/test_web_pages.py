@@ -25,7 +25,6 @@ from scrapyd_dist.web.drawing import (
     rate_or_dash,
     sort_jobs,
     state_of_batch,
-    state_of_node,
 )
 
 Run = Callable[..., Result]
@@ -205,14 +204,6 @@ def test_jobs_have_their_pace_and_what_the_site_answered(client: TestClient, roo
 
 def test_states_are_words_and_a_walked_index_has_a_full_bar() -> None:
     assert [state_of_batch(state) for state in ("sealed", "done")] == ["waiting", "done"]
-    node = {"state": "draining", "running": 1, "pending": 0}
-    assert [
-        state_of_node(one) for one in (node, {**node, "running": 0}, {**node, "running": None})
-    ] == [
-        "draining",
-        "drained",
-        "draining",
-    ]
     index = {"pages": 12, "total": None}
     bars = [list_bars({"state": state, "index": index})[0] for state in ("finding", "working")]
     assert [bar.percent for bar in bars] == [0.0, 100.0]
