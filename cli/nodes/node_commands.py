@@ -406,10 +406,8 @@ def remove(
     Example: sdist nodes remove spare
     """
     gone = choose_removed(context, node)
-    dead = [known for known in gone if known.local]
-    added = [known for known in gone if not known.local]
-    # It is asked while it is known: afterwards no command could learn how its jobs ended.
-    open_jobs = read_last_ends(context.job_site, added)
+    # They are asked while they are known: afterwards no command could learn how jobs ended.
+    open_jobs = read_last_ends(context.job_site, [known for known in gone if not known.local])
     remove_nodes(context, gone)
     if open_jobs:
         say(
@@ -417,8 +415,14 @@ def remove(
             f" known here: {some_of([record.id for record in open_jobs])}."
         )
     rows = [{"name": known.name, "url": known.url} for known in gone]
-    if output.document({"nodes": rows}):
-        return
+    if not output.document({"nodes": rows}):
+        _say_removed(gone)
+
+
+def _say_removed(gone: Sequence[Node]) -> None:
+    """Say which nodes were removed, and which were local and dead."""
+    dead = [known for known in gone if known.local]
+    added = [known for known in gone if not known.local]
     if dead:
         say(f"Forgot {names_of(dead)}, whose process had ended, and ended what was left of it.")
     if added:
