@@ -421,8 +421,10 @@ def remove(
 
 def _say_removed(gone: Sequence[Node]) -> None:
     """Say which nodes were removed, and which were local and dead."""
-    dead = [known for known in gone if known.local]
-    added = [known for known in gone if not known.local]
+    dead = []
+    added = []
+    for known in gone:
+        (dead if known.local else added).append(known)
     if dead:
         say(f"Forgot {names_of(dead)}, whose process had ended, and ended what was left of it.")
     if added:
