@@ -40,6 +40,7 @@ WORKER_MODULES = {
         "config",
         "errors",
         "escapes",
+        "followed_pages",
         "garbage_collection",
         "goals",
         "job_record",

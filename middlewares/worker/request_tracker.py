@@ -18,7 +18,7 @@ from weakref import finalize
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
@@ -28,6 +28,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
+from scrapyd_dist.followed_pages import hash_page
 
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests, OffsiteFilter
@@ -192,6 +193,8 @@ class RequestTracker:
         #: whether only the producer may add target requests: it alone counts how many there are
         self._only_producer_adds = is_limited and rules_lead_away
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
+        #: whether a plain crawl would drop a request for a page that it had before
+        self._is_filtered = _filters_by_fingerprint(crawler.settings)
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()  #: whose request is made again in a new session
         #: whose failure no errback has handled, and a middleware may
@@ -506,6 +509,8 @@ class RequestTracker:
         unit = None if mark is None else self.begun.get(mark.key)
         if unit is not None and mark is not None:
             unit.ledger.missed(mark.position, "gone", SAME_PAGE)
+            if self._is_filtered and "redirect_urls" not in request.meta:
+                unit.ledger.repeats(mark.position, self._hash_page(request))
             self._ended(unit, mark)
 
     def _on_item(self, item: Any, response: Response | None) -> None:
@@ -522,7 +527,22 @@ class RequestTracker:
             )
         elif isinstance(unit, BatchUnit):
             unit.item(item, mark)
+            if response is not None and self._is_filtered and not unit.row:
+                self._note_followed(unit, mark, response)
         self._on_item_gone(response)
+
+    def _note_followed(self, unit: BatchUnit, mark: UnitMark, response: Response) -> None:
+        """Note the page of an item, if it is none of the batch's own: others may have it, too."""
+        request = response.request
+        if request is None or request.dont_filter:
+            return
+        if unit.ledger.leads_to(mark, request.url):
+            unit.ledger.led_to(mark, self._hash_page(request), request.url)
+
+    def _hash_page(self, request: Request) -> bytes:
+        fingerprinter = self._crawler.request_fingerprinter
+        assert fingerprinter is not None
+        return hash_page(fingerprinter.fingerprint(request))
 
     def _on_spider_error(self, failure: Failure, response: Response | Failure) -> None:
         """Note what a middleware has raised on the output of `outputs`: the rest is not read."""
@@ -560,6 +580,12 @@ def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., 
         return None
     callback: Callable[..., Any] = spider._callback  # noqa: SLF001 - Scrapy's mark
     return callback
+
+
+def _filters_by_fingerprint(settings: BaseSettings) -> bool:
+    """Say whether Scrapy's own filter of duplicates judges the requests of a batch."""
+    filter_class = load_object(settings["DUPEFILTER_CLASS"])
+    return issubclass(getattr(filter_class, "usual", filter_class), RFPDupeFilter)
 
 
 def _unmark(request: Request) -> None:

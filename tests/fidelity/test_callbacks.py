@@ -251,7 +251,44 @@ SHARED_PAGE = Case(
         """
     },
     differs=frozenset({"items", "pages"}),
-    sentence="a page that target pages lead to is crawled once for each batch that finds it",
+    sentence="3 pages (for example http://127.0.0.1",
+)
+
+SHARED_PAGE_OTHER_ITEMS = Case(
+    name="pages-that-several-pieces-link-to-with-items-that-say-from-where",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    yield response.follow(response.css("a.maker")[0], self.parse_maker)
+
+                def parse_maker(self, response):
+                    referer = response.request.headers["Referer"].decode()
+                    yield {"maker": response.url, "from": referer}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
+)
+
+REDIRECTED_TO_ONE_PAGE = Case(
+    name="pieces-that-redirect-to-one-page",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lent"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
 )
 
 OBJECTS = Case(
@@ -582,6 +619,8 @@ CASES = [
     MOVED,
     CHAIN,
     SHARED_PAGE,
+    SHARED_PAGE_OTHER_ITEMS,
+    REDIRECTED_TO_ONE_PAGE,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -603,6 +642,9 @@ FAST_CASES = [
     (ERRBACK_ITEMS, "pull"),
     (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
+    (MOVED, "push"),
+    (SHARED_PAGE_OTHER_ITEMS, "pull"),
+    (REDIRECTED_TO_ONE_PAGE, "push"),
 ]
 
 
