@@ -57,7 +57,7 @@ from .work_unit import (
 
 logger = logging.getLogger(__name__)
 #: why a request of a batch is gone that Scrapy's filter of duplicates dropped
-SAME_PAGE = "the same page as another request of this batch"
+SAME_PAGE = "the same page as another request"
 
 
 def use_marking_components(settings: BaseSettings) -> None:
@@ -508,9 +508,13 @@ class RequestTracker:
         mark = mark_of(request)
         unit = None if mark is None else self.begun.get(mark.key)
         if unit is not None and mark is not None:
-            unit.ledger.missed(mark.position, "gone", SAME_PAGE)
-            if self._is_filtered and "redirect_urls" not in request.meta:
-                unit.ledger.repeats(mark.position, self._hash_page(request))
+            if "redirect_urls" in request.meta:
+                why = f"redirected to {request.url}, {SAME_PAGE}"
+                unit.ledger.missed(mark.position, "gone", why)
+            else:
+                unit.ledger.missed(mark.position, "gone", SAME_PAGE)
+                if self._is_filtered:
+                    unit.ledger.repeats(mark.position, self._hash_page(request))
             self._ended(unit, mark)
 
     def _on_item(self, item: Any, response: Response | None) -> None:

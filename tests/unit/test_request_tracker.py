@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
@@ -209,6 +209,22 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     closed = account(worker)
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
+
+
+def test_a_request_that_is_redirected_to_a_page_of_another_one_says_so() -> None:
+    worker = worker_of()
+    _, second, third = start(worker)
+    moved = second.replace(
+        url=URLS[0], meta={**second.meta, "redirect_urls": [second.url]}, dont_filter=False
+    )
+    send = worker._crawler.signals.send_catch_log
+    for request in (moved, third):
+        send(signals.request_scheduled, request=request, spider=worker._crawler.spider)
+        send(signals.request_dropped, request=request, spider=worker._crawler.spider)
+    assert [row["reason"] for row in account(worker)["gone"]] == [
+        f"redirected to {URLS[0]}, the same page as another request",
+        "the same page as another request",
+    ]
 
 
 def test_what_is_broken_off_has_not_ended() -> None:
