@@ -11,6 +11,7 @@ from typing import Any
 from scrapy import FormRequest, Request, Spider
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Headers, JsonRequest, XmlRpcRequest
+from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
@@ -65,6 +66,18 @@ class PagesUsedUp(IgnoreRequest):
 
     def __init__(self, domain: str, pages: int) -> None:
         super().__init__(f"the budget of {counted(pages, 'page')} of {domain} is used up")
+
+
+class NotLetOut(IgnoreRequest):
+    """The request is not made, as this program does not let it: no component has dropped it."""
+
+
+def is_dropped(error: BaseException | None) -> bool:
+    """Say whether a component has dropped a request, as Scrapy's for robots.txt does.
+
+    Plain Scrapy drops it as well, and does not count it as a failure.
+    """
+    return isinstance(error, IgnoreRequest) and not isinstance(error, (HttpError, NotLetOut))
 
 
 class CannotTravel(ValueError):

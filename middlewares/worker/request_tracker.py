@@ -604,17 +604,9 @@ def _note_failure(
     kind, reason = judge_failure(failure)
     if mark.position is not None or mark.source is None:
         unit.ledger.missed(mark.position, kind, reason, failure.value)
-    elif kind == "failed" and not is_handled and not _is_unwanted(failure.value):
+    elif kind == "failed" and not is_handled:
         url = getattr(getattr(failure, "request", None), "url", "a page")
         unit.ledger.follower_failed(mark, f"{url}, to which it led, failed: {reason}")
-
-
-def _is_unwanted(error: BaseException | None) -> bool:
-    """Say whether a component has refused a request, as Scrapy's for robots.txt does.
-
-    Plain Scrapy drops it as well.
-    """
-    return isinstance(error, IgnoreRequest) and not isinstance(error, HttpError)
 
 
 def _end_broken_off(unit: WorkUnit, mark: UnitMark, error: BaseException, url: str) -> None:

@@ -29,7 +29,7 @@ from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import LinkEvent
 
 from ..classifier import FoundRequests
-from ..codec import PagesUsedUp
+from ..codec import PagesUsedUp, is_dropped
 from .files import PartFile
 
 logger = logging.getLogger(__name__)
@@ -281,7 +281,7 @@ def reason_of_pipeline(error: BaseException) -> str:
 def judge_failure(failure: Failure) -> tuple[str, str]:
     """Return the kind of miss that a failure is, `gone` or `failed`, and the reason in one line.
 
-    A request is gone if the site said so, or if it was not wanted.
+    A request is gone if the site said so, or if the project has dropped it.
     """
     error = failure.value
     if isinstance(error, PagesUsedUp):
@@ -291,10 +291,11 @@ def judge_failure(failure: Failure) -> tuple[str, str]:
         is_gone = 400 <= status < 500 and status not in NOT_NOW
         kind = "gone" if is_gone else "failed"
         return kind, f"HTTP {status}"
+    kind = "gone" if is_dropped(error) else "failed"
     lines = str(error).strip().splitlines()
     if not lines:
-        return "failed", type(error).__name__
-    return "failed", f"{type(error).__name__}: {lines[0][:200]}"
+        return kind, type(error).__name__
+    return kind, f"{type(error).__name__}: {lines[0][:200]}"
 
 
 class WorkRefused(Exception):

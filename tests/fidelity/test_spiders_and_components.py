@@ -450,8 +450,6 @@ IGNORING_MIDDLEWARE = Case(
                         raise IgnoreRequest("closed for the winter")
         """
     },
-    differs=frozenset({"code"}),
-    code=3,
 )
 
 REDIRECTING_MIDDLEWARE = Case(
@@ -662,6 +660,7 @@ FAST_CASES = [
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),
+    (IGNORING_MIDDLEWARE, "push"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),

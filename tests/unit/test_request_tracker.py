@@ -18,7 +18,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.codec import PagesUsedUp
+from scrapyd_dist.middlewares.codec import NotLetOut, PagesUsedUp
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
 from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge_failure, mark_of
 from scrapyd_dist.middlewares.worker.worker import Worker
@@ -89,7 +89,9 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
         *((http(status), ("failed", f"HTTP {status}")) for status in (408, 429, 500, 301)),
         (TimeoutError("too\nlong"), ("failed", "TimeoutError: too")),
         (OSError(), ("failed", "OSError")),
-        (IgnoreRequest("robots"), ("failed", "IgnoreRequest: robots")),
+        (IgnoreRequest("robots"), ("gone", "IgnoreRequest: robots")),
+        (IgnoreRequest(), ("gone", "IgnoreRequest")),
+        (NotLetOut("the crawl ends"), ("failed", "NotLetOut: the crawl ends")),
         (
             PagesUsedUp("shop.example", 5),
             ("gone", "the budget of 5 pages of shop.example is used up"),
