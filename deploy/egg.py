@@ -70,6 +70,7 @@ WORKER_MODULES = {
         "engine_compat",
         "goal_keeper",
         "item_lines",
+        "own_meta",
         "pause_gate",
         "session_cookies",
         "slot_routing",

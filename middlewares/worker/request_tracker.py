@@ -36,6 +36,7 @@ from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
 from ..engine_compat import each, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
+from ..own_meta import hide_marks, show_marks, without_marks
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
 from ..targets import MARK, Target
@@ -290,6 +291,8 @@ class RequestTracker:
             unit.put_off(mark)
             self.changed(unit)
             return None
+        request = getattr(failure, "request", None)
+        hide_marks(request, OURS)
         try:
             output = failure if errback is None else errback(failure)
         except Exception as error:
@@ -298,6 +301,8 @@ class RequestTracker:
                 self._ended(unit, mark)
                 raise
             return None
+        finally:
+            show_marks(request)
         is_handled = not isinstance(output, Failure)
         _note_failure(unit, mark, failure, is_handled=is_handled)
         if not is_handled:
@@ -305,7 +310,7 @@ class RequestTracker:
         if output is None or not is_handled:
             self._ended(unit, mark)
             return output
-        following = self._from_errback(unit, mark, output)
+        following = self._from_errback(unit, mark, each_without_marks(output, request))
         self._unread.add(mark)
         # Scrapy 2.13 throws the output away when it was the download that failed.
         finalize(following, self._thrown_away, unit, mark).atexit = False
@@ -317,15 +322,15 @@ class RequestTracker:
             self._ended(unit, mark)
 
     async def _from_errback(
-        self, unit: WorkUnit, mark: UnitMark, output: Any
+        self, unit: WorkUnit, mark: UnitMark, output: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         self._unread.discard(mark)
         if mark in self._in_output:  # a response was refused: `outputs` is around this
-            async for result in each(output):
+            async for result in output:
                 yield result
             return
         try:
-            async for result in each(output):
+            async for result in output:
                 if (kept := self._carried(unit, mark, result)) is not None:
                     yield kept
         except Exception:
@@ -338,6 +343,7 @@ class RequestTracker:
     def page_begins(self, response: Response) -> None:
         """Take all that this task does from now on as of this page."""
         PAGE.set(mark_of(response))
+        hide_marks(response.request, OURS)
         if self._attributes is None and isinstance(self._find_unit(response)[0], BatchUnit):
             self._attributes = AttributeWatch(self._spider)
 
@@ -359,6 +365,7 @@ class RequestTracker:
     async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield a callback's output, marked."""
         unit, mark = self._find_unit(response)
+        result = without_marks(result, response.request, OURS)
         if unit is None or mark is None:
             async for output in result:
                 # Of a lost batch nothing more is fetched.
@@ -395,6 +402,7 @@ class RequestTracker:
 
     def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
         """Note what a callback has raised; an iterable says that it was taken care of."""
+        show_marks(response.request)
         unit, mark = self._find_unit(response)
         if unit is None or mark is None:
             return None
@@ -572,6 +580,17 @@ class RequestTracker:
         if unit is not None:
             unit.item_out()
             self.changed(unit)
+
+
+def each_without_marks(output: Any, request: Request | None) -> AsyncIterator[Any]:
+    """Yield what an errback has returned; our marks are hidden from it meanwhile."""
+
+    async def hidden() -> AsyncIterator[Any]:
+        hide_marks(request, OURS)
+        async for result in each(output):
+            yield result
+
+    return without_marks(hidden(), request, OURS)
 
 
 def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., Any] | None:

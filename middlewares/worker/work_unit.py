@@ -30,6 +30,7 @@ from scrapyd_dist.strategy.links import LinkEvent
 
 from ..classifier import FoundRequests
 from ..codec import PagesUsedUp, is_dropped
+from ..own_meta import read_mark
 from .files import PartFile
 
 logger = logging.getLogger(__name__)
@@ -324,8 +325,8 @@ def count(crawler: Crawler, name: str, number: int = 1) -> None:
 
 def mark_of(page: Any) -> UnitMark | None:
     """Return the mark of a request, of a response, or of a failure that an errback gets."""
-    meta = getattr(getattr(page, "request", page), "meta", None)
-    return meta.get(BATCH) if meta else None
+    request = getattr(page, "request", page)
+    return read_mark(request, BATCH) if isinstance(request, Request) else None
 
 
 class WorkUnit:

@@ -291,6 +291,39 @@ REDIRECTED_TO_ONE_PAGE = Case(
     sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
 )
 
+META_IN_ITEMS = Case(
+    name="items-that-copy-the-meta-of-their-page",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"room": response.url, **self.copied(response.meta)}
+                    for link in response.css("a.piece"):
+                        yield response.follow(link, self.parse_piece, meta=response.meta, errback=self.note)
+                    yield from response.follow_all(css="a[rel=next]", meta=response.meta)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, **self.copied(response.meta)}
+                    yield response.follow(
+                        response.css("a.note")[0], self.parse_note, meta=response.meta, errback=self.note
+                    )
+                    number = response.url.rpartition("/")[2]
+                    yield response.follow(f"/nowhere/{number}", self.parse_note, errback=self.note)
+
+                def parse_note(self, response):
+                    yield {"note": response.url, **self.copied(response.meta)}
+
+                def note(self, failure):
+                    yield {"failed": failure.request.url, **self.copied(failure.request.meta)}
+
+                def copied(self, meta):
+                    return {name: value for name, value in meta.items() if name != "download_latency"}
+        """
+    },
+)
+
 OBJECTS = Case(
     name="objects-in-cb-kwargs-and-meta",
     files={
@@ -621,6 +654,7 @@ CASES = [
     SHARED_PAGE,
     SHARED_PAGE_OTHER_ITEMS,
     REDIRECTED_TO_ONE_PAGE,
+    META_IN_ITEMS,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -643,6 +677,7 @@ FAST_CASES = [
     (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
     (MOVED, "push"),
+    (META_IN_ITEMS, "pull"),
     (SHARED_PAGE_OTHER_ITEMS, "pull"),
     (REDIRECTED_TO_ONE_PAGE, "push"),
 ]

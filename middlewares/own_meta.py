@@ -1,0 +1,63 @@
+"""Keeps what this program writes into a request's meta from the project's code.
+
+Scrapy passes meta on wherever it makes a request from another one, so marks are kept there. While
+a callback has its page they are kept here: it may put all of its meta into an item. Part of the
+worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+
+_hidden: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
+
+
+def hide_marks(request: Request | None, names: Collection[str]) -> None:
+    """Take the marks of these names out of the request's meta, until `show_marks`."""
+    if request is None:
+        return
+    meta = request.meta
+    marks = {name: meta.pop(name) for name in names if name in meta}
+    if marks:
+        _hidden[request] = marks
+
+
+def show_marks(request: Request | None) -> None:
+    """Put back what `hide_marks` has taken, unless the request has new marks."""
+    if request is None or request not in _hidden:
+        return
+    for name, mark in _hidden.pop(request).items():
+        request.meta.setdefault(name, mark)
+
+
+async def without_marks(
+    outputs: AsyncIterator[Any], request: Request | None, names: Sequence[str]
+) -> AsyncIterator[Any]:
+    """Yield what the project's code makes of a page or a failure; the marks are hidden from it.
+
+    They are in the request's meta whenever the code beyond has its turn: it may make the request
+    again. The first of the `names` tells one marking from another.
+    """
+    mark = None if request is None else read_mark(request, names[0])
+    try:
+        async for output in outputs:
+            show_marks(request)
+            yield output
+            # Code that yields this very request has had it marked anew, and it may be on its way.
+            if request is not None and read_mark(request, names[0]) == mark:
+                hide_marks(request, names)
+    finally:
+        show_marks(request)
+
+
+def read_mark(request: Request, name: str, default: Any = None) -> Any:
+    """Return a mark of the request, hidden or not."""
+    if name in request.meta:
+        return request.meta[name]
+    if not _hidden:
+        return default
+    return _hidden.get(request, {}).get(name, default)
