@@ -1,8 +1,8 @@
-"""Keeps what this program writes into a request's meta from the project's code.
+"""Keeps what this program writes into a request, meta and errback, from the project's code.
 
 Scrapy passes meta on wherever it makes a request from another one, so marks are kept there. While
-a callback has its page they are kept here: it may put all of its meta into an item. Part of the
-worker half: imports Scrapy and the standard library only.
+a callback has its page they are kept here: it may put all of its meta into an item, or make a dict
+of its request. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -13,25 +13,37 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
+from .codec import WatchedDict, own_errback
+
 _hidden: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
+#: request -> our errback, and the project's own
+_errbacks: WeakKeyDictionary[Request, tuple[WatchedDict, Any]] = WeakKeyDictionary()
 
 
 def hide_marks(request: Request | None, names: Collection[str]) -> None:
-    """Take the marks of these names out of the request's meta, until `show_marks`."""
+    """Take the marks of these names, and our errback, out of the request, until `show_marks`."""
     if request is None:
         return
     meta = request.meta
     marks = {name: meta.pop(name) for name in names if name in meta}
     if marks:
         _hidden[request] = marks
+    errback = request.errback
+    if isinstance(errback, WatchedDict):
+        own = own_errback(request)
+        _errbacks[request] = (errback, own)
+        request.errback = own
 
 
 def show_marks(request: Request | None) -> None:
-    """Put back what `hide_marks` has taken, unless the request has new marks."""
-    if request is None or request not in _hidden:
+    """Put back what `hide_marks` has taken, unless the request has something new there."""
+    if request is None:
         return
-    for name, mark in _hidden.pop(request).items():
+    for name, mark in _hidden.pop(request, {}).items():
         request.meta.setdefault(name, mark)
+    errback, own = _errbacks.pop(request, (None, None))
+    if errback is not None and request.errback == own:
+        request.errback = errback
 
 
 async def without_marks(

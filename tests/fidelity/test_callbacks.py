@@ -324,6 +324,36 @@ META_IN_ITEMS = Case(
     },
 )
 
+REQUEST_AS_DICT = Case(
+    name="request-made-a-dict-in-the-callback",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"room": response.url, "errback": made["errback"], "keys": sorted(made)}
+                    yield from response.follow_all(
+                        css="a.piece", callback=self.parse_piece, errback=self.note_failure
+                    )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"page": response.url, "errback": made["errback"], "keys": sorted(made)}
+                    yield response.follow(response.css("a.note")[0], self.parse_note)
+
+                def parse_note(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"note": response.url, "errback": made["errback"], "keys": sorted(made)}
+
+                def note_failure(self, failure):
+                    yield {"failed": failure.request.url}
+        """
+    },
+)
+
 OBJECTS = Case(
     name="objects-in-cb-kwargs-and-meta",
     files={
@@ -655,6 +685,7 @@ CASES = [
     SHARED_PAGE_OTHER_ITEMS,
     REDIRECTED_TO_ONE_PAGE,
     META_IN_ITEMS,
+    REQUEST_AS_DICT,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -678,6 +709,7 @@ FAST_CASES = [
     (COOKIE_JARS, "push"),
     (MOVED, "push"),
     (META_IN_ITEMS, "pull"),
+    (REQUEST_AS_DICT, "push"),
     (SHARED_PAGE_OTHER_ITEMS, "pull"),
     (REDIRECTED_TO_ONE_PAGE, "push"),
 ]

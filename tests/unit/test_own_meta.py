@@ -6,6 +6,7 @@ from typing import Any
 
 from rig.scheduling import run
 from scrapy import Request
+from scrapyd_dist.middlewares.codec import WatchedDict
 from scrapyd_dist.middlewares.own_meta import hide_marks, read_mark, show_marks, without_marks
 
 NAMES = ("mark", "other")
@@ -31,6 +32,20 @@ def test_a_new_mark_is_not_replaced_by_the_old_one() -> None:
     request.meta["mark"] = 2
     show_marks(request)
     assert request.meta["mark"] == 2
+
+
+def test_our_errback_is_hidden_as_well_unless_the_code_gives_another_one() -> None:
+    request = marked()
+    own, ours = print, WatchedDict(repr, print)
+    request.errback = ours
+    hide_marks(request, NAMES)
+    assert request.errback is own
+    show_marks(request)
+    assert request.errback is ours
+    hide_marks(request, NAMES)
+    request.errback = repr
+    show_marks(request)
+    assert request.errback is repr
 
 
 def collect(request: Request, *, marks_anew: bool = False) -> tuple[list[Any], list[Any]]:
