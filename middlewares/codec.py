@@ -55,10 +55,20 @@ PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 _AS_THEY_ARE = ("method", "encoding", "priority", "dont_filter")
 #: fields that may hold what JSON has no form for
 _PACKED = ("body", "cookies", "cb_kwargs")
+#: what names a method
+_OF_METHODS = ("__func__", "__name__", "__qualname__")
 
 
 class WatchedDict(partial[Any]):
-    """Stands for an errback of ours around a request's own, which is its last argument."""
+    """Stands for an errback of ours around a request's own, which is its last argument.
+
+    It has the name of that one, by which Scrapy finds it when it makes a dict of a request.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_METHODS:
+            return getattr(self.args[-1], name)
+        raise AttributeError(name)
 
 
 class PagesUsedUp(IgnoreRequest):

@@ -16,12 +16,16 @@ from scrapy import Request
 from .codec import WatchedDict, own_errback
 
 _hidden: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
-#: request -> our errback, and the project's own
-_errbacks: WeakKeyDictionary[Request, tuple[WatchedDict, Any]] = WeakKeyDictionary()
+#: our errbacks of requests that have none of the project's
+_errbacks: WeakKeyDictionary[Request, WatchedDict] = WeakKeyDictionary()
 
 
 def hide_marks(request: Request | None, names: Collection[str]) -> None:
-    """Take the marks of these names, and our errback, out of the request, until `show_marks`."""
+    """Take the marks of these names out of the request, until `show_marks`.
+
+    An errback of ours goes as well if the request has no own one. Else it stays: what a middleware
+    raises before the callback is handed to it.
+    """
     if request is None:
         return
     meta = request.meta
@@ -29,10 +33,9 @@ def hide_marks(request: Request | None, names: Collection[str]) -> None:
     if marks:
         _hidden[request] = marks
     errback = request.errback
-    if isinstance(errback, WatchedDict):
-        own = own_errback(request)
-        _errbacks[request] = (errback, own)
-        request.errback = own
+    if isinstance(errback, WatchedDict) and own_errback(request) is None:
+        _errbacks[request] = errback
+        request.errback = None
 
 
 def show_marks(request: Request | None) -> None:
@@ -41,8 +44,8 @@ def show_marks(request: Request | None) -> None:
         return
     for name, mark in _hidden.pop(request, {}).items():
         request.meta.setdefault(name, mark)
-    errback, own = _errbacks.pop(request, (None, None))
-    if errback is not None and request.errback == own:
+    errback = _errbacks.pop(request, None)
+    if errback is not None and request.errback is None:
         request.errback = errback
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from rig.scheduling import run
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapyd_dist.middlewares.codec import WatchedDict
 from scrapyd_dist.middlewares.own_meta import hide_marks, read_mark, show_marks, without_marks
 
@@ -34,18 +34,27 @@ def test_a_new_mark_is_not_replaced_by_the_old_one() -> None:
     assert request.meta["mark"] == 2
 
 
-def test_our_errback_is_hidden_as_well_unless_the_code_gives_another_one() -> None:
+class Shop(Spider):
+    name = "shop"
+
+    def note(self, failure: Any) -> None: ...
+
+
+def test_an_errback_of_ours_is_hidden_or_has_the_name_of_the_own_one() -> None:
+    spider = Shop()
     request = marked()
-    own, ours = print, WatchedDict(repr, print)
-    request.errback = ours
+    request.errback = WatchedDict(repr, None)
     hide_marks(request, NAMES)
-    assert request.errback is own
+    assert request.to_dict(spider=spider)["errback"] is None
     show_marks(request)
-    assert request.errback is ours
+    assert isinstance(request.errback, WatchedDict)
     hide_marks(request, NAMES)
     request.errback = repr
     show_marks(request)
     assert request.errback is repr
+    request.errback = WatchedDict(repr, WatchedDict(repr, spider.note))
+    hide_marks(request, NAMES)
+    assert request.to_dict(spider=spider)["errback"] == "note"
 
 
 def collect(request: Request, *, marks_anew: bool = False) -> tuple[list[Any], list[Any]]:
