@@ -15,7 +15,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..classifier import Disposition
-from ..codec import WatchedDict, own_errback
+from ..codec import WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
 from ..own_meta import hide_marks, read_mark, show_marks, without_marks
@@ -214,21 +214,27 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         url = request.url if LOCAL in request.meta else _first_url(request)
         kind, reason = judge_failure(failure)
-        self._lost(request.meta, url, kind, reason)
+        dropped = is_dropped(failure.value)
+        self._lost(request.meta, url, kind, reason, is_dropped=dropped)
         if errback is None:
             return failure
         hide_marks(request, MARKS)
         return errback(failure)
 
-    def _lost(self, meta: dict[str, Any], url: str, kind: str, reason: str) -> None:
-        """List a page that failed for good, and let its walk go on behind it."""
+    def _lost(
+        self, meta: dict[str, Any], url: str, kind: str, reason: str, *, is_dropped: bool = False
+    ) -> None:
+        """List a page that failed for good, and let its walk go on behind it.
+
+        `is_dropped`: a component has dropped it, as in a plain crawl.
+        """
         run = self.run
-        if LOCAL in meta:
+        if LOCAL in meta or is_dropped:
             run.reporter.local_missed(url, kind, reason)
         if PAGE not in meta:
             return
         shard = meta[SHARD]
-        following = run.index.lost(shard, meta[PAGE], url, reason)
+        following = run.index.lost(shard, meta[PAGE], url, reason, is_dropped=is_dropped)
         if following is not None and not run.index.is_border(following):
             request = Request(following, dont_filter=True)
             self._crawler.engine.crawl(self._index_request(run, request, shard))

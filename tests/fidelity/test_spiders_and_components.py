@@ -452,6 +452,22 @@ IGNORING_MIDDLEWARE = Case(
     },
 )
 
+IGNORING_INDEX_PAGES = Case(
+    name="downloader-middleware-ignores-an-index-page",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Closed": 500}},
+    handed_out=8,
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+
+            class Closed:
+                def process_request(self, request):
+                    if "/rooms/2" in request.url:
+                        raise IgnoreRequest("closed for the winter")
+        """
+    },
+)
+
 REDIRECTING_MIDDLEWARE = Case(
     name="downloader-middleware-redirects",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Redirect": 580}},
@@ -643,6 +659,7 @@ CASES = [
     HTTP_CACHE,
     ANSWERING_MIDDLEWARE,
     IGNORING_MIDDLEWARE,
+    IGNORING_INDEX_PAGES,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
     CLOSED_BY_A_CALLBACK,
@@ -661,6 +678,7 @@ FAST_CASES = [
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),
     (IGNORING_MIDDLEWARE, "push"),
+    (IGNORING_INDEX_PAGES, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),
