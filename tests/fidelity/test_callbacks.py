@@ -291,6 +291,24 @@ REDIRECTED_TO_ONE_PAGE = Case(
     sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
 )
 
+#: where the jobs follow these links themselves, as with --push
+PIECES_LEAD_TO_PIECES = Case(
+    name="pieces-that-lead-to-pieces",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "from": response.request.headers["Referer"].decode()}
+                    number = int(response.url.rpartition("/")[2])
+                    yield response.follow(f"/pieces/{number * 7 % 18}", self.parse_piece)
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="or are redirected to, is crawled once for each batch",
+)
+
 META_IN_ITEMS = Case(
     name="items-that-copy-the-meta-of-their-page",
     files={
@@ -708,6 +726,7 @@ FAST_CASES = [
     (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
     (MOVED, "push"),
+    (PIECES_LEAD_TO_PIECES, "push"),
     (META_IN_ITEMS, "pull"),
     (REQUEST_AS_DICT, "push"),
     (SHARED_PAGE_OTHER_ITEMS, "pull"),
