@@ -66,10 +66,11 @@ def show(context: Context, listed: ListOptions, crawl: SomeCrawl = None) -> None
     A batch is sealed (waits for a node), sent, running, done, failed (waits for its
     next attempt), dead (no attempts left; `sdist retry` gives it new ones) or split
     (its requests are in smaller batches, because one of them killed its workers).
-    A URL without a result is gone (the site does not give it), failed (it may be
-    there), dead (given up: with its batch, or since the spider has no such callback)
-    or of the index (a failed index page). `sdist retry CRAWL --failed-urls`, and of a
-    frontier `sdist frontier requeue FRONTIER --failed-urls`, let them wait again.
+    A URL without a result is gone (the site does not give it, or `scrapy crawl` drops
+    it as well), failed (it may be there), dead (given up: with its batch, or since the
+    spider has no such callback) or of the index (a failed index page). `sdist retry
+    CRAWL --failed-urls`, and of a frontier `sdist frontier requeue FRONTIER
+    --failed-urls`, let them wait again.
 
     Example: sdist crawls show easy-20260102T030405Z --misses --kind dead
     Example: sdist crawls show easy-20260102T030405Z --batches --state dead --urls

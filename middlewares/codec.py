@@ -11,6 +11,7 @@ from typing import Any
 from scrapy import FormRequest, Request, Spider
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Headers, JsonRequest, XmlRpcRequest
+from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
@@ -54,10 +55,20 @@ PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 _AS_THEY_ARE = ("method", "encoding", "priority", "dont_filter")
 #: fields that may hold what JSON has no form for
 _PACKED = ("body", "cookies", "cb_kwargs")
+#: what names a method
+_OF_METHODS = ("__func__", "__name__", "__qualname__")
 
 
 class WatchedDict(partial[Any]):
-    """Stands for an errback of ours around a request's own, which is its last argument."""
+    """Stands for an errback of ours around a request's own, which is its last argument.
+
+    It has the name of that one, by which Scrapy finds it when it makes a dict of a request.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_METHODS:
+            return getattr(self.args[-1], name)
+        raise AttributeError(name)
 
 
 class PagesUsedUp(IgnoreRequest):
@@ -65,6 +76,18 @@ class PagesUsedUp(IgnoreRequest):
 
     def __init__(self, domain: str, pages: int) -> None:
         super().__init__(f"the budget of {counted(pages, 'page')} of {domain} is used up")
+
+
+class NotLetOut(IgnoreRequest):
+    """The request is not made, as this program does not let it: no component has dropped it."""
+
+
+def is_dropped(error: BaseException | None) -> bool:
+    """Say whether a component has dropped a request, as Scrapy's for robots.txt does.
+
+    Plain Scrapy drops it as well, and does not count it as a failure.
+    """
+    return isinstance(error, IgnoreRequest) and not isinstance(error, (HttpError, NotLetOut))
 
 
 class CannotTravel(ValueError):

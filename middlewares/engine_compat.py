@@ -11,7 +11,7 @@ from pydispatch import dispatcher
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import CloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import ConfigError
 
-from .codec import WAITS
+from .codec import WAITS, NotLetOut
 
 #: Scrapy's reason of a crawl whose spider's start has failed
 _START_ERROR = "start_error"
@@ -233,7 +233,7 @@ def guard_downloads(crawler: Crawler, why_not: Callable[[Request], str]) -> None
     def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
         def download_if_wanted(request: Request, *rest: Any) -> Any:
             if reason := why_not(request):
-                raise IgnoreRequest(reason)
+                raise NotLetOut(reason)
             return download(request, *rest)
 
         return download_if_wanted

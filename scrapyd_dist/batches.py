@@ -34,7 +34,9 @@ class MissKind(str, Enum):
 
 #: the kinds of misses, in words for users
 MISSES = {
-    MissKind.GONE.value: "gone (the site does not give them: 404, 403 …)",
+    MissKind.GONE.value: (
+        "gone (the site does not give them: 404, 403 …; or dropped, as by scrapy crawl)"
+    ),
     MissKind.FAILED.value: "failed (they may be there; see the reason)",
     MissKind.DEAD.value: "given up: with their batch, or since no spider can make them",
     MissKind.INDEX.value: "index pages that failed, so URLs on them are unknown",

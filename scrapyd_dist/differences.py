@@ -36,7 +36,9 @@ class Trait(str, Enum):
         "target callbacks that set attributes of the spider, or put something into them: by their"
         " code, or seen when the crawl ends"
     )
-    FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
+    FOLLOWED_PAGES = (
+        "pages that target pages led to, or were redirected to, seen when the crawl ends"
+    )
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
     FEED_IN_ORDER = "a feed with `batch_item_count` or `postprocessing`"
@@ -512,9 +514,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             meaning=_TOLD,
             trait=Trait.FOLLOWED_PAGES,
             sentence=(
-                "Scrapy crawls each page once; a page that target pages lead to is crawled once for"
-                " each batch that finds it, so the output has some items several times. Remove"
-                " repeats: sdist items merge CRAWL -O FILE --key FIELD."
+                "Scrapy crawls each page once; a page that target pages lead to, or are redirected"
+                " to, is crawled once for each batch that finds it, so the output has its items"
+                " several times. Remove repeats, by a field that they have alike: sdist items merge"
+                " CRAWL -O FILE --key FIELD."
             ),
         ),
     ),

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from scrapyd_dist.batches import NOT_MADE, Attempt, CrawlState, Miss
 from scrapyd_dist.differences import FoundDifference, Trait
 from scrapyd_dist.errors import PARTIAL
+from scrapyd_dist.followed_pages import FollowedPages
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.json_lines import left_out
-from scrapyd_dist.items.repeats import count_repeats
+from scrapyd_dist.items.repeats import (
+    RepeatedPages,
+    count_repeats,
+    find_repeated_pages,
+    read_followed,
+)
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 from scrapyd_dist.progress.summary_document import count_in
@@ -107,29 +113,48 @@ class CrawlVerdict:
         has_found = reporter.repository.counts["sealed"]
         if self.delivered.delivery.items == 0 and has_found and not has_feed_url:
             reporter.differ(found_trait(Trait.NO_ITEM))
-        reporter.differ(*await asyncio.to_thread(self._find_repeats, accepted))
+        reporter.differ(*await self._find_repeats())
         reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
         reporter.differ(*values_as_text(accepted, reporter.own.as_text))
 
-    def _find_repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
-        """Find the pages that several batches have found, by items that are there again; blocking.
+    async def _find_repeats(self) -> list[FoundDifference]:
+        """Find the pages that several batches have led to, and the items that are there again.
 
-        One row with the number of these items, or none.
+        One row with their numbers, or none.
         """
+        accepted = self.delivered.accepted
+        found = []
+        pages = await self._find_repeated_pages(read_followed(accepted))
+        if pages.count:
+            found.append(_describe_repeated(pages))
+        items = await asyncio.to_thread(self._count_repeated_items, accepted)
+        if items:
+            found.append(f"{counted(items, 'item')} alike")
+        return [found_trait(Trait.FOLLOWED_PAGES, *found)] if found else []
+
+    async def _find_repeated_pages(self, followed: Sequence[FollowedPages]) -> RepeatedPages:
+        if not followed:
+            return RepeatedPages(count=0)
+        repository = self.reporter.repository
+        thread = repository.thread
+
+        def compare() -> RepeatedPages:
+            return find_repeated_pages(followed, thread.store.fingerprints(repository.id))
+
+        return await thread(compare)
+
+    def _count_repeated_items(self, accepted: Sequence[Attempt]) -> int:
+        """Count the items that several parts have, if pages were followed; blocking."""
         has_followed = False
         replaced = left_out(accepted)
         parts = {}
         for attempt in accepted:
             has_followed |= count_in(attempt.report, "pages") > count_in(attempt.report, "done")
+            has_followed |= bool(attempt.report.get("followed"))
             if attempt.part:
                 path = self.reporter.repository.parts / attempt.part
                 parts[path] = replaced.get(attempt.batch, [])
-        if not has_followed:
-            return []
-        repeats = count_repeats(parts)
-        if not repeats:
-            return []
-        return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))]
+        return count_repeats(parts) if has_followed else 0
 
     # what was left out
 
@@ -194,6 +219,13 @@ class CrawlVerdict:
         """Return how many pages were denied if these are more than half of all, else 0."""
         denied = sum(miss.reason.startswith(DENIED) for miss in self.delivered.misses)
         return denied if 2 * denied > self.reporter.repository.counts["sealed"] else 0
+
+
+def _describe_repeated(pages: RepeatedPages) -> str:
+    number = counted(pages.count, "page")
+    if pages.is_least:
+        number = f"at least {number}"
+    return f"{number} (for example {pages.example})" if pages.example else number
 
 
 def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:

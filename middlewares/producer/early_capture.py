@@ -21,6 +21,7 @@ from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
 from ..engine_compat import origin_text
+from ..own_meta import read_mark
 from .index_walk import SHARD
 from .producer import Producer
 
@@ -83,7 +84,7 @@ class EarlyCapture:
         """Yield what the spider yields, without the target requests that can be taken here."""
         producer = self._producer
         # Now: a callback may yield the request of this very page.
-        shard = response.meta.get(SHARD, 0)
+        shard = 0 if response.request is None else read_mark(response.request, SHARD, 0)
         processes = self._processes(response)
         async for output in result:
             if (

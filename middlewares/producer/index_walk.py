@@ -155,8 +155,10 @@ class IndexWalk:
         """Take in how many index pages had failed for an earlier process for good."""
         self.failed = failed
 
-    def lost(self, shard: int, request: int, url: str, reason: str) -> str | None:
-        """Note that an index page failed for good.
+    def lost(
+        self, shard: int, request: int, url: str, reason: str, *, is_dropped: bool = False
+    ) -> str | None:
+        """Note that an index page failed for good, unless a component has dropped it.
 
         Returns the address where the walk goes on, if it is known.
         """
@@ -164,8 +166,9 @@ class IndexWalk:
         if request not in walk.pending:
             return None
         walk.pending.discard(request)
-        self.failed += 1
-        self.misses.append(Miss(url=url, kind="index", reason=reason))
+        if not is_dropped:
+            self.failed += 1
+            self.misses.append(Miss(url=url, kind="index", reason=reason))
         if self._template is None:
             return None
         page = self._template.page(url)

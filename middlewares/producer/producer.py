@@ -15,9 +15,10 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..classifier import Disposition
-from ..codec import WatchedDict, own_errback
+from ..codec import WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
+from ..own_meta import hide_marks, read_mark, show_marks, without_marks
 from ..worker.work_unit import judge_failure, reason_of_pipeline
 from .crawl_run import CrawlRun
 from .crawl_start import CrawlStart
@@ -26,6 +27,8 @@ from .lifecycle import LifecycleMiddleware, begin
 
 #: request meta: a target request that the producer crawls itself
 LOCAL = "distributed_local"
+#: the marks of a request of this process; no two have the same first one
+MARKS = (PAGE, SHARD, LOCAL)
 
 
 class Producer(LifecycleMiddleware["CrawlRun"]):
@@ -87,6 +90,10 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         request.errback = WatchedDict(self._failed, own_errback(request))
         return request
 
+    def process_spider_input(self, response: Response, spider: Spider | None = None) -> None:
+        """Hide our marks from the callback."""
+        hide_marks(response.request, MARKS)
+
     # what comes out
 
     async def process_spider_output(
@@ -94,11 +101,13 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     ) -> AsyncIterator[Any]:
         """Keep target requests from this process, and note what became of an index page."""
         run = self.run
-        shard = response.meta.get(SHARD, 0)
+        request = response.request
+        assert request is not None
+        shard = read_mark(request, SHARD, 0)
         # Now: a callback may yield this very request again, with another number.
-        page = response.meta.get(PAGE)
+        page = read_mark(request, PAGE)
         try:
-            async for output in contained_stream(result):
+            async for output in without_marks(contained_stream(result), request, MARKS):
                 if not isinstance(output, Request):
                     yield output
                 elif (kept := self._sort(run, output, shard, response)) is not None:
@@ -115,7 +124,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def takes_early(self, request: Request, response: Response) -> bool:
         """Tell whether `sort_early` may sort a request that a callback of this page has made."""
         run = self._run
-        if run is None or run.finds_no_more or LOCAL in response.meta:
+        if run is None or run.finds_no_more or _has_mark(response, LOCAL):
             return False
         assert self._crawler.spider
         return run.target.takes(request, self._crawler.spider)
@@ -154,6 +163,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> None:
         """Count a page as failed that a callback or a middleware has refused."""
+        show_marks(response.request)
         # An error page came by the errback, and is counted there.
         if not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
@@ -204,18 +214,27 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         url = request.url if LOCAL in request.meta else _first_url(request)
         kind, reason = judge_failure(failure)
-        self._lost(request.meta, url, kind, reason)
-        return errback(failure) if errback else failure
+        dropped = is_dropped(failure.value)
+        self._lost(request.meta, url, kind, reason, is_dropped=dropped)
+        if errback is None:
+            return failure
+        hide_marks(request, MARKS)
+        return errback(failure)
 
-    def _lost(self, meta: dict[str, Any], url: str, kind: str, reason: str) -> None:
-        """List a page that failed for good, and let its walk go on behind it."""
+    def _lost(
+        self, meta: dict[str, Any], url: str, kind: str, reason: str, *, is_dropped: bool = False
+    ) -> None:
+        """List a page that failed for good, and let its walk go on behind it.
+
+        `is_dropped`: a component has dropped it, as in a plain crawl.
+        """
         run = self.run
-        if LOCAL in meta:
+        if LOCAL in meta or is_dropped:
             run.reporter.local_missed(url, kind, reason)
         if PAGE not in meta:
             return
         shard = meta[SHARD]
-        following = run.index.lost(shard, meta[PAGE], url, reason)
+        following = run.index.lost(shard, meta[PAGE], url, reason, is_dropped=is_dropped)
         if following is not None and not run.index.is_border(following):
             request = Request(following, dont_filter=True)
             self._crawler.engine.crawl(self._index_request(run, request, shard))
@@ -228,7 +247,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if response is None:
             self._run.own_item(item, 0, "")
         else:
-            self._run.own_item(item, response.meta.get(SHARD, 0), response.url)
+            shard = 0 if response.request is None else read_mark(response.request, SHARD, 0)
+            self._run.own_item(item, shard, response.url)
 
     def _item_error(self, response: Response | None, failure: Failure) -> None:
         """Count an item as lost whose pipeline has raised: plain Scrapy only logs that."""
@@ -250,8 +270,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
 def _remove_marks(request: Request) -> None:
     """Remove the marks of another request: a callback may have passed its response's meta on."""
-    for name in (SHARD, PAGE, LOCAL):
+    for name in MARKS:
         request.meta.pop(name, None)
+
+
+def _has_mark(response: Response, name: str) -> bool:
+    return response.request is not None and read_mark(response.request, name) is not None
 
 
 def _first_url(page: Response | Request) -> str:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from scrapy.exceptions import IgnoreRequest
-
 from scrapyd_dist.throttle.permits import ALL, PermitReply
 
-from ..codec import PagesUsedUp
+from ..codec import NotLetOut, PagesUsedUp
 from .downloader_capacity import STALE, DownloaderCapacity, TimedPermit
 
 #: seconds ahead for which permits are requested: more than an answer of the store takes
@@ -296,7 +294,7 @@ class DomainQueues:
 
         Raises:
             PagesUsedUp: its budget is.
-            IgnoreRequest: the domain stays blocked or paused, or the crawl ends.
+            NotLetOut: the domain stays blocked or paused, or the crawl ends.
         """
         queue = self.queue_for(key)
         waiter = Waiter(asyncio.get_running_loop().create_future(), since)
@@ -506,7 +504,7 @@ class DomainQueues:
     def _send_away(waiters: Sequence[Waiter], why: str) -> None:
         for waiter in waiters:
             if not waiter.answer.done():
-                waiter.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
+                waiter.answer.set_exception(NotLetOut(f"no permit to leave: {why}"))
 
     def close(self) -> list[TimedPermit]:
         """Return all permits that are held; nothing more is wanted.

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from scrapy import Request
 from scrapy.core import downloader as scrapys
 from scrapy.crawler import Crawler
-from scrapy.exceptions import IgnoreRequest
 
 from scrapyd_dist.throttle.permits import Permit
 
-from ..codec import AGAIN
+from ..codec import AGAIN, NotLetOut
 from ..engine_compat import is_closing
 
 #: seconds after its moment for which a permit is good: later, it would come close to those of other
@@ -193,11 +192,11 @@ class DownloaderCapacity:
         It goes before those that came by one: they may be waiting for it, as for their robots.txt.
 
         Raises:
-            IgnoreRequest: the crawl ends.
+            NotLetOut: the crawl ends.
         """
         while self._free_beside(slot, self._placed[slot]) <= 0:
             if self.ending:
-                raise IgnoreRequest("no permit to leave: the crawl ends")
+                raise NotLetOut("no permit to leave: the crawl ends")
             await asyncio.sleep(LOOK)
         self._placed[slot] += 1
         self._comes(slot)

@@ -25,6 +25,7 @@ from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, guard_downloads, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
+from ..own_meta import read_mark
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
@@ -186,13 +187,13 @@ class OwnRequests:
         """
         if self.log_in is None or not isinstance(unit, BatchUnit):
             return False
-        if request.meta.get(REPEATED, 0) >= MOST_REPEATS:
+        if read_mark(request, REPEATED, 0) >= MOST_REPEATS:
             return False
         repeated = self._tracker.watched(_afresh(request), unit, mark.position, mark.source)
         self.waiting.append((unit, repeated))
         if self._task is None:
             # One that was made in an earlier session needs no new login.
-            expired = request.meta.get(SESSION, self.session) == self.session
+            expired = read_mark(request, SESSION, self.session) == self.session
             self._task = asyncio.ensure_future(self._repeat(expired=expired))
         return True
 
@@ -213,7 +214,7 @@ def _afresh(request: Request) -> Request:
     """Return the request as it was at first, to be made once more."""
     redirected = request.meta.get("redirect_urls")
     meta = {name: value for name, value in request.meta.items() if name not in WAY}
-    meta[REPEATED] = request.meta.get(REPEATED, 0) + 1
+    meta[REPEATED] = read_mark(request, REPEATED, 0) + 1
     url = redirected[0] if redirected else request.url
     return request.replace(url=url, meta=meta, dont_filter=True)
 

@@ -18,7 +18,7 @@ from weakref import finalize
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
@@ -28,6 +28,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
+from scrapyd_dist.followed_pages import hash_page
 
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests, OffsiteFilter
@@ -35,6 +36,7 @@ from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
 from ..engine_compat import each, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
+from ..own_meta import hide_marks, show_marks, without_marks
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
 from ..targets import MARK, Target
@@ -56,7 +58,7 @@ from .work_unit import (
 
 logger = logging.getLogger(__name__)
 #: why a request of a batch is gone that Scrapy's filter of duplicates dropped
-SAME_PAGE = "the same page as another request of this batch"
+SAME_PAGE = "the same page as another request"
 
 
 def use_marking_components(settings: BaseSettings) -> None:
@@ -192,6 +194,8 @@ class RequestTracker:
         #: whether only the producer may add target requests: it alone counts how many there are
         self._only_producer_adds = is_limited and rules_lead_away
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
+        #: whether a plain crawl would drop a request for a page that it had before
+        self._is_filtered = _filters_by_fingerprint(crawler.settings)
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()  #: whose request is made again in a new session
         #: whose failure no errback has handled, and a middleware may
@@ -287,6 +291,8 @@ class RequestTracker:
             unit.put_off(mark)
             self.changed(unit)
             return None
+        request = getattr(failure, "request", None)
+        hide_marks(request, OURS)
         try:
             output = failure if errback is None else errback(failure)
         except Exception as error:
@@ -295,6 +301,8 @@ class RequestTracker:
                 self._ended(unit, mark)
                 raise
             return None
+        finally:
+            show_marks(request)
         is_handled = not isinstance(output, Failure)
         _note_failure(unit, mark, failure, is_handled=is_handled)
         if not is_handled:
@@ -302,7 +310,7 @@ class RequestTracker:
         if output is None or not is_handled:
             self._ended(unit, mark)
             return output
-        following = self._from_errback(unit, mark, output)
+        following = self._from_errback(unit, mark, each_without_marks(output, request))
         self._unread.add(mark)
         # Scrapy 2.13 throws the output away when it was the download that failed.
         finalize(following, self._thrown_away, unit, mark).atexit = False
@@ -314,15 +322,15 @@ class RequestTracker:
             self._ended(unit, mark)
 
     async def _from_errback(
-        self, unit: WorkUnit, mark: UnitMark, output: Any
+        self, unit: WorkUnit, mark: UnitMark, output: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         self._unread.discard(mark)
         if mark in self._in_output:  # a response was refused: `outputs` is around this
-            async for result in each(output):
+            async for result in output:
                 yield result
             return
         try:
-            async for result in each(output):
+            async for result in output:
                 if (kept := self._carried(unit, mark, result)) is not None:
                     yield kept
         except Exception:
@@ -335,6 +343,7 @@ class RequestTracker:
     def page_begins(self, response: Response) -> None:
         """Take all that this task does from now on as of this page."""
         PAGE.set(mark_of(response))
+        hide_marks(response.request, OURS)
         if self._attributes is None and isinstance(self._find_unit(response)[0], BatchUnit):
             self._attributes = AttributeWatch(self._spider)
 
@@ -356,6 +365,7 @@ class RequestTracker:
     async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield a callback's output, marked."""
         unit, mark = self._find_unit(response)
+        result = without_marks(result, response.request, OURS)
         if unit is None or mark is None:
             async for output in result:
                 # Of a lost batch nothing more is fetched.
@@ -392,6 +402,7 @@ class RequestTracker:
 
     def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
         """Note what a callback has raised; an iterable says that it was taken care of."""
+        show_marks(response.request)
         unit, mark = self._find_unit(response)
         if unit is None or mark is None:
             return None
@@ -505,7 +516,13 @@ class RequestTracker:
         mark = mark_of(request)
         unit = None if mark is None else self.begun.get(mark.key)
         if unit is not None and mark is not None:
-            unit.ledger.missed(mark.position, "gone", SAME_PAGE)
+            if "redirect_urls" in request.meta:
+                why = f"redirected to {request.url}, {SAME_PAGE}"
+                unit.ledger.missed(mark.position, "gone", why)
+            else:
+                unit.ledger.missed(mark.position, "gone", SAME_PAGE)
+                if self._is_filtered:
+                    unit.ledger.repeats(mark.position, self._hash_page(request))
             self._ended(unit, mark)
 
     def _on_item(self, item: Any, response: Response | None) -> None:
@@ -522,7 +539,22 @@ class RequestTracker:
             )
         elif isinstance(unit, BatchUnit):
             unit.item(item, mark)
+            if response is not None and self._is_filtered and not unit.row:
+                self._note_followed(unit, mark, response)
         self._on_item_gone(response)
+
+    def _note_followed(self, unit: BatchUnit, mark: UnitMark, response: Response) -> None:
+        """Note the page of an item, if it is none of the batch's own: others may have it, too."""
+        request = response.request
+        if request is None or request.dont_filter:
+            return
+        if unit.ledger.leads_to(mark, request.url):
+            unit.ledger.led_to(mark, self._hash_page(request), request.url)
+
+    def _hash_page(self, request: Request) -> bytes:
+        fingerprinter = self._crawler.request_fingerprinter
+        assert fingerprinter is not None
+        return hash_page(fingerprinter.fingerprint(request))
 
     def _on_spider_error(self, failure: Failure, response: Response | Failure) -> None:
         """Note what a middleware has raised on the output of `outputs`: the rest is not read."""
@@ -550,6 +582,17 @@ class RequestTracker:
             self.changed(unit)
 
 
+def each_without_marks(output: Any, request: Request | None) -> AsyncIterator[Any]:
+    """Yield what an errback has returned; our marks are hidden from it meanwhile."""
+
+    async def hidden() -> AsyncIterator[Any]:
+        hide_marks(request, OURS)
+        async for result in each(output):
+            yield result
+
+    return without_marks(hidden(), request, OURS)
+
+
 def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., Any] | None:
     """Return the callback of requests that a worker does not follow; None if it follows all.
 
@@ -560,6 +603,12 @@ def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., 
         return None
     callback: Callable[..., Any] = spider._callback  # noqa: SLF001 - Scrapy's mark
     return callback
+
+
+def _filters_by_fingerprint(settings: BaseSettings) -> bool:
+    """Say whether Scrapy's own filter of duplicates judges the requests of a batch."""
+    filter_class = load_object(settings["DUPEFILTER_CLASS"])
+    return issubclass(getattr(filter_class, "usual", filter_class), RFPDupeFilter)
 
 
 def _unmark(request: Request) -> None:
@@ -574,17 +623,9 @@ def _note_failure(
     kind, reason = judge_failure(failure)
     if mark.position is not None or mark.source is None:
         unit.ledger.missed(mark.position, kind, reason, failure.value)
-    elif kind == "failed" and not is_handled and not _is_unwanted(failure.value):
+    elif kind == "failed" and not is_handled:
         url = getattr(getattr(failure, "request", None), "url", "a page")
         unit.ledger.follower_failed(mark, f"{url}, to which it led, failed: {reason}")
-
-
-def _is_unwanted(error: BaseException | None) -> bool:
-    """Say whether a component has refused a request, as Scrapy's for robots.txt does.
-
-    Plain Scrapy drops it as well.
-    """
-    return isinstance(error, IgnoreRequest) and not isinstance(error, HttpError)
 
 
 def _end_broken_off(unit: WorkUnit, mark: UnitMark, error: BaseException, url: str) -> None:

@@ -24,11 +24,13 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, FinishReason, meaning, not_made
+from scrapyd_dist.followed_pages import FollowedPages
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import LinkEvent
 
 from ..classifier import FoundRequests
-from ..codec import PagesUsedUp
+from ..codec import PagesUsedUp, is_dropped
+from ..own_meta import read_mark
 from .files import PartFile
 
 logger = logging.getLogger(__name__)
@@ -89,6 +91,11 @@ class RequestLedger:
         self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}  #: request -> kind and reason
+        #: serial of a page with items that is none of the requests -> its hash, its address, and
+        #: the request that has led to it
+        self._followed: dict[int, tuple[bytes, str, int | None]] = {}
+        #: hashes of requests that Scrapy has dropped, as it had the same page already
+        self._repeated: set[bytes] = set()
         self._redirected: dict[int, str] = {}  #: request -> where it has gone
         #: serial of a request that followed and failed -> the request that it followed from, and
         #: why
@@ -167,6 +174,21 @@ class RequestLedger:
         else:
             places.extend((place, place + 1))
 
+    def leads_to(self, mark: UnitMark, url: str) -> bool:
+        """Say whether a page with an item is none of the requests, and not noted as such yet."""
+        if mark.serial in self._followed:
+            return False
+        return mark.position is None or self._urls[mark.position] != url
+
+    def led_to(self, mark: UnitMark, page: bytes, url: str) -> None:
+        """Note a page with an item that is none of the requests, by its hash."""
+        self._followed[mark.serial] = page, url, mark.source
+
+    def repeats(self, index: int | None, page: bytes) -> None:
+        """Note that a request was dropped, as another one of the batch has led to its page."""
+        if index is not None:
+            self._repeated.add(page)
+
     def progress(self) -> dict[str, int]:
         """Return the counts so far; a thread may call it."""
         # Copies, since a thread may call this.
@@ -224,7 +246,21 @@ class RequestLedger:
             kind_to_retry = "failed" if kind == "unended" else kind
             missed.append([index, kind_to_retry, self._places(index)])
         counts = {**self.progress(), "logins": self.logins}
-        return {**counts, **kinds, "missed_requests": missed, "replaces": self._again}
+        report = {**counts, **kinds, "missed_requests": missed, "replaces": self._again}
+        followed = self._list_followed({index for index, _, _ in missed})
+        return {**report, "followed": followed} if followed else report
+
+    def _list_followed(self, missed: Container[int | None]) -> dict[str, Any] | None:
+        """Return the pages that the requests have led to, without those of `missed` requests.
+
+        A missed request may be made in a later batch, and its items then count there.
+        """
+        found = {
+            page: url
+            for page, url, source in self._followed.values()
+            if source not in missed and page not in self._repeated
+        }
+        return FollowedPages.from_addresses(found).document if found else None
 
     def _places(self, index: int) -> list[list[int]] | None:
         """Return where the items of a request are, in runs; None if that is not known.
@@ -246,7 +282,7 @@ def reason_of_pipeline(error: BaseException) -> str:
 def judge_failure(failure: Failure) -> tuple[str, str]:
     """Return the kind of miss that a failure is, `gone` or `failed`, and the reason in one line.
 
-    A request is gone if the site said so, or if it was not wanted.
+    A request is gone if the site said so, or if the project has dropped it.
     """
     error = failure.value
     if isinstance(error, PagesUsedUp):
@@ -256,10 +292,11 @@ def judge_failure(failure: Failure) -> tuple[str, str]:
         is_gone = 400 <= status < 500 and status not in NOT_NOW
         kind = "gone" if is_gone else "failed"
         return kind, f"HTTP {status}"
+    kind = "gone" if is_dropped(error) else "failed"
     lines = str(error).strip().splitlines()
     if not lines:
-        return "failed", type(error).__name__
-    return "failed", f"{type(error).__name__}: {lines[0][:200]}"
+        return kind, type(error).__name__
+    return kind, f"{type(error).__name__}: {lines[0][:200]}"
 
 
 class WorkRefused(Exception):
@@ -288,8 +325,8 @@ def count(crawler: Crawler, name: str, number: int = 1) -> None:
 
 def mark_of(page: Any) -> UnitMark | None:
     """Return the mark of a request, of a response, or of a failure that an errback gets."""
-    meta = getattr(getattr(page, "request", page), "meta", None)
-    return meta.get(BATCH) if meta else None
+    request = getattr(page, "request", page)
+    return read_mark(request, BATCH) if isinstance(request, Request) else None
 
 
 class WorkUnit:

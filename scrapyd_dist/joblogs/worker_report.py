@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from scrapyd_dist.batches import PUT_OFF, Miss, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.escapes import harmless
+from scrapyd_dist.followed_pages import FollowedPages
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.reply import LARGEST, QUOTE, parsed
 
@@ -67,6 +68,8 @@ class WorkerReport:
     #: attributes of the spider that were set, or changed in place, while it worked
     changed: tuple[str, ...] = ()
     logins: int = 0  #: pages in whose place the site has sent its login
+    #: of pages with items, those that it was led to; None if there are none
+    followed: FollowedPages | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     #: kind of miss -> URL and reason of each such request: gone, failed, unended, put off, or dead,
@@ -214,6 +217,7 @@ def _read_document(document: Mapping[str, Any]) -> WorkerReport:
         problem=text("problem"),
         no_lease=text("no_lease"),
         part=_unless_none(_read_part, document.get("part")),
+        followed=_unless_none(FollowedPages.read_document, document.get("followed")),
         ended=document["state"] == "ended",
         updated=_read_moment(document["updated"]),
         started=_unless_none(_read_moment, document.get("started")),
@@ -390,6 +394,8 @@ def to_kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> d
     document["feeds"] = list(report.feeds)
     if report.changed:
         document["changed"] = list(report.changed)
+    if report.followed is not None:
+        document["followed"] = report.followed.document
     if report.logins:
         document["logins"] = report.logins
     if report.part is not None:

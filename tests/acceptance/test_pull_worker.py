@@ -132,8 +132,8 @@ def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
             "dead",
             "it cannot be made here: the spider troubled has no method 'parse_nowhere'",
         ),
-        url(8) + "#same": ("gone", "the same page as another request of this batch"),
-        url(10) + "?refused": ("failed", "IgnoreRequest: not this one"),
+        url(8) + "#same": ("gone", "the same page as another request"),
+        url(10) + "?refused": ("gone", "IgnoreRequest: not this one"),
         "http://localhost:1/away": (
             "gone",
             "it leads to another site than those of the spider's allowed_domains",

@@ -251,7 +251,125 @@ SHARED_PAGE = Case(
         """
     },
     differs=frozenset({"items", "pages"}),
-    sentence="a page that target pages lead to is crawled once for each batch that finds it",
+    sentence="3 pages (for example http://127.0.0.1",
+)
+
+SHARED_PAGE_OTHER_ITEMS = Case(
+    name="pages-that-several-pieces-link-to-with-items-that-say-from-where",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    yield response.follow(response.css("a.maker")[0], self.parse_maker)
+
+                def parse_maker(self, response):
+                    referer = response.request.headers["Referer"].decode()
+                    yield {"maker": response.url, "from": referer}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
+)
+
+REDIRECTED_TO_ONE_PAGE = Case(
+    name="pieces-that-redirect-to-one-page",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lent"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
+)
+
+#: where the jobs follow these links themselves, as with --push
+PIECES_LEAD_TO_PIECES = Case(
+    name="pieces-that-lead-to-pieces",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "from": response.request.headers["Referer"].decode()}
+                    number = int(response.url.rpartition("/")[2])
+                    yield response.follow(f"/pieces/{number * 7 % 18}", self.parse_piece)
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="or are redirected to, is crawled once for each batch",
+)
+
+META_IN_ITEMS = Case(
+    name="items-that-copy-the-meta-of-their-page",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"room": response.url, **self.copied(response.meta)}
+                    for link in response.css("a.piece"):
+                        yield response.follow(link, self.parse_piece, meta=response.meta, errback=self.note)
+                    yield from response.follow_all(css="a[rel=next]", meta=response.meta)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, **self.copied(response.meta)}
+                    yield response.follow(
+                        response.css("a.note")[0], self.parse_note, meta=response.meta, errback=self.note
+                    )
+                    number = response.url.rpartition("/")[2]
+                    yield response.follow(f"/nowhere/{number}", self.parse_note, errback=self.note)
+
+                def parse_note(self, response):
+                    yield {"note": response.url, **self.copied(response.meta)}
+
+                def note(self, failure):
+                    yield {"failed": failure.request.url, **self.copied(failure.request.meta)}
+
+                def copied(self, meta):
+                    return {name: value for name, value in meta.items() if name != "download_latency"}
+        """
+    },
+)
+
+REQUEST_AS_DICT = Case(
+    name="request-made-a-dict-in-the-callback",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"room": response.url, "errback": made["errback"], "keys": sorted(made)}
+                    yield from response.follow_all(
+                        css="a.piece", callback=self.parse_piece, errback=self.note_failure
+                    )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"page": response.url, "errback": made["errback"], "keys": sorted(made)}
+                    yield response.follow(response.css("a.note")[0], self.parse_note)
+
+                def parse_note(self, response):
+                    made = response.request.to_dict(spider=self)
+                    yield {"note": response.url, "errback": made["errback"], "keys": sorted(made)}
+
+                def note_failure(self, failure):
+                    yield {"failed": failure.request.url}
+        """
+    },
 )
 
 OBJECTS = Case(
@@ -582,6 +700,10 @@ CASES = [
     MOVED,
     CHAIN,
     SHARED_PAGE,
+    SHARED_PAGE_OTHER_ITEMS,
+    REDIRECTED_TO_ONE_PAGE,
+    META_IN_ITEMS,
+    REQUEST_AS_DICT,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -603,6 +725,12 @@ FAST_CASES = [
     (ERRBACK_ITEMS, "pull"),
     (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
+    (MOVED, "push"),
+    (PIECES_LEAD_TO_PIECES, "push"),
+    (META_IN_ITEMS, "pull"),
+    (REQUEST_AS_DICT, "push"),
+    (SHARED_PAGE_OTHER_ITEMS, "pull"),
+    (REDIRECTED_TO_ONE_PAGE, "push"),
 ]
 
 

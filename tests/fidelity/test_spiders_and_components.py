@@ -450,8 +450,22 @@ IGNORING_MIDDLEWARE = Case(
                         raise IgnoreRequest("closed for the winter")
         """
     },
-    differs=frozenset({"code"}),
-    code=3,
+)
+
+IGNORING_INDEX_PAGES = Case(
+    name="downloader-middleware-ignores-an-index-page",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Closed": 500}},
+    handed_out=8,
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+
+            class Closed:
+                def process_request(self, request):
+                    if "/rooms/2" in request.url:
+                        raise IgnoreRequest("closed for the winter")
+        """
+    },
 )
 
 REDIRECTING_MIDDLEWARE = Case(
@@ -645,6 +659,7 @@ CASES = [
     HTTP_CACHE,
     ANSWERING_MIDDLEWARE,
     IGNORING_MIDDLEWARE,
+    IGNORING_INDEX_PAGES,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
     CLOSED_BY_A_CALLBACK,
@@ -662,6 +677,8 @@ FAST_CASES = [
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),
+    (IGNORING_MIDDLEWARE, "push"),
+    (IGNORING_INDEX_PAGES, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),

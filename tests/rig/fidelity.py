@@ -24,6 +24,8 @@ from .waiting import wait_for
 #: how a crawl's batches reach the nodes -> the option of `sdist crawl`
 MODES: Mapping[str, Sequence[str]] = {"auto": (), "push": ("--push",), "pull": ("--pull",)}
 ITEMS = "items.jl"
+#: what a crawl says of items that it may have several times
+REPEATED = "is crawled once for each batch"
 #: seconds that a crawl may take on a busy machine, and then its jobs
 PATIENCE, PATIENCE_WITH_JOBS = 60, 20
 #: a crawl that takes seconds, and whose work every node has a share of
@@ -224,6 +226,8 @@ class Comparison:
         assert case.sentence in _one_line(ours.said), (
             f"it does not say: {case.sentence}\n{ours.said}"
         )
+        if "items" not in case.differs:
+            assert REPEATED not in _one_line(ours.said), f"repeats of which are none\n{ours.said}"
         assert ours.code == case.code, f"exit code {ours.code}\n{ours.said}"
 
     def _crawl(self, case: Case, way: str, words: Sequence[str]) -> Outcome:

@@ -163,6 +163,7 @@ PAGES: Mapping[str, Callable[[Visit], Answer]] = {
     "busy": busy,
     "lost": lost,
     "moved": lambda visit: redirect(f"/pieces/{visit.number}"),
+    "lent": lambda visit: redirect(f"/makers/{visit.number % 3}"),
     "door": door,
     "cabinets": cabinet,
     "desk": desk,

@@ -256,7 +256,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
         "  3,000 URLs found on 50 index pages; 1,500 done in 3 of 4 batches (7 offsite, 20 found twice).",
-        "  1 gone (the site does not give them: 404, 403 …):",
+        "  1 gone (the site does not give them: 404, 403 …; or dropped, as by scrapy crawl):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",
         "  web1: 2 batches, 1,000 items",

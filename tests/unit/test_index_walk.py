@@ -157,6 +157,13 @@ def test_a_failed_page_is_listed_and_the_walk_goes_on_behind_it() -> None:
     assert index.take_misses() == []
 
 
+def test_a_page_that_the_project_drops_has_not_failed_and_the_walk_goes_on_all_the_same() -> None:
+    index = walk()
+    page = index.asked(0)
+    assert index.lost(0, page, TEMPLATE.url(2), "too far", is_dropped=True) == TEMPLATE.url(3)
+    assert (index.failed, index.take_misses()) == (0, [])
+
+
 def test_a_page_fails_once_even_when_it_is_told_twice_and_never_after_it_came() -> None:
     index = walk()
     number = index.asked(0)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.codec import PagesUsedUp
+from scrapyd_dist.middlewares.codec import NotLetOut, PagesUsedUp
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
 from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge_failure, mark_of
 from scrapyd_dist.middlewares.worker.worker import Worker
@@ -89,7 +89,9 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
         *((http(status), ("failed", f"HTTP {status}")) for status in (408, 429, 500, 301)),
         (TimeoutError("too\nlong"), ("failed", "TimeoutError: too")),
         (OSError(), ("failed", "OSError")),
-        (IgnoreRequest("robots"), ("failed", "IgnoreRequest: robots")),
+        (IgnoreRequest("robots"), ("gone", "IgnoreRequest: robots")),
+        (IgnoreRequest(), ("gone", "IgnoreRequest")),
+        (NotLetOut("the crawl ends"), ("failed", "NotLetOut: the crawl ends")),
         (
             PagesUsedUp("shop.example", 5),
             ("gone", "the budget of 5 pages of shop.example is used up"),
@@ -209,6 +211,22 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     closed = account(worker)
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
+
+
+def test_a_request_that_is_redirected_to_a_page_of_another_one_says_so() -> None:
+    worker = worker_of()
+    _, second, third = start(worker)
+    moved = second.replace(
+        url=URLS[0], meta={**second.meta, "redirect_urls": [second.url]}, dont_filter=False
+    )
+    send = worker._crawler.signals.send_catch_log
+    for request in (moved, third):
+        send(signals.request_scheduled, request=request, spider=worker._crawler.spider)
+        send(signals.request_dropped, request=request, spider=worker._crawler.spider)
+    assert [row["reason"] for row in account(worker)["gone"]] == [
+        f"redirected to {URLS[0]}, the same page as another request",
+        "the same page as another request",
+    ]
 
 
 def test_what_is_broken_off_has_not_ended() -> None:
