@@ -31,7 +31,10 @@ class Trait(str, Enum):
     OPENS_FILES = "a pipeline that opens a file or a database"
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
-    CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
+    CHANGED_ATTRIBUTES = (
+        "attributes that the spider's callbacks set on index pages: by their code, or seen when the"
+        " crawl ends"
+    )
     KEPT_ATTRIBUTES = (
         "target callbacks that set attributes of the spider, or put something into them: by their"
         " code, or seen when the crawl ends"
@@ -216,8 +219,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.CHANGED_ATTRIBUTES,
             sentence=(
                 "A callback sets them while the index is walked, and the callbacks of target pages"
-                " read them; a job's spider has its own, as `__init__` left them, so items may have"
-                " wrong values. Hand them over in meta or cb_kwargs, or name them in"
+                " or a component read them; a job's spider has its own, as `__init__` left them, so"
+                " items may have wrong values. Hand them over in meta or cb_kwargs, or name them in"
                 " DISTRIBUTED_SPIDER_ATTRIBUTES."
             ),
         ),

@@ -25,6 +25,7 @@ from .difference_finder import (
     find_differences,
     kept_by_callbacks,
     refuse_differences,
+    set_on_index_pages,
     told_differences,
 )
 from .feed_outputs import crawl_outputs, shown
@@ -72,7 +73,11 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     """Return the whole request; ConfigError if it has no target, or no start pages."""
     target = find_target(spider, settings)
     options = for_target(asked.options, target, settings)
-    kept = kept_by_callbacks(type(spider), target.methods(spider))
+    callbacks = target.methods(spider)
+    in_callbacks = [
+        *set_on_index_pages(settings, type(spider), callbacks),
+        *kept_by_callbacks(type(spider), callbacks),
+    ]
     request = CrawlRequest(
         spider=spider.name,
         options=options,
@@ -84,7 +89,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         request=request,
         target=target,
         shards=shards_of(options, spider),
-        differences=[*asked.differences, *kept],
+        differences=[*asked.differences, *in_callbacks],
     )
 
 

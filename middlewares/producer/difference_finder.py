@@ -25,11 +25,13 @@ from scrapyd_dist.differences import (
 )
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
+from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, top_package
 from .feed_outputs import feeds_in_order
 from .set_aside import setting_given
+from .spider_reads import read_in_jobs, set_on_index
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
@@ -70,6 +72,12 @@ def find_differences(settings: BaseSettings, spider: type[Spider]) -> list[Found
         if names:
             found.append(FoundDifference(difference=row, found=names))
     return found
+
+
+def own_components(settings: BaseSettings) -> list[type]:
+    """Return the classes of pipelines, middlewares and extensions that are not Scrapy's."""
+    listed = chain.from_iterable(_load_listed(settings, name) for name in _LISTS)
+    return list(filter(is_own, listed))
 
 
 def refuse_differences(found: Iterable[FoundDifference]) -> None:
@@ -231,6 +239,23 @@ def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[Fo
     if not names:
         return []
     return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)]
+
+
+def set_on_index_pages(
+    settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
+) -> list[FoundDifference]:
+    """Find the attributes that code sets on index pages, and that the jobs' code reads.
+
+    One row with their names, or none. Those that travel with each request are left out.
+    """
+    travelling = SettingReader(settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
+    names = set_on_index(spider, callbacks).difference(travelling)
+    if names:
+        names &= read_in_jobs(spider, callbacks, own_components(settings))
+    if not names:
+        return []
+    row = by_trait(Trait.CHANGED_ATTRIBUTES)
+    return [FoundDifference(difference=row, found=sorted(names))]
 
 
 def _opens_something(names: set[str]) -> bool:

@@ -222,6 +222,56 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+ATTRIBUTES_OF_HELPERS = Case(
+    name="attributes-that-helpers-and-middlewares-read",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300}},
+    files={
+        "extra": """
+            def piece_of(museum, response):
+                return {"page": response.url, "room": museum.room}
+
+            class Signed:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def process_request(self, request):
+                    request.meta["token"] = self.crawler.spider.token
+        """,
+        "spider": """
+            from types import SimpleNamespace
+
+            from small.base import Rooms
+            from small.extra import piece_of
+
+            class Museum(Rooms):
+                token = room = by_name = "none"
+
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.guide = SimpleNamespace(word="none")
+                    self.unread = 0
+
+                def parse(self, response):
+                    self.token = self.room = self.guide.word = "known"
+                    self.unread += 1
+                    setattr(self, "by_name", "known")
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    named = getattr(self, "by_name")
+                    token = response.meta["token"]
+                    yield {**piece_of(self, response), "named": named, "token": token, "guide": self.guide.word}
+        """,
+    },
+    sentence="by_name, guide, room, token: A callback sets them while the index is walked",
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
 NAMED_ATTRIBUTES = Case(
     name="attributes-that-travel",
     settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"]},
@@ -633,6 +683,7 @@ CASES = [
     CSV_FEED,
     ARGUMENTS,
     ATTRIBUTES,
+    ATTRIBUTES_OF_HELPERS,
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
     DEPTH,
@@ -659,6 +710,7 @@ CASES = [
 FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
+    (ATTRIBUTES_OF_HELPERS, "pull"),
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),

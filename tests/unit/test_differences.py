@@ -20,6 +20,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     find_differences,
     kept_by_callbacks,
     refuse_differences,
+    set_on_index_pages,
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
@@ -340,6 +341,31 @@ def test_what_a_method_of_a_base_class_keeps_is_named_if_it_is_called() -> None:
     assert use.kept == {"last", "listed", "seen", "times"}
     assert {"own", "only_read"} <= use.read
     assert attribute_use(KeepingMore, ["parse"]).kept == {"own"}
+
+
+class Learning(Spider):
+    name = "learning"
+    token = unread = by_name = last = ""
+
+    def __init__(self) -> None:
+        self.api = self
+
+    def parse(self, response: Any) -> None:
+        self.token = self.unread = self.last = response
+        self.api.token = response
+        setattr(self, "by_name", response)  # noqa: B010 - as projects write it
+
+    def parse_item(self, response: Any) -> Any:
+        self.last = response
+        return self.token, self.api.token, self.by_name, self.last
+
+
+def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
+    (found,) = set_on_index_pages(Settings(), Learning, ["parse_item"])
+    assert list(found.found) == ["api", "by_name", "token"]
+    travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
+    assert set_on_index_pages(travelling, Learning, ["parse_item"]) == []
+    assert set_on_index_pages(Settings(), Reading, ["parse_item"]) == []
 
 
 class Listening:
