@@ -24,6 +24,10 @@ class Trait(str, Enum):
     HANDLES_IDLE = "code of the spider or of a component that names `spider_idle`"
     MAKES_REQUESTS = "code of a component that calls `engine.crawl`"
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
+    REMEMBERS = (
+        "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
+        " of its own or a name of its module, and uses it; or that reads `crawler.stats`"
+    )
     BEYOND_TARGETS = (
         "a spider middleware of the project with an order below 100 that has `process_start`, or"
         " a `process_spider_output` that names `Request`"
@@ -233,6 +237,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " callbacks count or remember there is that of one job. Do not number items by it"
                 " nor find repeats: that is for the output (sdist items merge CRAWL -O FILE --key"
                 " FIELD)."
+            ),
+        ),
+        Difference(
+            name="what code remembers",
+            meaning=_TOLD,
+            trait=Trait.REMEMBERS,
+            sentence=(
+                "Scrapy has it once; each process counts and remembers for itself, and begins with"
+                " nothing, so a limit, a number, a search for repeats, or what one page tells for"
+                " another holds in one process only. A cache does no harm. Let the output find"
+                " repeats (sdist items merge CRAWL -O FILE --key FIELD), or keep it on a server."
             ),
         ),
         Difference(

@@ -76,7 +76,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     callbacks = target.methods(spider)
     in_callbacks = [
         *set_on_index_pages(settings, type(spider), callbacks),
-        *kept_by_callbacks(type(spider), callbacks),
+        *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
     ]
     request = CrawlRequest(
         spider=spider.name,

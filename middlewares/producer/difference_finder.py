@@ -30,11 +30,15 @@ from scrapyd_dist.settings import SettingReader
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, top_package
 from .feed_outputs import feeds_in_order
+from .memory_reader import component_memory, module_memory
 from .set_aside import setting_given
+from .source_reader import errbacks_of, handlers_of
 from .spider_reads import read_in_jobs, set_on_index
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
+#: those of components that requests, pages and items pass
+_IN_JOBS = ("ITEM_PIPELINES", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
@@ -213,11 +217,22 @@ def _find_traits(
             traits[Trait.DROPS_REPEATS].append(kind.__qualname__)
         if _opens_something(code[kind]):
             traits[Trait.OPENS_FILES].append(kind.__qualname__)
+    traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
+
+
+def _memory_of(listed: Mapping[str, Iterable[type]], told: Iterable[str]) -> list[str]:
+    """Return what pipelines and middlewares remember, besides those that are told already."""
+    names = []
+    for name in _IN_JOBS:
+        for kind in filter(is_own, listed[name]):
+            if kind.__qualname__ not in told:
+                names += component_memory(kind)
+    return names
 
 
 def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
@@ -231,14 +246,22 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 
 
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
-    """Find the attributes in which the callbacks of target pages keep something.
+    """Find in what the callbacks of target pages keep something.
 
-    One row with their names, or none.
+    One row with the names of attributes, and one with those of their modules, if there are any.
+    The spider's handlers of signals, and its errbacks, get target pages as well.
     """
-    names = sorted(attribute_use(spider, callbacks).kept)
-    if not names:
-        return []
-    return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)]
+    methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
+    return [
+        *_rows_of(Trait.KEPT_ATTRIBUTES, attribute_use(spider, methods).kept),
+        *_rows_of(Trait.REMEMBERS, module_memory(spider, methods)),
+    ]
+
+
+def _rows_of(trait: Trait, found: Iterable[str]) -> list[FoundDifference]:
+    """Return one row with these names in order; none if there are no names."""
+    names = sorted(found)
+    return [FoundDifference(difference=by_trait(trait), found=names)] if names else []
 
 
 def set_on_index_pages(
@@ -252,10 +275,7 @@ def set_on_index_pages(
     names = set_on_index(spider, callbacks).difference(travelling)
     if names:
         names &= read_in_jobs(spider, callbacks, own_components(settings))
-    if not names:
-        return []
-    row = by_trait(Trait.CHANGED_ATTRIBUTES)
-    return [FoundDifference(difference=row, found=sorted(names))]
+    return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
 
 
 def _opens_something(names: set[str]) -> bool:

@@ -209,3 +209,13 @@ def handlers_of(kind: type, signals: tuple[str, ...] = _WORK_SIGNALS) -> set[str
                 if name.startswith(signals):
                     handlers.add(handler)
     return handlers
+
+
+def errbacks_of(kind: type) -> set[str]:
+    """Return the methods of a spider that it gives to requests as errbacks."""
+    errbacks = set()
+    for method in methods_of(kind):
+        for node in method.nodes():
+            if isinstance(node, ast.keyword) and node.arg == "errback":
+                errbacks.add(last_name(node.value))
+    return errbacks

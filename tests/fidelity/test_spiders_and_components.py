@@ -272,6 +272,105 @@ ATTRIBUTES_OF_HELPERS = Case(
     code=3,
 )
 
+MEMORY = Case(
+    name="pipelines-middlewares-and-modules-that-remember",
+    settings={
+        "CONCURRENT_REQUESTS": 1,
+        "ITEM_PIPELINES": {"small.extra.First": 300},
+        "SPIDER_MIDDLEWARES": {"small.extra.Floors": 543},
+        "DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300},
+    },
+    files={
+        "extra": """
+            from scrapy.exceptions import DropItem
+
+            class First:
+                count = 0
+
+                def process_item(self, item):
+                    self.count += 1
+                    if self.count > 7:
+                        raise DropItem("enough")
+                    return {**item, "number": self.count}
+
+            class Floors:
+                def __init__(self):
+                    self.floors = set()
+
+                async def process_spider_output(self, response, result):
+                    async for output in result:
+                        if isinstance(output, dict):
+                            floor = int(response.url.rpartition("/")[2]) % 2
+                            output["new"] = floor not in self.floors
+                            self.floors.add(floor)
+                        yield output
+
+            class Signed:
+                token = "none"
+
+                def process_request(self, request):
+                    request.meta["token"] = self.token
+
+                def process_response(self, request, response):
+                    if "/rooms/" in response.url:
+                        self.token = response.url
+                    return response
+        """,
+        "spider": """
+            from itertools import count
+
+            from small.base import Rooms
+
+            NUMBERS = count()
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    self.crawler.stats.inc_value("mine")
+                    mine = self.crawler.stats.get_value("mine")
+                    yield {"page": response.url, "next": next(NUMBERS), "token": response.meta["token"], "mine": mine}
+        """,
+    },
+    differs=frozenset({"items"}),
+    sentence="First.count, Floors.floors, Signed.token: Scrapy has it once",
+)
+
+RULE_HOOK = Case(
+    name="rule-hook-that-counts",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.linkextractors import LinkExtractor
+            from scrapy.spiders import CrawlSpider, Rule
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, CrawlSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/rooms/0"]
+                rules = (
+                    Rule(
+                        LinkExtractor(restrict_css="a.piece, a[rel=next], a.note"), callback="parse_page",
+                        follow=True, process_links="few",
+                    ),
+                )
+                left = 14
+
+                def few(self, links):
+                    for link in links:
+                        if self.left > 0:
+                            self.left -= 1
+                            yield link
+
+                def parse_page(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="left: Scrapy has one spider for the whole crawl; each job has its own",
+    refusals={"push": "have no way to hand on links"},
+    handed_out=4,
+)
+
 NAMED_ATTRIBUTES = Case(
     name="attributes-that-travel",
     settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"]},
@@ -684,6 +783,8 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     ATTRIBUTES_OF_HELPERS,
+    MEMORY,
+    RULE_HOOK,
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
     DEPTH,
@@ -711,6 +812,8 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
+    (MEMORY, "push"),
+    (RULE_HOOK, "pull"),
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),

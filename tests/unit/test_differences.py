@@ -1,5 +1,7 @@
 """What of a project means something else in many processes, noticed by its settings, its components and their code."""
 
+import itertools
+import logging
 from collections.abc import AsyncIterator
 from inspect import getmro
 from pathlib import Path
@@ -366,6 +368,131 @@ def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
     travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
     assert set_on_index_pages(travelling, Learning, ["parse_item"]) == []
     assert set_on_index_pages(Settings(), Reading, ["parse_item"]) == []
+
+
+class Limit:
+    count = 0
+
+    def process_item(self, item: Any) -> Any:
+        self.count += 1
+        if self.count > 10:
+            raise DropItem("enough")
+        return item
+
+
+class Remembering:
+    """A spider middleware that remembers, or a downloader middleware that learns."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.token = ""
+
+    def process_spider_output(self, response: Any, result: Any) -> Any:
+        for output in result:
+            if output not in self.seen:
+                self.seen.add(output)
+                yield output
+
+    def process_request(self, request: Any) -> None:
+        request.headers["X-Token"] = self.token
+
+    def process_response(self, request: Any, response: Any) -> Any:
+        self.token = response.headers["X-Token"]
+        return response
+
+
+class Usual:
+    """A component that counts for the log, has a buffer, and makes its connection when needed."""
+
+    def __init__(self, database: Any) -> None:
+        self.items: list[Any] = []
+        self.database = database
+        self.connection: Any = None
+        self.count = 0
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "Usual":
+        component = cls(crawler.settings["DATABASE"])
+        component.stats = crawler.stats  # type: ignore[attr-defined]
+        return component
+
+    def process_item(self, item: Any) -> Any:
+        self.count += 1
+        if self.count % 1000 == 0:
+            logger.info("%d items", self.count)
+        self.stats.inc_value("items")  # type: ignore[attr-defined]
+        if self.connection is None:
+            self.connection = self.database.reach()
+        self.items.append(item)
+        if len(self.items) > 100:
+            self.flush()
+        self.connection.session.add(item)
+        return item
+
+    def process_request(self, request: Any) -> None:
+        request.meta["proxy"] = self.database
+        request.headers["X-Time"] = "now"
+
+    def flush(self) -> None:
+        self.connection.write(self.items)
+        self.items = []
+
+    def close_spider(self) -> None:
+        self.flush()
+        logger.info("%d items", self.count)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"ITEM_PIPELINES": {Limit: 1, Valid: 2}}, ("Limit.count",)),
+        ({"SPIDER_MIDDLEWARES": {Remembering: 543}}, ("Remembering.seen", "Remembering.token")),
+        ({"DOWNLOADER_MIDDLEWARES": {Remembering: 1}}, ("Remembering.seen", "Remembering.token")),
+        ({"ITEM_PIPELINES": {Usual: 1}, "DOWNLOADER_MIDDLEWARES": {Usual: 1}}, None),
+    ],
+)
+def test_what_a_component_remembers_and_uses_is_named(
+    settings: dict[str, Any], found: tuple[str, ...] | None
+) -> None:
+    assert names(settings).get("what code remembers") == found
+
+
+KNOWN: set[str] = set()
+NUMBERS = itertools.count()
+PLACES = itertools.cycle("ab")
+PRICES = {"a": 1}
+logger = logging.getLogger(__name__)
+
+
+class Global(Spider):
+    name = "global"
+
+    def parse_item(self, response: Any) -> Any:
+        if response not in KNOWN:
+            remember(response)
+            yield {"number": next(NUMBERS), "place": next(PLACES), "price": PRICES[response]}
+        if self.crawler.stats.get_value("pages") < 10:
+            yield response
+
+    def failed(self, failure: Any) -> None:
+        self.lost += 1
+
+    def ask(self) -> Any:
+        return Request("http://web/", self.parse_item, errback=self.failed)
+
+    lost = 0
+
+
+def remember(response: Any) -> None:
+    KNOWN.add(response)
+
+
+def test_what_callbacks_remember_in_their_module_is_named() -> None:
+    kept, remembered = kept_by_callbacks(Global, ["parse_item"])
+    assert (list(kept.found), list(remembered.found)) == (
+        ["lost"],
+        ["KNOWN", "NUMBERS", "stats.get_value"],
+    )
 
 
 class Listening:
