@@ -32,7 +32,15 @@ class Trait(str, Enum):
         "a spider middleware of the project with an order below 100 that has `process_start`, or"
         " a `process_spider_output` that names `Request`"
     )
-    OPENS_FILES = "a pipeline that opens a file or a database"
+    OPENS_FILES = (
+        "a pipeline that opens a file or a database, or another component that opens a file to"
+        " write into it"
+    )
+    WRITES_FILES = "a target callback, or what it calls, that writes a file"
+    REPORTS_AT_END = (
+        "`closed` of the spider, `close_spider` or a handler of `spider_closed`, that writes or"
+        " sends something, or reads `crawler.stats`"
+    )
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
     CHANGED_ATTRIBUTES = (
@@ -316,6 +324,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
+            name="files that callbacks write",
+            meaning=_TOLD,
+            trait=Trait.WRITES_FILES,
+            sentence=(
+                "Scrapy writes such files on its one machine; each job writes those of its pages on"
+                " the node on which it runs, below the folder of Scrapyd. Yield the content in an"
+                " item, let FilesPipeline store it where all nodes reach, or write into a mounted"
+                " folder by its absolute path."
+            ),
+        ),
+        Difference(
             name="FEEDS",
             meaning=_SAME,
             settings=("FEEDS",),
@@ -483,6 +502,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy collects the statistics of the whole crawl in it; each process has its own,"
                 " with its own numbers. sdist jobs stats adds up what the jobs have counted."
+            ),
+        ),
+        Difference(
+            name="what is done at the end",
+            meaning=_TOLD,
+            trait=Trait.REPORTS_AT_END,
+            sentence=(
+                "Scrapy calls it once, when all is crawled; here it is called in the producer and"
+                " in each job, with what that process has counted, on that process's machine: each"
+                " writes or sends its own, and none is about the whole crawl. Do that once, with"
+                " the crawl's own summary: --on-finish COMMAND."
             ),
         ),
         Difference(

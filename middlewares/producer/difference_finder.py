@@ -4,7 +4,7 @@ Nothing of the project is made for that: of classes only the code is read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from inspect import getmro
 from itertools import chain
@@ -29,6 +29,7 @@ from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, top_package
+from .effect_reader import reporting_ends, writes_files, writing_methods
 from .feed_outputs import feeds_in_order
 from .memory_reader import component_memory, module_memory
 from .set_aside import setting_given
@@ -39,6 +40,7 @@ from .spider_reads import read_in_jobs, set_on_index
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
 #: those of components that requests, pages and items pass
 _IN_JOBS = ("ITEM_PIPELINES", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
+_BESIDE_PIPELINES = ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES", "EXTENSIONS")
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
@@ -212,17 +214,47 @@ def _find_traits(
     for kind, names in code.items():
         if "spider_idle" in names:
             traits[Trait.HANDLES_IDLE].append(kind.__qualname__)
-    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
-        if "DropItem" in code[kind] and keeps_something(kind):
-            traits[Trait.DROPS_REPEATS].append(kind.__qualname__)
-        if _opens_something(code[kind]):
-            traits[Trait.OPENS_FILES].append(kind.__qualname__)
-    traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
+    traits[Trait.DROPS_REPEATS] = list(_dropping_repeats(listed, code))
+    traits[Trait.OPENS_FILES] = list(_opening_files(listed, code))
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
+    traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
+    told = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
+    traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], told)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
+
+
+def _dropping_repeats(
+    listed: Mapping[str, Iterable[type]], code: Mapping[type, set[str]]
+) -> Iterator[str]:
+    """Yield the pipelines that drop items and remember something."""
+    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
+        if "DropItem" in code[kind] and keeps_something(kind):
+            yield kind.__qualname__
+
+
+def _opening_files(
+    listed: Mapping[str, Iterable[type]], code: Mapping[type, set[str]]
+) -> Iterator[str]:
+    """Yield the pipelines that open files or databases, and others that write files."""
+    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
+        if _opens_something(code[kind]) or writes_files(kind):
+            yield kind.__qualname__
+    others = chain(*map(listed.__getitem__, _BESIDE_PIPELINES))
+    for kind in filter(is_own, others):
+        if writes_files(kind):
+            yield kind.__qualname__
+
+
+def _ends_of(kinds: Iterable[type], told: Collection[str]) -> list[str]:
+    """Return the ends that write, send or judge something, besides those that are told already."""
+    names: list[str] = []
+    for kind in kinds:
+        if kind.__qualname__ not in told:
+            names += reporting_ends(kind)
+    return names
 
 
 def _memory_of(listed: Mapping[str, Iterable[type]], told: Iterable[str]) -> list[str]:
@@ -248,13 +280,15 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
     """Find in what the callbacks of target pages keep something.
 
-    One row with the names of attributes, and one with those of their modules, if there are any.
+    One row with the names of attributes, one with those of their modules, and one with the methods
+    that write files, if there are any.
     The spider's handlers of signals, and its errbacks, get target pages as well.
     """
     methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
     return [
         *_rows_of(Trait.KEPT_ATTRIBUTES, attribute_use(spider, methods).kept),
         *_rows_of(Trait.REMEMBERS, module_memory(spider, methods)),
+        *_rows_of(Trait.WRITES_FILES, writing_methods(spider, methods)),
     ]
 
 

@@ -14,6 +14,7 @@ from .source_reader import (
     last_name,
     of_self,
     reached,
+    working_nodes,
 )
 
 #: methods of containers that put something in
@@ -26,13 +27,6 @@ _CONTAINERS = frozenset(
 )
 #: the types of containers and counters of a module
 _LIVE = (set, list, dict, deque, int, count)
-#: calls whose arguments only come into a log, or into statistics
-_REPORTS = frozenset(
-    {
-        *("debug", "info", "warning", "error", "exception", "critical", "log", "print"),
-        *("set_value", "inc_value", "max_value", "min_value"),
-    }
-)
 #: calls that read the statistics of the process
 _STATISTICS = frozenset({"get_value", "get_stats"})
 #: what a hook is given
@@ -86,7 +80,7 @@ def _remembered(functions: Iterable[SourceFunction], containers: frozenset[str])
     statistics = set[str]()
     for function in functions:
         _read_function(function, memory)
-        for node in _working_nodes(function.node):
+        for node in working_nodes(function.node):
             if isinstance(node, ast.Call) and last_name(node) in _STATISTICS:
                 statistics.add(f"stats.{last_name(node)}")
     return ((memory.put & memory.used) - memory.emptied) | statistics
@@ -127,7 +121,7 @@ def _settings_in(function: SourceFunction) -> Iterator[tuple[str, int]]:
 
 
 def _reads_in(function: SourceFunction) -> Iterator[tuple[str, int]]:
-    for node in _working_nodes(function.node):
+    for node in working_nodes(function.node):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and of_self(node):
             yield f"self.{node.attr}", node.lineno
 
@@ -189,30 +183,11 @@ def _is_empty(value: ast.expr) -> bool:
     return entries == []
 
 
-def _working_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a function, without what only comes into a log."""
-    waiting = [function]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Call) and last_name(node) in _REPORTS:
-            continue
-        if isinstance(node, ast.If) and all(map(_only_reports, [*node.body, *node.orelse])):
-            continue
-        yield node
-        waiting.extend(ast.iter_child_nodes(node))
-
-
-def _only_reports(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Call) and last_name(statement.value) in _REPORTS
-    return isinstance(statement, ast.Pass)
-
-
 def _read_function(function: SourceFunction, memory: _Memory) -> None:
     """Add to `memory` what a function puts into what, and what it uses."""
     names = _module_names(function)
     no_use = set[int]()
-    for node in _working_nodes(function.node):
+    for node in working_nodes(function.node):
         for holder in _put_into(node):
             key = _key_of(holder, names)
             if key is None or not memory.holds(key, node):
@@ -221,7 +196,7 @@ def _read_function(function: SourceFunction, memory: _Memory) -> None:
             if not isinstance(node, ast.Call):  # the value of a call may be used
                 no_use.update(map(id, ast.walk(holder)))
         memory.emptied.update(_keys_of(_emptied(node), names))
-    for node in _working_nodes(function.node):
+    for node in working_nodes(function.node):
         if isinstance(getattr(node, "ctx", None), ast.Load) and id(node) not in no_use:
             memory.used.update(_keys_of([node], names))
 

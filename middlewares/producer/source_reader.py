@@ -28,6 +28,13 @@ ENDS = frozenset({"closed", "close_spider", "spider_closed", "engine_stopped"})
 _HOOKS = frozenset({"item_completed", "get_media_requests", "file_path", "media_downloaded"})
 #: signals that come while pages are crawled
 _WORK_SIGNALS = ("item_", "request_", "response_", "headers_", "bytes_", "spider_error")
+#: calls whose arguments only come into a log, or into statistics
+_REPORTS = frozenset(
+    {
+        *("debug", "info", "warning", "error", "exception", "critical", "log", "print"),
+        *("set_value", "inc_value", "max_value", "min_value"),
+    }
+)
 #: signals with which a process ends
 _END_SIGNALS = ("spider_closed", "engine_stopped")
 
@@ -219,3 +226,22 @@ def errbacks_of(kind: type) -> set[str]:
             if isinstance(node, ast.keyword) and node.arg == "errback":
                 errbacks.add(last_name(node.value))
     return errbacks
+
+
+def working_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a function, without what only comes into a log."""
+    waiting = [function]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call) and last_name(node) in _REPORTS:
+            continue
+        if isinstance(node, ast.If) and all(map(_only_reports, [*node.body, *node.orelse])):
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _only_reports(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Call) and last_name(statement.value) in _REPORTS
+    return isinstance(statement, ast.Pass)

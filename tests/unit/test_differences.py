@@ -2,6 +2,8 @@
 
 import itertools
 import logging
+import random
+import sqlite3
 from collections.abc import AsyncIterator
 from inspect import getmro
 from pathlib import Path
@@ -493,6 +495,104 @@ def test_what_callbacks_remember_in_their_module_is_named() -> None:
         ["lost"],
         ["KNOWN", "NUMBERS", "stats.get_value"],
     )
+
+
+class Summary(Spider):
+    name = "summary"
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "Summary":
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.tell, signals.spider_closed)
+        crawler.signals.connect(spider.scraped, signal=signals.item_scraped)
+        return spider
+
+    def closed(self, reason: str) -> None:
+        pages = self.crawler.stats.get_value("pages")  # type: ignore[union-attr]
+        self.logger.info("%s: %d", reason, pages)
+
+    def tell(self) -> None:
+        requests.post("http://web/", data={})  # type: ignore[name-defined]  # noqa: F821
+
+    def scraped(self, item: Any) -> None:
+        self.got.append(item)
+
+    got: list[Any] = []  # noqa: RUF012 - as projects write it
+
+
+class Quiet(Spider):
+    name = "quiet"
+
+    def closed(self, reason: str) -> None:
+        self.logger.info("closed: %s, %s", reason, self.crawler.stats.get_value("pages"))  # type: ignore[union-attr]
+        self.connection.close()
+
+    connection: Any = None
+
+
+class Tree:
+    def process_item(self, item: Any) -> Any:
+        return item
+
+    def close_spider(self) -> None:
+        ElementTree(self).write("items.xml")  # type: ignore[name-defined]  # noqa: F821
+
+
+class Delta:
+    def __init__(self, crawler: Crawler) -> None:
+        crawler.signals.connect(self.__init__, signals.spider_opened)  # type: ignore[misc]
+        self.seen = sqlite3.connect("seen.db")
+
+
+class Proxies:
+    def __init__(self) -> None:
+        with open("proxies.txt", encoding="utf-8") as file:  # noqa: PTH123 - as projects do
+            self.proxies = file.read().split()
+
+    def process_request(self, request: Any) -> None:
+        request.meta["proxy"] = random.choice(self.proxies)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spider", "found"),
+    [
+        ({}, Summary, {"what is done at the end": ("Summary.closed", "Summary.tell")}),
+        ({}, Quiet, {}),
+        ({"ITEM_PIPELINES": {Tree: 1}}, Quiet, {"what is done at the end": ("Tree.close_spider",)}),
+        ({"SPIDER_MIDDLEWARES": {Delta: 543}}, Plain, {"pipelines that open files": ("Delta",)}),
+        ({"DOWNLOADER_MIDDLEWARES": {Proxies: 543}}, Plain, {}),
+    ],
+)
+def test_ends_that_report_and_components_that_write_files_are_named(
+    settings: dict[str, Any], spider: type[Spider], found: dict[str, tuple[str, ...]]
+) -> None:
+    assert names(settings, spider) == found
+
+
+class Saving(Spider):
+    name = "saving"
+
+    def parse(self, response: Any) -> None:
+        Path("index.html").write_bytes(response.body)
+
+    def parse_item(self, response: Any) -> None:
+        open("prices.txt").read()  # noqa: PTH123, SIM115 - as projects do
+        save_page(response)
+
+
+def save_page(response: Any) -> None:
+    with open("page.html", "wb") as file:  # noqa: PTH123 - as projects do
+        file.write(response.body)
+
+
+def test_what_writes_the_files_of_target_pages_is_named() -> None:
+    (found,) = kept_by_callbacks(Saving, ["parse_item"])
+    assert (found.difference.name, list(found.found)) == (
+        "files that callbacks write",
+        ["save_page"],
+    )
+    (kept,) = kept_by_callbacks(Summary, ["parse_item"])
+    assert list(kept.found) == ["got"]
 
 
 class Listening:
