@@ -28,6 +28,15 @@ class Trait(str, Enum):
         "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
         " of its own or a name of its module, and uses it; or that reads `crawler.stats`"
     )
+    ENVIRONMENT = (
+        "code of the project, or its settings, that reads an environment variable that is set here"
+    )
+    DATA_FILES = "code of the project that reads a file by a path below the working folder"
+    ALL_ARGUMENTS = "an `__init__` of the spider that keeps or walks all of its `**kwargs`"
+    MADE_ANEW = (
+        "a setting, or an attribute from `__init__`, that is made of the time, of chance or of the"
+        " machine, and that code of jobs reads"
+    )
     BEYOND_TARGETS = (
         "a spider middleware of the project with an order below 100 that has `process_start`, or"
         " a `process_spider_output` that names `Request`"
@@ -423,6 +432,47 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy writes the whole log to this file; it gets the log of the producer, and"
                 " each job's log stays on its node. sdist logs shows them as one."
+            ),
+        ),
+    ),
+    "Surroundings of a process": (
+        Difference(
+            name="environment variables",
+            meaning=_TOLD,
+            trait=Trait.ENVIRONMENT,
+            sentence=(
+                "Scrapy runs with the variables of this machine, and of a file .env here; each job"
+                " has those of its node, where these may be missing or other ones. Set them for"
+                " Scrapyd on every node, or hand the values over: -a NAME=VALUE, -s NAME=VALUE."
+            ),
+        ),
+        Difference(
+            name="data files",
+            meaning=_TOLD,
+            trait=Trait.DATA_FILES,
+            sentence=(
+                "Scrapy is started in this folder and finds the file; jobs run in the folder of"
+                " Scrapyd, which does not have it. Put it into the project's package, and read it"
+                " by a path from `__file__` or with importlib.resources."
+            ),
+        ),
+        Difference(
+            name="arguments of the spider",
+            meaning=_TOLD,
+            trait=Trait.ALL_ARGUMENTS,
+            sentence=(
+                "Scrapy gives it the arguments of -a; a job gives it `_job`, too, and may give"
+                " `_version`. Take them out before all arguments are used:"
+                " kwargs.pop('_job', None)."
+            ),
+        ),
+        Difference(
+            name="values of one process",
+            meaning=_TOLD,
+            trait=Trait.MADE_ANEW,
+            sentence=(
+                "Scrapy makes such a value once in a crawl; each job makes its own, so items of one"
+                " crawl have different ones. Give one value to all: -a NAME=VALUE, -s NAME=VALUE."
             ),
         ),
     ),

@@ -24,6 +24,7 @@ from .crawl_request import CrawlRequest, asked_for, find_project
 from .difference_finder import (
     find_differences,
     kept_by_callbacks,
+    made_anew,
     refuse_differences,
     set_on_index_pages,
     told_differences,
@@ -76,6 +77,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     callbacks = target.methods(spider)
     in_callbacks = [
         *set_on_index_pages(settings, type(spider), callbacks),
+        *made_anew(settings, type(spider), callbacks),
         *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
     ]
     request = CrawlRequest(

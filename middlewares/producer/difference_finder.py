@@ -3,12 +3,15 @@
 Nothing of the project is made for that: of classes only the code is read.
 """
 
+import os
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from inspect import getmro
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from scrapy import Spider
@@ -35,6 +38,15 @@ from .memory_reader import component_memory, module_memory
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
 from .spider_reads import read_in_jobs, set_on_index
+from .surroundings_reader import (
+    attributes_made_anew,
+    files_read,
+    modules_of,
+    settings_made_anew,
+    texts_in,
+    uses_all_arguments,
+    variables_read,
+)
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
@@ -221,9 +233,21 @@ def _find_traits(
     traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
     told = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], told)
+    modules = modules_of([spider, *own])
+    folder = Path.cwd()
+    traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
+    traits[Trait.DATA_FILES] = files_read(modules, folder)
+    if uses_all_arguments(spider):
+        traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
+
+
+def _settings_modules() -> list[ModuleType]:
+    """Return the module of the project's settings, if there is one."""
+    module = sys.modules.get(os.environ.get("SCRAPY_SETTINGS_MODULE", ""))
+    return [module] if module is not None else []
 
 
 def _dropping_repeats(
@@ -310,6 +334,24 @@ def set_on_index_pages(
     if names:
         names &= read_in_jobs(spider, callbacks, own_components(settings))
     return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
+
+
+def made_anew(
+    settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
+) -> list[FoundDifference]:
+    """Find the attributes and settings that each process makes for itself, and that jobs read.
+
+    One row with their names, or none.
+    """
+    components = own_components(settings)
+    names = attributes_made_anew(spider)
+    if names:
+        names &= read_in_jobs(spider, callbacks, components)
+    for module in _settings_modules():
+        own = settings_made_anew(module)
+        if own:
+            names |= own & texts_in(modules_of([spider, *components]))
+    return _rows_of(Trait.MADE_ANEW, names)
 
 
 def _opens_something(names: set[str]) -> bool:

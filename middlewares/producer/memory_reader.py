@@ -115,7 +115,7 @@ def _settings_in(function: SourceFunction) -> Iterator[tuple[str, int]]:
         if isinstance(branch, ast.If):
             made.update(map(id, _made_once(branch)))
     for node in function.nodes():
-        for target, value in _assigned(node):
+        for target, value in assigned(node):
             if of_self(target) and id(node) not in made and not _is_empty(value):
                 yield f"self.{last_name(target)}", target.lineno
 
@@ -131,7 +131,7 @@ def _made_once(branch: ast.If) -> Iterator[ast.AST]:
     tested = set(map(last_name, filter(of_self, ast.walk(branch.test))))
     for statement in branch.body:
         for node in ast.walk(statement):
-            for target, value in _assigned(node):
+            for target, value in assigned(node):
                 is_of_page = not _OF_PAGES.isdisjoint(map(last_name, ast.walk(value)))
                 if of_self(target) and last_name(target) in tested and not is_of_page:
                     yield node
@@ -141,7 +141,7 @@ def _container_attributes(kind: type) -> Iterator[str]:
     """Yield `self.NAME` for each attribute that some code of a class makes a container."""
     for tree, _ in class_trees(kind):
         for node in ast.walk(tree):
-            for target, value in _assigned(node):
+            for target, value in assigned(node):
                 if not _makes_container(value):
                     continue
                 if of_self(target):
@@ -150,7 +150,7 @@ def _container_attributes(kind: type) -> Iterator[str]:
                     yield f"self.{target.id}"
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield what a statement sets, each with its value."""
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         yield node.target, node.value
@@ -225,7 +225,7 @@ def _holder_of(call: ast.Call, methods: Collection[str]) -> Iterator[ast.expr]:
 
 def _emptied(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what a statement empties: a buffer is no memory."""
-    for target, value in _assigned(node):
+    for target, value in assigned(node):
         if _is_empty(value):
             yield target
     if isinstance(node, ast.Call):

@@ -17,6 +17,8 @@ from ..spider_attributes import own_bases
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
+#: packages whose code is not the project's, wherever it lies
+_FOREIGN = ("scrapy", "scrapyd_dist")
 #: folders of installed packages
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 #: methods with which a component begins, and those with which it ends
@@ -56,7 +58,7 @@ class SourceFunction:
 def is_projects(module: ModuleType | None) -> bool:
     """Return whether a module is the project's own, and not of an installed package."""
     file = getattr(module, "__file__", None)
-    if module is None or not file or module.__name__.startswith(("scrapy.", "scrapyd_dist.")):
+    if module is None or not file or module.__name__.partition(".")[0] in _FOREIGN:
         return False
     return _INSTALLED.isdisjoint(Path(file).parts) and not file.startswith(_LIBRARY)
 

@@ -371,6 +371,35 @@ RULE_HOOK = Case(
     handed_out=4,
 )
 
+SURROUNDINGS = Case(
+    name="values-of-the-machine-and-of-the-moment",
+    files={
+        "spider": """
+            import os
+            import uuid
+            from pathlib import Path
+
+            from small.base import Rooms
+
+            for line in Path(".env").read_text().splitlines() if Path(".env").exists() else ():
+                os.environ.setdefault(*line.split("="))
+
+            class Museum(Rooms):
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.given = kwargs
+                    self.run = uuid.uuid4().hex
+
+                def parse_piece(self, response):
+                    shop = os.environ.get("MUSEUM_SHOP", "none")
+                    yield {"page": response.url, "given": sorted(self.given), "run": self.run, "shop": shop}
+        """,
+        "../.env": "MUSEUM_SHOP=north\n",
+    },
+    differs=frozenset({"items"}),
+    sentence="run: Scrapy makes such a value once in a crawl; each job makes its own",
+)
+
 NAMED_ATTRIBUTES = Case(
     name="attributes-that-travel",
     settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"]},
@@ -785,6 +814,7 @@ CASES = [
     ATTRIBUTES_OF_HELPERS,
     MEMORY,
     RULE_HOOK,
+    SURROUNDINGS,
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
     DEPTH,
@@ -814,6 +844,7 @@ FAST_CASES = [
     (ATTRIBUTES_OF_HELPERS, "pull"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
+    (SURROUNDINGS, "pull"),
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),

@@ -1,13 +1,16 @@
 """What of a project means something else in many processes, noticed by its settings, its components and their code."""
 
+import importlib
 import itertools
 import logging
 import random
 import sqlite3
 from collections.abc import AsyncIterator
+from datetime import datetime, timezone
 from inspect import getmro
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -23,6 +26,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     OWN_ORDER,
     find_differences,
     kept_by_callbacks,
+    made_anew,
     refuse_differences,
     set_on_index_pages,
 )
@@ -593,6 +597,85 @@ def test_what_writes_the_files_of_target_pages_is_named() -> None:
     )
     (kept,) = kept_by_callbacks(Summary, ["parse_item"])
     assert list(kept.found) == ["got"]
+
+
+class Surrounded(Spider):
+    name = "surrounded"
+    run = uuid4().hex
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.filters = kwargs
+        self.begun = datetime.now(timezone.utc).isoformat()
+        self.day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        self.unread = uuid4().hex
+
+    def parse_item(self, response: Any) -> Any:
+        return self.run, self.begun, self.day
+
+
+class Modest(Spider):
+    name = "modest"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.lang = kwargs.pop("lang", "en")
+        if "shop" in kwargs:
+            self.shop = kwargs["shop"]
+        super().__init__(*args, **kwargs)
+
+
+def test_an_init_that_keeps_all_arguments_is_named() -> None:
+    assert names({}, Surrounded) == {"arguments of the spider": ("Surrounded.__init__",)}
+    assert names({}, Modest) == {}
+
+
+def test_what_each_process_makes_for_itself_is_named_if_jobs_read_it() -> None:
+    (found,) = made_anew(Settings(), Surrounded, ["parse_item"])
+    assert list(found.found) == ["begun", "run"]
+    assert made_anew(Settings(), Surrounded, ["parse"]) == []
+
+
+PROJECT = """
+import os
+import uuid
+from os import environ, getenv
+from pathlib import Path
+
+import scrapy
+
+DISTRIBUTED_STORE = os.environ.get("STORE_URL")
+SHOP, RUN = os.environ["SHOP"], uuid.uuid4().hex
+FEEDS = {f"{uuid.uuid4()}.jl": {}}
+os.environ.setdefault("ONLY_SET", "1")
+
+class Shop(scrapy.Spider):
+    name = "shop"
+    names = Path("names.json").read_text()
+    missing = os.path.exists("missing.json")
+
+    def parse_item(self, response):
+        yield getenv("REGION"), environ.get("NOT_SET"), environ.get("HOME"), self.settings["RUN"]
+"""
+
+
+def test_variables_and_files_of_this_machine_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "surroundings.py").write_text(PROJECT, encoding="utf-8")
+    (tmp_path / "names.json").write_text("{}", encoding="utf-8")
+    (tmp_path / ".env").write_text("REGION=north\n", encoding="utf-8")
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "surroundings")
+    for name in ("SHOP", "STORE_URL", "ONLY_SET"):
+        monkeypatch.setenv(name, "here")
+    shop = importlib.import_module("surroundings").Shop
+    assert names({}, shop) == {
+        "environment variables": ("REGION", "SHOP"),
+        "data files": ("names.json",),
+    }
+    (found,) = made_anew(Settings(), shop, ["parse_item"])
+    assert list(found.found) == ["RUN"]
 
 
 class Listening:
