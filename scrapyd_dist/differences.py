@@ -37,6 +37,11 @@ class Trait(str, Enum):
         "a setting, or an attribute from `__init__`, that is made of the time, of chance or of the"
         " machine, and that code of jobs reads"
     )
+    READS_FEEDS = "code of the spider or of a component that reads the setting `FEEDS`"
+    IN_SCRIPT = (
+        "a program with `CrawlerProcess` or `CrawlerRunner` that connects signals or reads"
+        " statistics, or handlers of pages or items that are in neither spider nor component"
+    )
     BEYOND_TARGETS = (
         "a spider middleware of the project with an order below 100 that has `process_start`, or"
         " a `process_spider_output` that names `Request`"
@@ -353,6 +358,16 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
+            name="FEEDS in code",
+            meaning=_TOLD,
+            trait=Trait.READS_FEEDS,
+            sentence=(
+                "Scrapy has the feeds in this setting; here it is empty in every process, since"
+                " feeds are written when all items are there. --on-finish COMMAND gets the crawl's"
+                " summary, which lists what was written."
+            ),
+        ),
+        Difference(
             name="order of items",
             meaning=_TOLD,
             trait=Trait.FEED_IN_ORDER,
@@ -563,6 +578,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " in each job, with what that process has counted, on that process's machine: each"
                 " writes or sends its own, and none is about the whole crawl. Do that once, with"
                 " the crawl's own summary: --on-finish COMMAND."
+            ),
+        ),
+        Difference(
+            name="programs that watch their crawl",
+            meaning=_TOLD,
+            trait=Trait.IN_SCRIPT,
+            sentence=(
+                "Scrapy crawls all pages in the program's own process; here its handlers hear, and"
+                " crawler.stats counts, only what the producer crawls itself: the pages and items"
+                " of the nodes are not there, nor item_scraped_count. Read the output when the"
+                " crawl has ended, or its summary: --on-finish COMMAND."
             ),
         ),
         Difference(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Shard
@@ -28,6 +29,7 @@ from .difference_finder import (
     refuse_differences,
     set_on_index_pages,
     told_differences,
+    unheard_in_script,
 )
 from .feed_outputs import crawl_outputs, shown
 from .merged_feeds import FeedHost, MergedFeeds
@@ -112,7 +114,8 @@ def check_crawl(
     check_spider(spider, settings, args)
     found = find_differences(settings, type(spider))
     refuse_differences(found)
-    return told_differences(found)
+    crawler: Crawler | None = getattr(spider, "crawler", None)
+    return [*told_differences(found), *unheard_in_script(crawler, type(spider))]
 
 
 def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 
@@ -35,6 +36,7 @@ from .code_reader import attribute_use, keeps_something, names_in, top_package
 from .effect_reader import reporting_ends, writes_files, writing_methods
 from .feed_outputs import feeds_in_order
 from .memory_reader import component_memory, module_memory
+from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
 from .spider_reads import read_in_jobs, set_on_index
@@ -42,6 +44,7 @@ from .surroundings_reader import (
     attributes_made_anew,
     files_read,
     modules_of,
+    reads_feeds,
     settings_made_anew,
     texts_in,
     uses_all_arguments,
@@ -239,6 +242,8 @@ def _find_traits(
     traits[Trait.DATA_FILES] = files_read(modules, folder)
     if uses_all_arguments(spider):
         traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
+    for kind in filter(reads_feeds, [spider, *own]):
+        traits[Trait.READS_FEEDS].append(kind.__qualname__)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
@@ -334,6 +339,17 @@ def set_on_index_pages(
     if names:
         names &= read_in_jobs(spider, callbacks, own_components(settings))
     return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
+
+
+def unheard_in_script(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:
+    """Find the program that has started this crawl and looks at it, and its handlers.
+
+    One row with their names, or none.
+    """
+    names = list(filter(None, [watching_script(sys.modules.get("__main__"))]))
+    if crawler is not None:
+        names += foreign_handlers(crawler, [spider, *own_components(crawler.settings)])
+    return _rows_of(Trait.IN_SCRIPT, set(names))
 
 
 def made_anew(

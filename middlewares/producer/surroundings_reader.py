@@ -5,11 +5,19 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
 from .memory_reader import assigned
-from .source_reader import class_trees, is_projects, last_name, methods_of, module_tree
+from .source_reader import (
+    SourceFunction,
+    class_trees,
+    is_projects,
+    last_name,
+    methods_of,
+    module_tree,
+)
 
 #: variables that each machine has, and those of Scrapy and of this program
 _USUAL = re.compile(r"(HOME|PATH|USER|LANG|TZ|PWD|TMPDIR|PYTHON\w*|SCRAPY\w*|SDIST\w*)$")
@@ -152,6 +160,20 @@ def _innocent_uses(node: ast.AST) -> Iterator[ast.AST]:
         yield from node.comparators
     elif isinstance(node, ast.Attribute) and node.attr in ("get", "pop", "setdefault"):
         yield node.value
+
+
+def reads_feeds(kind: type) -> bool:
+    """Return whether code of a class reads the setting FEEDS."""
+    nodes = chain.from_iterable(map(SourceFunction.nodes, methods_of(kind)))
+    return "FEEDS" in chain.from_iterable(map(_settings_read, nodes))
+
+
+def _settings_read(node: ast.AST) -> Iterator[str]:
+    """Yield the texts by which something is got from a mapping."""
+    if isinstance(node, ast.Call) and last_name(node).startswith("get"):
+        yield from map(_text_of, node.args)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        yield _text_of(node.slice)
 
 
 def attributes_made_anew(kind: type) -> set[str]:

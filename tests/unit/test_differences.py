@@ -1,10 +1,11 @@
 """What of a project means something else in many processes, noticed by its settings, its components and their code."""
 
-import importlib
+import importlib.util
 import itertools
 import logging
 import random
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from inspect import getmro
@@ -29,6 +30,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     made_anew,
     refuse_differences,
     set_on_index_pages,
+    unheard_in_script,
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
@@ -676,6 +678,60 @@ def test_variables_and_files_of_this_machine_are_named(
     }
     (found,) = made_anew(Settings(), shop, ["parse_item"])
     assert list(found.found) == ["RUN"]
+
+
+class Uploads:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.feeds = settings.getdict("FEEDS")
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
+class Places(Spider):
+    name = "places"
+    custom_settings = {"FEEDS": {}}  # noqa: RUF012 - as projects write it
+
+
+def test_code_that_reads_the_feeds_is_named() -> None:
+    assert names({"ITEM_PIPELINES": {Uploads: 1}}) == {"FEEDS in code": ("Uploads",)}
+    assert "FEEDS in code" not in names({}, Places)
+
+
+SCRIPT = """
+from scrapy import signals
+from scrapy.crawler import CrawlerProcess
+
+def scraped(item):
+    pass
+
+def crawl(settings, spider):
+    process = CrawlerProcess(settings)
+    crawler = process.create_crawler(spider)
+"""
+WATCHES = "    crawler.signals.connect(scraped, signals.item_scraped)\n"
+
+
+@pytest.mark.parametrize(("more", "found"), [("", []), (WATCHES, ["script.py", "scraped"])])
+def test_a_program_that_watches_its_crawl_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, found: list[str]
+) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT + more, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("script", file)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setitem(sys.modules, "script", script)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    crawler = get_crawler(Plain)
+    if more:
+        crawler.signals.connect(script.scraped, signals.item_scraped)
+    crawler.signals.connect(Patient().more, signals.item_scraped)
+    rows = unheard_in_script(crawler, Plain)
+    assert [name for row in rows for name in row.found] == sorted(found)
 
 
 class Listening:
