@@ -522,7 +522,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         Difference(
             name="pauses between requests",
             meaning=_TOLD,
-            settings=("DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED"),
+            settings=("DOWNLOAD_DELAY", "DOWNLOAD_SLOTS", "AUTOTHROTTLE_ENABLED"),
             sentence=(
                 "Scrapy keeps to it with one process; here each job does, so the site sees as many"
                 " times the requests as there are jobs. sdist throttle set limits a site over all"

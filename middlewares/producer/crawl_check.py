@@ -24,6 +24,7 @@ from ..targets import Target, find_target
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .difference_finder import (
     find_differences,
+    joined_rows,
     kept_by_callbacks,
     made_anew,
     refuse_differences,
@@ -93,7 +94,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         request=request,
         target=target,
         shards=shards_of(options, spider),
-        differences=[*asked.differences, *in_callbacks],
+        differences=joined_rows([*asked.differences, *in_callbacks]),
     )
 
 

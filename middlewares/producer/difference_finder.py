@@ -113,6 +113,17 @@ def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
     return [row for row in found if row.difference.meaning is Meaning.TOLD]
 
 
+def joined_rows(found: Iterable[FoundDifference]) -> list[FoundDifference]:
+    """Return each row once, with all that was noticed of it."""
+    names = dict[str, dict[str, None]]()
+    for row in found:
+        names.setdefault(row.difference.name, {}).update(dict.fromkeys(row.found))
+    joined = []
+    for name, noticed in names.items():
+        joined.append(FoundDifference(difference=DIFFERENCES[name], found=tuple(noticed)))
+    return joined
+
+
 def _find_names(
     row: Difference,
     settings: BaseSettings,
@@ -167,7 +178,8 @@ def _is_given(settings: BaseSettings, name: str) -> bool:
 
 
 def _is_folder(value: Any) -> bool:
-    return bool(value) and "://" not in str(value)
+    place = str(value or "")
+    return bool(place) and ("://" not in place or place.startswith("file:"))
 
 
 def _is_made_from(kind: type, paths: Iterable[str]) -> bool:

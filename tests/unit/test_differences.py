@@ -26,6 +26,7 @@ from scrapyd_dist.middlewares.producer.code_reader import attribute_use
 from scrapyd_dist.middlewares.producer.difference_finder import (
     OWN_ORDER,
     find_differences,
+    joined_rows,
     kept_by_callbacks,
     made_anew,
     refuse_differences,
@@ -35,7 +36,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
 
-from scrapyd_dist.differences import DIFFERENCES, Meaning, Trait, by_trait, texts
+from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Meaning, Trait, by_trait, texts
 from scrapyd_dist.errors import ConfigError
 
 
@@ -157,6 +158,8 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
         ({"DEPTH_LIMIT": 2}, "DEPTH_LIMIT", ["DEPTH_LIMIT"]),
         ({"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}, "order of requests", ["SCHEDULER_MEMORY_QUEUE"]),
         ({"IMAGES_STORE": "img", "FILES_STORE": "s3://b"}, "folders for files", ["IMAGES_STORE"]),
+        ({"FILES_STORE": "file:///srv/files"}, "folders for files", ["FILES_STORE"]),
+        ({"DOWNLOAD_SLOTS": {"web": {"delay": 1}}}, "pauses between requests", ["DOWNLOAD_SLOTS"]),
         ({"HTTPCACHE_ENABLED": True}, "HTTP cache", ["HTTPCACHE_ENABLED"]),
         ({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True}, "HTTP cache without a network",
          ["HTTPCACHE_IGNORE_MISSING"]),
@@ -732,6 +735,16 @@ def test_a_program_that_watches_its_crawl_is_named(
     crawler.signals.connect(Patient().more, signals.item_scraped)
     rows = unheard_in_script(crawler, Plain)
     assert [name for row in rows for name in row.found] == sorted(found)
+
+
+def test_a_row_is_told_once_with_all_that_was_noticed() -> None:
+    component = names({"ITEM_PIPELINES": {Limit: 1}})
+    rows = [*kept_by_callbacks(Global, ["parse_item"])]
+    row = by_trait(Trait.REMEMBERS)
+    assert set(component) == {row.name}
+    rows.insert(0, FoundDifference(difference=row, found=["Limit.count"]))
+    joined = {one.difference.name: one.found for one in joined_rows(rows)}
+    assert joined[row.name] == ("Limit.count", "KNOWN", "NUMBERS", "stats.get_value")
 
 
 class Listening:
