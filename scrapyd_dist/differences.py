@@ -72,6 +72,7 @@ class Trait(str, Enum):
     OWN_SCHEDULER = "a `SCHEDULER` that is not made from Scrapy's"
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
+    COLUMNS = "a CSV file with items that have more fields than the first, seen when the crawl ends"
     NO_ITEM = "pages without a single item, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
@@ -386,6 +387,16 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "Scrapy gives a value of any type to the exporter of a feed, and an exporter of"
                 " JSON refuses an item with a value of these types; here each process writes its"
                 " items as JSON, with the text of such a value. Let a pipeline make a text of it."
+            ),
+        ),
+        Difference(
+            name="columns of CSV files",
+            meaning=_TOLD,
+            trait=Trait.COLUMNS,
+            sentence=(
+                "Scrapy writes the fields of the first item only, and leaves out what other items"
+                " have more; here the file has a column for each field of any item. To choose the"
+                " columns, set FEED_EXPORT_FIELDS."
             ),
         ),
         Difference(

@@ -110,6 +110,8 @@ class CrawlVerdict:
         reporter.differ(*await asyncio.to_thread(self._find_repeats, accepted))
         reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
         reporter.differ(*values_as_text(accepted, reporter.own.as_text))
+        if self.delivered.delivery.more_columns:
+            reporter.differ(found_trait(Trait.COLUMNS, *self.delivered.delivery.more_columns))
 
     def _find_repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
         """Find the pages that several batches have found, by items that are there again; blocking.

@@ -693,7 +693,29 @@ SUMMARIES = Case(
     sentence="Museum.closed, Tree.close_spider: Scrapy calls it once, when all is crawled",
 )
 
+MORE_COLUMNS = Case(
+    name="csv-of-items-with-other-fields",
+    output=False,
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}}, "CONCURRENT_REQUESTS": 1},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"page": response.url}
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "name": response.css("h2::text").get()}
+        """
+    },
+    differs=frozenset({"files"}),
+    sentence="name: Scrapy writes the fields of the first item only",
+)
+
 CASES = [
+    MORE_COLUMNS,
     PAGE_FILES,
     SUMMARIES,
     SCRAPY_ITEMS,
@@ -724,6 +746,7 @@ CASES = [
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
+    (MORE_COLUMNS, "pull"),
     (PAGE_FILES, "pull"),
     (SUMMARIES, "push"),
     (CLASSES, "pull"),
