@@ -24,13 +24,13 @@ from ..targets import Target, find_target
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .difference_finder import (
     find_differences,
-    joined_rows,
+    find_made_anew,
+    find_set_on_index,
+    find_unheard,
+    join_rows,
     kept_by_callbacks,
-    made_anew,
     refuse_differences,
-    set_on_index_pages,
     told_differences,
-    unheard_in_script,
 )
 from .feed_outputs import crawl_outputs, shown
 from .merged_feeds import FeedHost, MergedFeeds
@@ -79,8 +79,8 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     options = for_target(asked.options, target, settings)
     callbacks = target.methods(spider)
     in_callbacks = [
-        *set_on_index_pages(settings, type(spider), callbacks),
-        *made_anew(settings, type(spider), callbacks),
+        *find_set_on_index(settings, type(spider), callbacks),
+        *find_made_anew(settings, type(spider), callbacks),
         *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
     ]
     request = CrawlRequest(
@@ -94,7 +94,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         request=request,
         target=target,
         shards=shards_of(options, spider),
-        differences=joined_rows([*asked.differences, *in_callbacks]),
+        differences=join_rows([*asked.differences, *in_callbacks]),
     )
 
 
@@ -116,7 +116,7 @@ def check_crawl(
     found = find_differences(settings, type(spider))
     refuse_differences(found)
     crawler: Crawler | None = getattr(spider, "crawler", None)
-    return [*told_differences(found), *unheard_in_script(crawler, type(spider))]
+    return [*told_differences(found), *find_unheard(crawler, type(spider))]
 
 
 def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:

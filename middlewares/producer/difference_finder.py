@@ -113,7 +113,7 @@ def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
     return [row for row in found if row.difference.meaning is Meaning.TOLD]
 
 
-def joined_rows(found: Iterable[FoundDifference]) -> list[FoundDifference]:
+def join_rows(found: Iterable[FoundDifference]) -> list[FoundDifference]:
     """Return each row once, with all that was noticed of it."""
     names = dict[str, dict[str, None]]()
     for row in found:
@@ -246,8 +246,8 @@ def _find_traits(
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
     traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
-    told = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
-    traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], told)
+    known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
+    traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
     modules = modules_of([spider, *own])
     folder = Path.cwd()
     traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
@@ -289,21 +289,21 @@ def _opening_files(
             yield kind.__qualname__
 
 
-def _ends_of(kinds: Iterable[type], told: Collection[str]) -> list[str]:
+def _ends_of(kinds: Iterable[type], known_kinds: Collection[str]) -> list[str]:
     """Return the ends that write, send or judge something, besides those that are told already."""
     names: list[str] = []
     for kind in kinds:
-        if kind.__qualname__ not in told:
+        if kind.__qualname__ not in known_kinds:
             names += reporting_ends(kind)
     return names
 
 
-def _memory_of(listed: Mapping[str, Iterable[type]], told: Iterable[str]) -> list[str]:
+def _memory_of(listed: Mapping[str, Iterable[type]], known_kinds: Iterable[str]) -> list[str]:
     """Return what pipelines and middlewares remember, besides those that are told already."""
     names = []
     for name in _IN_JOBS:
         for kind in filter(is_own, listed[name]):
-            if kind.__qualname__ not in told:
+            if kind.__qualname__ not in known_kinds:
                 names += component_memory(kind)
     return names
 
@@ -339,7 +339,7 @@ def _rows_of(trait: Trait, found: Iterable[str]) -> list[FoundDifference]:
     return [FoundDifference(difference=by_trait(trait), found=names)] if names else []
 
 
-def set_on_index_pages(
+def find_set_on_index(
     settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
 ) -> list[FoundDifference]:
     """Find the attributes that code sets on index pages, and that the jobs' code reads.
@@ -353,7 +353,7 @@ def set_on_index_pages(
     return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
 
 
-def unheard_in_script(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:
+def find_unheard(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:
     """Find the program that has started this crawl and looks at it, and its handlers.
 
     One row with their names, or none.
@@ -364,7 +364,7 @@ def unheard_in_script(crawler: Crawler | None, spider: type[Spider]) -> list[Fou
     return _rows_of(Trait.IN_SCRIPT, set(names))
 
 
-def made_anew(
+def find_made_anew(
     settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
 ) -> list[FoundDifference]:
     """Find the attributes and settings that each process makes for itself, and that jobs read.

@@ -9,7 +9,7 @@ from .source_reader import (
     given_to,
     last_name,
     methods_of,
-    reached,
+    reached_code,
     working_nodes,
 )
 
@@ -40,14 +40,14 @@ _WRITTEN = frozenset("wax+")
 def reporting_ends(kind: type) -> Iterator[str]:
     """Yield the methods with which a class ends that write, send or judge something."""
     for end in sorted(ends_of(kind)):
-        if any(map(_is_report, _calls_in(reached(kind, [end])))):
+        if any(map(_is_report, _calls_in(reached_code(kind, [end])))):
             yield f"{kind.__qualname__}.{end}"
 
 
 def writing_methods(kind: type, methods: Iterable[str]) -> list[str]:
     """Return the functions, of those that methods reach, that write files."""
     names = set()
-    for function in reached(kind, methods):
+    for function in reached_code(kind, methods):
         if any(map(_writes_file, _calls_in([function]))):
             names.add(function.name)
     return sorted(names)

@@ -13,7 +13,7 @@ from .source_reader import (
     hooks_of,
     last_name,
     of_self,
-    reached,
+    reached_code,
     working_nodes,
 )
 
@@ -55,7 +55,7 @@ class _Memory:
 def component_memory(kind: type) -> list[str]:
     """Return what a component keeps from its hooks' calls and uses in them, as names."""
     hooks = hooks_of(kind)
-    functions = reached(kind, hooks)
+    functions = reached_code(kind, hooks)
     containers = frozenset(_container_attributes(kind))
     names = _remembered(functions, containers) | _learned(kind, hooks)
     shown = []
@@ -67,7 +67,7 @@ def component_memory(kind: type) -> list[str]:
 
 def module_memory(kind: type, methods: Iterable[str]) -> list[str]:
     """Return what methods keep in their modules or in statistics, and use; as names."""
-    names = _remembered(reached(kind, methods), frozenset())
+    names = _remembered(reached_code(kind, methods), frozenset())
     return list(filterfalse(_is_attribute, sorted(names)))
 
 
@@ -91,7 +91,7 @@ def _learned(kind: type, hooks: Iterable[str]) -> set[str]:
     learned = set[str]()
     read = set[str]()
     for hook in hooks:
-        functions = reached(kind, [hook])
+        functions = reached_code(kind, [hook])
         lines = _setting_lines(functions)
         learned.update(lines)
         for key, line in chain.from_iterable(map(_reads_in, functions)):

@@ -97,7 +97,7 @@ def methods_of(kind: type) -> Iterator[SourceFunction]:
                 yield SourceFunction(name=node.name, node=node, module=module)
 
 
-def reached(kind: type, names: Iterable[str]) -> list[SourceFunction]:
+def reached_code(kind: type, names: Iterable[str]) -> list[SourceFunction]:
     """Return methods of a class by their names, and what they call in the project, at any depth."""
     methods = list(methods_of(kind))
     wanted = set(names)

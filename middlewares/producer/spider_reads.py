@@ -15,7 +15,7 @@ from .source_reader import (
     last_name,
     methods_of,
     of_self,
-    reached,
+    reached_code,
 )
 
 #: calls and attributes that read attributes by names that are values
@@ -39,10 +39,10 @@ def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
 
     What target callbacks set themselves is left out, too.
     """
-    of_targets = set(map(_name_of, reached(kind, callbacks)))
+    of_targets = set(map(_name_of, reached_code(kind, callbacks)))
     others = set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
     names = set(attribute_use(kind, others).kept)
-    for function in reached(kind, others):
+    for function in reached_code(kind, others):
         names.update(_set_otherwise(function))
     return frozenset(names) - attribute_use(kind, callbacks).kept
 
@@ -71,7 +71,7 @@ def _set_otherwise(function: SourceFunction) -> Iterator[str]:
 def _read_in_callbacks(kind: type, methods: Iterable[str]) -> frozenset[str]:
     """Return the attributes that methods of a spider read by name, or that their helpers read."""
     names = set[str]()
-    functions = reached(kind, methods)
+    functions = reached_code(kind, methods)
     gives_itself = any(map(_gives_itself, functions))
     for function in functions:
         if function.is_method:
@@ -87,7 +87,7 @@ def _read_in_components(kinds: Iterable[type]) -> frozenset[str]:
     """Return the attributes of the spider that components read."""
     names = set[str]()
     for kind in kinds:
-        for function in reached(kind, hooks_of(kind)):
+        for function in reached_code(kind, hooks_of(kind)):
             names.update(_read_of(function, {_SPIDER}))
             names.update(_read_by_name(function, {_SPIDER}))
     return frozenset(names)

@@ -26,12 +26,12 @@ from scrapyd_dist.middlewares.producer.code_reader import attribute_use
 from scrapyd_dist.middlewares.producer.difference_finder import (
     OWN_ORDER,
     find_differences,
-    joined_rows,
+    find_made_anew,
+    find_set_on_index,
+    find_unheard,
+    join_rows,
     kept_by_callbacks,
-    made_anew,
     refuse_differences,
-    set_on_index_pages,
-    unheard_in_script,
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
@@ -374,11 +374,11 @@ class Learning(Spider):
 
 
 def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
-    (found,) = set_on_index_pages(Settings(), Learning, ["parse_item"])
+    (found,) = find_set_on_index(Settings(), Learning, ["parse_item"])
     assert list(found.found) == ["api", "by_name", "token"]
     travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
-    assert set_on_index_pages(travelling, Learning, ["parse_item"]) == []
-    assert set_on_index_pages(Settings(), Reading, ["parse_item"]) == []
+    assert find_set_on_index(travelling, Learning, ["parse_item"]) == []
+    assert find_set_on_index(Settings(), Reading, ["parse_item"]) == []
 
 
 class Limit:
@@ -635,9 +635,9 @@ def test_an_init_that_keeps_all_arguments_is_named() -> None:
 
 
 def test_what_each_process_makes_for_itself_is_named_if_jobs_read_it() -> None:
-    (found,) = made_anew(Settings(), Surrounded, ["parse_item"])
+    (found,) = find_made_anew(Settings(), Surrounded, ["parse_item"])
     assert list(found.found) == ["begun", "run"]
-    assert made_anew(Settings(), Surrounded, ["parse"]) == []
+    assert find_made_anew(Settings(), Surrounded, ["parse"]) == []
 
 
 PROJECT = """
@@ -679,7 +679,7 @@ def test_variables_and_files_of_this_machine_are_named(
         "environment variables": ("REGION", "SHOP"),
         "data files": ("names.json",),
     }
-    (found,) = made_anew(Settings(), shop, ["parse_item"])
+    (found,) = find_made_anew(Settings(), shop, ["parse_item"])
     assert list(found.found) == ["RUN"]
 
 
@@ -733,7 +733,7 @@ def test_a_program_that_watches_its_crawl_is_named(
     if more:
         crawler.signals.connect(script.scraped, signals.item_scraped)
     crawler.signals.connect(Patient().more, signals.item_scraped)
-    rows = unheard_in_script(crawler, Plain)
+    rows = find_unheard(crawler, Plain)
     assert [name for row in rows for name in row.found] == sorted(found)
 
 
@@ -743,7 +743,7 @@ def test_a_row_is_told_once_with_all_that_was_noticed() -> None:
     row = by_trait(Trait.REMEMBERS)
     assert set(component) == {row.name}
     rows.insert(0, FoundDifference(difference=row, found=["Limit.count"]))
-    joined = {one.difference.name: one.found for one in joined_rows(rows)}
+    joined = {one.difference.name: one.found for one in join_rows(rows)}
     assert joined[row.name] == ("Limit.count", "KNOWN", "NUMBERS", "stats.get_value")
 
 
