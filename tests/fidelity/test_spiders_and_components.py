@@ -331,7 +331,7 @@ MEMORY = Case(
         """,
     },
     differs=frozenset({"items"}),
-    sentence="First.count, Floors.floors, Signed.token: Scrapy has it once",
+    sentence="Signed.token, NUMBERS, stats.get_value: Scrapy has it once",
 )
 
 RULE_HOOK = Case(
