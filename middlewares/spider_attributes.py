@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import getmro
+from types import SimpleNamespace
 from typing import Any
 
 from scrapy import Spider
@@ -63,10 +64,31 @@ def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
     for kind in reversed(own_bases(type(spider))):
         values |= vars(kind)
     values |= vars(spider)
+    package = type(spider).__module__.partition(".")[0]
     for name, value in values.items():
         is_code = callable(value) or hasattr(type(value), "__get__")
-        if not name.startswith("__") and not is_code:
+        if name.startswith("__") or is_code:
+            continue
+        if _is_holder(value, package):
+            yield name, (id(value), _state_of(_plain_values(value)))
+        else:
             yield name, _state_of(value)
+
+
+def _is_holder(value: Any, package: str) -> bool:
+    """Return whether a value is an object of the project that holds attributes of its own."""
+    kind = type(value)
+    is_projects = kind is SimpleNamespace or kind.__module__.partition(".")[0] == package
+    return is_projects and hasattr(value, "__dict__")
+
+
+def _plain_values(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that are texts, numbers or containers.
+
+    What else it has, such as a connection, each process makes for itself.
+    """
+    plain = (str, int, float, bytes, *_CONTAINERS)
+    return {name: one for name, one in vars(value).items() if isinstance(one, plain)}
 
 
 def _state_of(value: Any) -> Any:

@@ -56,6 +56,14 @@ class Target:
         rules = _rules(spider)
         return self.callbacks | {_callback_name(rules[number]) for number in self.rules}
 
+    def rule_hooks(self, spider: Spider) -> frozenset[str]:
+        """Return the names of the methods to which rules give the links of target pages."""
+        names = set()
+        for rule in _rules(spider) if self.follows else ():
+            for hook in (rule.process_links, rule.process_request):
+                names.add(getattr(hook, "__name__", str(hook)))
+        return frozenset(names)
+
     def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
         """Tell whether this request, or start request, is for the fleet."""
         if request.meta.get(MARK) or (start and self.seeds):

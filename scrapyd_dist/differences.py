@@ -24,14 +24,43 @@ class Trait(str, Enum):
     HANDLES_IDLE = "code of the spider or of a component that names `spider_idle`"
     MAKES_REQUESTS = "code of a component that calls `engine.crawl`"
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
+    REMEMBERS = (
+        "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
+        " of its own or a name of its module, and uses it; or that reads `crawler.stats`"
+    )
+    ENVIRONMENT = (
+        "code of the project, or its settings, that reads an environment variable that is set here"
+    )
+    DATA_FILES = "code of the project that reads a file by a path below the working folder"
+    ALL_ARGUMENTS = "an `__init__` of the spider that keeps or walks all of its `**kwargs`"
+    MADE_ANEW = (
+        "a setting, or an attribute from `__init__`, that is made of the time, of chance or of the"
+        " machine, and that code of jobs reads"
+    )
+    READS_FEEDS = "code of the spider or of a component that reads the setting `FEEDS`"
+    IN_SCRIPT = (
+        "a program with `CrawlerProcess` or `CrawlerRunner` that connects signals or reads"
+        " statistics, or handlers of pages or items that are in neither spider nor component"
+    )
     BEYOND_TARGETS = (
         "a spider middleware of the project with an order below 100 that has `process_start`, or"
         " a `process_spider_output` that names `Request`"
     )
-    OPENS_FILES = "a pipeline that opens a file or a database"
+    OPENS_FILES = (
+        "a pipeline that opens a file or a database, or another component that opens a file to"
+        " write into it"
+    )
+    WRITES_FILES = "a target callback, or what it calls, that writes a file"
+    REPORTS_AT_END = (
+        "`closed` of the spider, `close_spider` or a handler of `spider_closed`, that writes or"
+        " sends something, or reads `crawler.stats`"
+    )
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
-    CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
+    CHANGED_ATTRIBUTES = (
+        "attributes that the spider's callbacks set on index pages: by their code, or seen when the"
+        " crawl ends"
+    )
     KEPT_ATTRIBUTES = (
         "target callbacks that set attributes of the spider, or put something into them: by their"
         " code, or seen when the crawl ends"
@@ -45,6 +74,7 @@ class Trait(str, Enum):
     OWN_SCHEDULER = "a `SCHEDULER` that is not made from Scrapy's"
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
+    COLUMNS = "a CSV file with items that have more fields than the first, seen when the crawl ends"
     NO_ITEM = "pages without a single item, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
@@ -218,8 +248,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.CHANGED_ATTRIBUTES,
             sentence=(
                 "A callback sets them while the index is walked, and the callbacks of target pages"
-                " read them; a job's spider has its own, as `__init__` left them, so items may have"
-                " wrong values. Hand them over in meta or cb_kwargs, or name them in"
+                " or a component read them; a job's spider has its own, as `__init__` left them, so"
+                " items may have wrong values. Hand them over in meta or cb_kwargs, or name them in"
                 " DISTRIBUTED_SPIDER_ATTRIBUTES."
             ),
         ),
@@ -232,6 +262,17 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " callbacks count or remember there is that of one job. Do not number items by it"
                 " nor find repeats: that is for the output (sdist items merge CRAWL -O FILE --key"
                 " FIELD)."
+            ),
+        ),
+        Difference(
+            name="what code remembers",
+            meaning=_TOLD,
+            trait=Trait.REMEMBERS,
+            sentence=(
+                "Scrapy has it once; each process counts and remembers for itself, and begins with"
+                " nothing, so a limit, a number, a search for repeats, or what one page tells for"
+                " another holds in one process only. A cache does no harm. Let the output find"
+                " repeats (sdist items merge CRAWL -O FILE --key FIELD), or keep it on a server."
             ),
         ),
         Difference(
@@ -300,12 +341,33 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
+            name="files that callbacks write",
+            meaning=_TOLD,
+            trait=Trait.WRITES_FILES,
+            sentence=(
+                "Scrapy writes such files on its one machine; each job writes those of its pages on"
+                " the node on which it runs, below the folder of Scrapyd. Yield the content in an"
+                " item, let FilesPipeline store it where all nodes reach, or write into a mounted"
+                " folder by its absolute path."
+            ),
+        ),
+        Difference(
             name="FEEDS",
             meaning=_SAME,
             settings=("FEEDS",),
             sentence=(
                 "Scrapy writes a feed while it crawls; the items of all processes are written to it"
                 " at the end of the crawl."
+            ),
+        ),
+        Difference(
+            name="FEEDS in code",
+            meaning=_TOLD,
+            trait=Trait.READS_FEEDS,
+            sentence=(
+                "Scrapy has the feeds in this setting; here it is empty in every process, since"
+                " feeds are written when all items are there. --on-finish COMMAND gets the crawl's"
+                " summary, which lists what was written."
             ),
         ),
         Difference(
@@ -327,6 +389,16 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "Scrapy gives a value of any type to the exporter of a feed, and an exporter of"
                 " JSON refuses an item with a value of these types; here each process writes its"
                 " items as JSON, with the text of such a value. Let a pipeline make a text of it."
+            ),
+        ),
+        Difference(
+            name="columns of CSV files",
+            meaning=_TOLD,
+            trait=Trait.COLUMNS,
+            sentence=(
+                "Scrapy writes the fields of the first item only, and leaves out what other items"
+                " have more; here the file has a column for each field of any item. To choose the"
+                " columns, set FEED_EXPORT_FIELDS."
             ),
         ),
         Difference(
@@ -391,6 +463,47 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
     ),
+    "Surroundings of a process": (
+        Difference(
+            name="environment variables",
+            meaning=_TOLD,
+            trait=Trait.ENVIRONMENT,
+            sentence=(
+                "Scrapy runs with the variables of this machine, and of a file .env here; each job"
+                " has those of its node, where these may be missing or other ones. Set them for"
+                " Scrapyd on every node, or hand the values over: -a NAME=VALUE, -s NAME=VALUE."
+            ),
+        ),
+        Difference(
+            name="data files",
+            meaning=_TOLD,
+            trait=Trait.DATA_FILES,
+            sentence=(
+                "Scrapy is started in this folder and finds the file; jobs run in the folder of"
+                " Scrapyd, which does not have it. Put it into the project's package, and read it"
+                " by a path from `__file__` or with importlib.resources."
+            ),
+        ),
+        Difference(
+            name="arguments of the spider",
+            meaning=_TOLD,
+            trait=Trait.ALL_ARGUMENTS,
+            sentence=(
+                "Scrapy gives it the arguments of -a; a job gives it `_job`, too, and may give"
+                " `_version`. Take them out before all arguments are used:"
+                " kwargs.pop('_job', None)."
+            ),
+        ),
+        Difference(
+            name="values of one process",
+            meaning=_TOLD,
+            trait=Trait.MADE_ANEW,
+            sentence=(
+                "Scrapy makes such a value once in a crawl; each job makes its own, so items of one"
+                " crawl have different ones. Give one value to all: -a NAME=VALUE, -s NAME=VALUE."
+            ),
+        ),
+    ),
     "Limits and speed": (
         Difference(
             name="limits of one process",
@@ -422,7 +535,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         Difference(
             name="pauses between requests",
             meaning=_TOLD,
-            settings=("DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED"),
+            settings=("DOWNLOAD_DELAY", "DOWNLOAD_SLOTS", "AUTOTHROTTLE_ENABLED"),
             sentence=(
                 "Scrapy keeps to it with one process; here each job does, so the site sees as many"
                 " times the requests as there are jobs. sdist throttle set limits a site over all"
@@ -467,6 +580,28 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy collects the statistics of the whole crawl in it; each process has its own,"
                 " with its own numbers. sdist jobs stats adds up what the jobs have counted."
+            ),
+        ),
+        Difference(
+            name="what is done at the end",
+            meaning=_TOLD,
+            trait=Trait.REPORTS_AT_END,
+            sentence=(
+                "Scrapy calls it once, when all is crawled; here it is called in the producer and"
+                " in each job, with what that process has counted, on that process's machine: each"
+                " writes or sends its own, and none is about the whole crawl. Do that once, with"
+                " the crawl's own summary: --on-finish COMMAND."
+            ),
+        ),
+        Difference(
+            name="programs that watch their crawl",
+            meaning=_TOLD,
+            trait=Trait.IN_SCRIPT,
+            sentence=(
+                "Scrapy crawls all pages in the program's own process; here its handlers hear, and"
+                " crawler.stats counts, only what the producer crawls itself: the pages and items"
+                " of the nodes are not there, nor item_scraped_count. Read the output when the"
+                " crawl has ended, or its summary: --on-finish COMMAND."
             ),
         ),
         Difference(

@@ -17,6 +17,8 @@ _VARIABLE = ("LOAD_FAST", "LOAD_DEREF")
 _READ = ("LOAD_ATTR", "LOAD_METHOD")
 #: instructions that begin `x[key] += …`
 _IN_PLACE = ("COPY", "DUP_TOP_TWO")
+#: instructions that begin `x.name += …`
+_COPIES = ("COPY", "DUP_TOP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +94,14 @@ def _use_in(code: CodeType) -> AttributeUse:
     for at, (before, step) in enumerate(pairwise(steps), 1):
         if not before.opname.startswith(_VARIABLE) or not _is_self(before.argval):
             continue
+        following = steps[at + 1 : at + 3]
         if step.opname == "STORE_ATTR":
             kept.add(step.argval)
+        elif step.opname in _COPIES and following and following[0].opname in _READ:
+            kept.add(following[0].argval)
         elif step.opname in _READ:
             read.add(step.argval)
-            if _is_kept(steps[at + 1 : at + 3]):
+            if _is_kept(following):
                 kept.add(step.argval)
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Shard
@@ -23,6 +24,10 @@ from ..targets import Target, find_target
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .difference_finder import (
     find_differences,
+    find_made_anew,
+    find_set_on_index,
+    find_unheard,
+    join_rows,
     kept_by_callbacks,
     refuse_differences,
     told_differences,
@@ -72,7 +77,12 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     """Return the whole request; ConfigError if it has no target, or no start pages."""
     target = find_target(spider, settings)
     options = for_target(asked.options, target, settings)
-    kept = kept_by_callbacks(type(spider), target.methods(spider))
+    callbacks = target.methods(spider)
+    in_callbacks = [
+        *find_set_on_index(settings, type(spider), callbacks),
+        *find_made_anew(settings, type(spider), callbacks),
+        *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
+    ]
     request = CrawlRequest(
         spider=spider.name,
         options=options,
@@ -84,7 +94,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         request=request,
         target=target,
         shards=shards_of(options, spider),
-        differences=[*asked.differences, *kept],
+        differences=join_rows([*asked.differences, *in_callbacks]),
     )
 
 
@@ -105,7 +115,8 @@ def check_crawl(
     check_spider(spider, settings, args)
     found = find_differences(settings, type(spider))
     refuse_differences(found)
-    return told_differences(found)
+    crawler: Crawler | None = getattr(spider, "crawler", None)
+    return [*told_differences(found), *find_unheard(crawler, type(spider))]
 
 
 def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:

@@ -3,7 +3,7 @@
 It shows in the spider's attributes, in counts and in items.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from scrapy import Spider
 
@@ -16,6 +16,7 @@ from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use
 from .discovery import Capture
 from .index_walk import IndexWalk
+from .spider_reads import read_in_jobs
 
 #: what to do where pages need a session
 SESSION_REMEDY = (
@@ -31,19 +32,26 @@ class ChangedAttributes:
     Jobs do not have their values.
     """
 
-    def __init__(self, spider: Spider, travelling: Iterable[str]) -> None:
+    def __init__(
+        self, spider: Spider, travelling: Iterable[str], components: Iterable[type] = ()
+    ) -> None:
         """`travelling` are the names of those that travel with each request."""
         self._kind = type(spider)
+        self._components = tuple(components)
         self._travelling = frozenset(travelling)
         self._watch = AttributeWatch(spider)
 
-    def differing(self, callbacks: Iterable[str]) -> list[FoundDifference]:
-        """Find the attributes that have changed, and that these callbacks read.
+    def differing(self, callbacks: Collection[str]) -> list[FoundDifference]:
+        """Find the attributes that have changed, and that code of the workers reads.
 
-        One row with their names, or none.
+        It is that of these callbacks, their helpers, and the components. One row with the names of
+        the attributes, or none.
         """
-        read = attribute_use(self._kind, callbacks).read - self._travelling
-        return _rows_of(Trait.CHANGED_ATTRIBUTES, read.intersection(self._watch.changed()))
+        changed = set(self._watch.changed()) - self._travelling
+        if not changed or not callbacks:
+            return []
+        read = read_in_jobs(self._kind, callbacks, self._components)
+        return _rows_of(Trait.CHANGED_ATTRIBUTES, changed & read)
 
     def kept_in_jobs(
         self, callbacks: Iterable[str], accepted: Iterable[Attempt]

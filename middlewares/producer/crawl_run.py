@@ -36,6 +36,7 @@ from .completion_hooks import notify_on_finish
 from .crawl_findings import ChangedAttributes, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
+from .difference_finder import own_components
 from .discovery import BatchSealer
 from .lifecycle import TICK, Fault, ending, faults, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
@@ -88,7 +89,9 @@ class CrawlRun(BaseRun):
         self._target_callbacks = target.methods(crawler.spider)
         if not self.options.leases:
             travelling = ()
-        self._attributes = ChangedAttributes(crawler.spider, travelling)
+        self._attributes = ChangedAttributes(
+            crawler.spider, travelling, own_components(crawler.settings)
+        )
         #: jobs did not have the attributes that their callbacks read; set when all is found
         self._has_wrong_values = False
         self.goals = GoalKeeper.for_crawler(crawler)

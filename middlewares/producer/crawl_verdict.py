@@ -116,6 +116,8 @@ class CrawlVerdict:
         reporter.differ(*await self._find_repeats())
         reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
         reporter.differ(*values_as_text(accepted, reporter.own.as_text))
+        if self.delivered.delivery.more_columns:
+            reporter.differ(found_trait(Trait.COLUMNS, *self.delivered.delivery.more_columns))
 
     async def _find_repeats(self) -> list[FoundDifference]:
         """Find the pages that several batches have led to, and the items that are there again.

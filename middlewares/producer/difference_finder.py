@@ -3,15 +3,19 @@
 Nothing of the project is made for that: of classes only the code is read.
 """
 
+import os
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from inspect import getmro
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 
@@ -25,14 +29,33 @@ from scrapyd_dist.differences import (
 )
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
+from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, top_package
+from .effect_reader import reporting_ends, writes_files, writing_methods
 from .feed_outputs import feeds_in_order
+from .memory_reader import component_memory, module_memory
+from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
+from .source_reader import errbacks_of, handlers_of
+from .spider_reads import read_in_jobs, set_on_index
+from .surroundings_reader import (
+    attributes_made_anew,
+    files_read,
+    modules_of,
+    reads_feeds,
+    settings_made_anew,
+    texts_in,
+    uses_all_arguments,
+    variables_read,
+)
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
+#: those of components that requests, pages and items pass
+_IN_JOBS = ("ITEM_PIPELINES", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
+_BESIDE_PIPELINES = ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES", "EXTENSIONS")
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
@@ -72,6 +95,12 @@ def find_differences(settings: BaseSettings, spider: type[Spider]) -> list[Found
     return found
 
 
+def own_components(settings: BaseSettings) -> list[type]:
+    """Return the classes of pipelines, middlewares and extensions that are not Scrapy's."""
+    listed = chain.from_iterable(_load_listed(settings, name) for name in _LISTS)
+    return list(filter(is_own, listed))
+
+
 def refuse_differences(found: Iterable[FoundDifference]) -> None:
     """Raise ConfigError for the first difference with which no crawl can work."""
     for difference in found:
@@ -82,6 +111,17 @@ def refuse_differences(found: Iterable[FoundDifference]) -> None:
 def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
     """Return those that people are told of."""
     return [row for row in found if row.difference.meaning is Meaning.TOLD]
+
+
+def join_rows(found: Iterable[FoundDifference]) -> list[FoundDifference]:
+    """Return each row once, with all that was noticed of it."""
+    names = dict[str, dict[str, None]]()
+    for row in found:
+        names.setdefault(row.difference.name, {}).update(dict.fromkeys(row.found))
+    joined = []
+    for name, noticed in names.items():
+        joined.append(FoundDifference(difference=DIFFERENCES[name], found=tuple(noticed)))
+    return joined
 
 
 def _find_names(
@@ -138,7 +178,8 @@ def _is_given(settings: BaseSettings, name: str) -> bool:
 
 
 def _is_folder(value: Any) -> bool:
-    return bool(value) and "://" not in str(value)
+    place = str(value or "")
+    return bool(place) and ("://" not in place or place.startswith("file:"))
 
 
 def _is_made_from(kind: type, paths: Iterable[str]) -> bool:
@@ -200,16 +241,71 @@ def _find_traits(
     for kind, names in code.items():
         if "spider_idle" in names:
             traits[Trait.HANDLES_IDLE].append(kind.__qualname__)
-    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
-        if "DropItem" in code[kind] and keeps_something(kind):
-            traits[Trait.DROPS_REPEATS].append(kind.__qualname__)
-        if _opens_something(code[kind]):
-            traits[Trait.OPENS_FILES].append(kind.__qualname__)
+    traits[Trait.DROPS_REPEATS] = list(_dropping_repeats(listed, code))
+    traits[Trait.OPENS_FILES] = list(_opening_files(listed, code))
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
+    traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
+    known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
+    traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
+    modules = modules_of([spider, *own])
+    folder = Path.cwd()
+    traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
+    traits[Trait.DATA_FILES] = files_read(modules, folder)
+    if uses_all_arguments(spider):
+        traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
+    for kind in filter(reads_feeds, [spider, *own]):
+        traits[Trait.READS_FEEDS].append(kind.__qualname__)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
+
+
+def _settings_modules() -> list[ModuleType]:
+    """Return the module of the project's settings, if there is one."""
+    module = sys.modules.get(os.environ.get("SCRAPY_SETTINGS_MODULE", ""))
+    return [module] if module is not None else []
+
+
+def _dropping_repeats(
+    listed: Mapping[str, Iterable[type]], code: Mapping[type, set[str]]
+) -> Iterator[str]:
+    """Yield the pipelines that drop items and remember something."""
+    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
+        if "DropItem" in code[kind] and keeps_something(kind):
+            yield kind.__qualname__
+
+
+def _opening_files(
+    listed: Mapping[str, Iterable[type]], code: Mapping[type, set[str]]
+) -> Iterator[str]:
+    """Yield the pipelines that open files or databases, and others that write files."""
+    for kind in filter(is_own, listed["ITEM_PIPELINES"]):
+        if _opens_something(code[kind]) or writes_files(kind):
+            yield kind.__qualname__
+    others = chain(*map(listed.__getitem__, _BESIDE_PIPELINES))
+    for kind in filter(is_own, others):
+        if writes_files(kind):
+            yield kind.__qualname__
+
+
+def _ends_of(kinds: Iterable[type], known_kinds: Collection[str]) -> list[str]:
+    """Return the ends that write, send or judge something, besides those that are told already."""
+    names: list[str] = []
+    for kind in kinds:
+        if kind.__qualname__ not in known_kinds:
+            names += reporting_ends(kind)
+    return names
+
+
+def _memory_of(listed: Mapping[str, Iterable[type]], known_kinds: Iterable[str]) -> list[str]:
+    """Return what pipelines and middlewares remember, besides those that are told already."""
+    names = []
+    for name in _IN_JOBS:
+        for kind in filter(is_own, listed[name]):
+            if kind.__qualname__ not in known_kinds:
+                names += component_memory(kind)
+    return names
 
 
 def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
@@ -223,14 +319,67 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 
 
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
-    """Find the attributes in which the callbacks of target pages keep something.
+    """Find in what the callbacks of target pages keep something.
+
+    One row with the names of attributes, one with those of their modules, and one with the methods
+    that write files, if there are any.
+    The spider's handlers of signals, and its errbacks, get target pages as well.
+    """
+    methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
+    return [
+        *_rows_of(Trait.KEPT_ATTRIBUTES, attribute_use(spider, methods).kept),
+        *_rows_of(Trait.REMEMBERS, module_memory(spider, methods)),
+        *_rows_of(Trait.WRITES_FILES, writing_methods(spider, methods)),
+    ]
+
+
+def _rows_of(trait: Trait, found: Iterable[str]) -> list[FoundDifference]:
+    """Return one row with these names in order; none if there are no names."""
+    names = sorted(found)
+    return [FoundDifference(difference=by_trait(trait), found=names)] if names else []
+
+
+def find_set_on_index(
+    settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
+) -> list[FoundDifference]:
+    """Find the attributes that code sets on index pages, and that the jobs' code reads.
+
+    One row with their names, or none. Those that travel with each request are left out.
+    """
+    travelling = SettingReader(settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
+    names = set_on_index(spider, callbacks).difference(travelling)
+    if names:
+        names &= read_in_jobs(spider, callbacks, own_components(settings))
+    return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
+
+
+def find_unheard(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:
+    """Find the program that has started this crawl and looks at it, and its handlers.
 
     One row with their names, or none.
     """
-    names = sorted(attribute_use(spider, callbacks).kept)
-    if not names:
-        return []
-    return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)]
+    names = list(filter(None, [watching_script(sys.modules.get("__main__"))]))
+    if crawler is not None:
+        names += foreign_handlers(crawler, [spider, *own_components(crawler.settings)])
+    return _rows_of(Trait.IN_SCRIPT, set(names))
+
+
+def find_made_anew(
+    settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
+) -> list[FoundDifference]:
+    """Find the attributes and settings that each process makes for itself, and that jobs read.
+
+    One row with their names, or none.
+    """
+    components = own_components(settings)
+    names = attributes_made_anew(spider)
+    if names:
+        names &= read_in_jobs(spider, callbacks, components)
+    for module in _settings_modules():
+        own = settings_made_anew(module)
+        if own:
+            names |= own & texts_in(modules_of([spider, *components]))
+    return _rows_of(Trait.MADE_ANEW, names)
 
 
 def _opens_something(names: set[str]) -> bool:

@@ -413,6 +413,8 @@ def _describe_load(
         rate = (
             f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)"
         )
+    if settings.getdict("DOWNLOAD_SLOTS"):
+        rate += ", and hosts in DOWNLOAD_SLOTS what each job may send them"
     guess = ""
     slots = [node["slots"] for node in nodes]
     if not all(slots):

@@ -76,10 +76,24 @@ class BaseReporter(ABC):
             logger.warning("%s", warning)
 
     def differ(self, *found: FoundDifference) -> None:
-        """Write what differs from `scrapy crawl` to the log, and into every summary from now on."""
-        self.snapshot.differences += found
+        """Write what differs from `scrapy crawl` to the log, and into every summary from now on.
+
+        What was written before is left out.
+        """
         for difference in found:
-            logger.warning("%s", difference)
+            if not self._is_written(difference):
+                self.snapshot.differences.append(difference)
+                logger.warning("%s", difference)
+
+    def _is_written(self, found: FoundDifference) -> bool:
+        """Return whether the row of a difference was written with these names before."""
+        is_row_written = False
+        names = set(found.found)
+        for row in self.snapshot.differences:
+            if row.difference is found.difference:
+                is_row_written = True
+                names.difference_update(row.found)
+        return is_row_written and not names
 
     async def write_status(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
         """Write the state and the summary down, with other changes of the row.

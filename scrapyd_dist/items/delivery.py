@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.config import PARTS
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, count_items, left_out
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
-from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
+from scrapyd_dist.items.merging import ItemOutput, ItemValues, header_of, merge
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
@@ -94,6 +94,7 @@ class Delivery:
     misses: str | None  #: path of the list of URLs without a result, if there are any
     warnings: tuple[str, ...] = ()
     lost: int = 0  #: items that came home and are not there any more as they came
+    more_columns: tuple[str, ...] = ()  #: those of new CSV files that the first item does not have
 
 
 def deliver(
@@ -135,6 +136,7 @@ def deliver(
         if merges:
             copies, warnings = read_back(feeds, feed_url, folder / FEEDS)
     lost = 0
+    more_columns: list[str] = []
     if merges:
         kept = KeptParts.found_in(folder / PARTS, accepted)
         found = _items_at_home(own, kept, copies, feeds, out)
@@ -144,10 +146,12 @@ def deliver(
             unwritten, problems = write_feeds(found)
             lost += unwritten
             warnings += problems
+        tables = list(filter(_begins_table, outputs))
         items = merge(found, outputs, fields_of(accepted), values)
         missing, problems = _compared(found.found, own_items, len(own), kept)
         lost += missing
         warnings += problems
+        more_columns = _columns_of_others(found, tables, fields_of(accepted))
     else:
         items = _reported_items(accepted, out)
     return Delivery(
@@ -156,7 +160,24 @@ def deliver(
         misses=_write_misses(folder / MISSES, misses),
         warnings=tuple(warnings),
         lost=lost,
+        more_columns=tuple(more_columns),
     )
+
+
+def _begins_table(output: ItemOutput) -> bool:
+    """Return whether an output is a CSV file that gets columns of its own."""
+    return output.format == "csv" and (output.overwrite or not output.path.exists())
+
+
+def _columns_of_others(
+    items: Items, tables: Iterable[ItemOutput], declared: Iterable[str]
+) -> list[str]:
+    """Return the columns of new CSV files that neither the first item has nor a class."""
+    first = dict.fromkeys(declared) or next(items.values(), {})
+    names = dict[str, None]()
+    for table in tables:
+        names.update(dict.fromkeys(header_of(table.path)))
+    return [name for name in names if name not in first]
 
 
 def _write_manifest(path: Path, feeds: Mapping[str, int], out: Mapping[int, Runs]) -> None:

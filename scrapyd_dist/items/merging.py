@@ -185,7 +185,12 @@ def _header(output: ItemOutput) -> list[str]:
     """Return the columns of a CSV file that is added to."""
     if output.overwrite or not output.path.exists():
         return []
-    with output.path.open(newline="", encoding="utf-8") as file:
+    return header_of(output.path)
+
+
+def header_of(path: Path) -> list[str]:
+    """Return the columns of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
         return next(csv.reader(file), [])
 
 

@@ -645,7 +645,79 @@ OWN_FEED_EXPORTER = Case(
     },
 )
 
+PAGE_FILES = Case(
+    name="callbacks-write-files-and-ends-write-summaries",
+    settings={"ITEM_PIPELINES": {"small.pipelines.Tree": 300}},
+    files={
+        "pipelines": """
+            from xml.etree import ElementTree
+
+            class Tree:
+                def __init__(self):
+                    self.root = ElementTree.Element("pieces")
+
+                def process_item(self, item):
+                    ElementTree.SubElement(self.root, "piece").text = item["page"]
+                    return item
+
+                def close_spider(self):
+                    ElementTree.ElementTree(self.root).write("out/pieces.xml")
+        """,
+        "spider": """
+            from pathlib import Path
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    Path("out").mkdir(exist_ok=True)
+                    async for request in super().start():
+                        yield request
+
+                def parse_piece(self, response):
+                    number = response.url.rpartition("/")[2]
+                    Path("out").mkdir(exist_ok=True)
+                    Path(f"out/{number}.html").write_bytes(response.body)
+                    yield {"page": response.url}
+        """,
+    },
+    differs=frozenset({"files"}),
+    sentence="parse_piece: Scrapy writes such files on its one machine",
+)
+
+SUMMARIES = Case(
+    name="ends-that-write-summaries",
+    settings=PAGE_FILES.settings,
+    files=PAGE_FILES.files,
+    differs=frozenset({"files"}),
+    sentence="Museum.closed, Tree.close_spider: Scrapy calls it once, when all is crawled",
+)
+
+MORE_COLUMNS = Case(
+    name="csv-of-items-with-other-fields",
+    output=False,
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}}, "CONCURRENT_REQUESTS": 1},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"page": response.url}
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "name": response.css("h2::text").get()}
+        """
+    },
+    differs=frozenset({"files"}),
+    sentence="name: Scrapy writes the fields of the first item only",
+)
+
 CASES = [
+    MORE_COLUMNS,
+    PAGE_FILES,
+    SUMMARIES,
     SCRAPY_ITEMS,
     CLASSES,
     FORMATS,
@@ -674,6 +746,9 @@ CASES = [
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
+    (MORE_COLUMNS, "pull"),
+    (PAGE_FILES, "pull"),
+    (SUMMARIES, "push"),
     (CLASSES, "pull"),
     (ITEM_CLASSES, "push"),
     (VALUES_WITHOUT_A_FORM, "push"),

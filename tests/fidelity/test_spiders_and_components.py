@@ -222,6 +222,184 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+ATTRIBUTES_OF_HELPERS = Case(
+    name="attributes-that-helpers-and-middlewares-read",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300}},
+    files={
+        "extra": """
+            def piece_of(museum, response):
+                return {"page": response.url, "room": museum.room}
+
+            class Signed:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def process_request(self, request):
+                    request.meta["token"] = self.crawler.spider.token
+        """,
+        "spider": """
+            from types import SimpleNamespace
+
+            from small.base import Rooms
+            from small.extra import piece_of
+
+            class Museum(Rooms):
+                token = room = by_name = "none"
+
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.guide = SimpleNamespace(word="none")
+                    self.unread = 0
+
+                def parse(self, response):
+                    self.token = self.room = self.guide.word = "known"
+                    self.unread += 1
+                    setattr(self, "by_name", "known")
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    named = getattr(self, "by_name")
+                    token = response.meta["token"]
+                    yield {**piece_of(self, response), "named": named, "token": token, "guide": self.guide.word}
+        """,
+    },
+    sentence="by_name, guide, room, token: A callback sets them while the index is walked",
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
+MEMORY = Case(
+    name="pipelines-middlewares-and-modules-that-remember",
+    settings={
+        "CONCURRENT_REQUESTS": 1,
+        "ITEM_PIPELINES": {"small.extra.First": 300},
+        "SPIDER_MIDDLEWARES": {"small.extra.Floors": 543},
+        "DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300},
+    },
+    files={
+        "extra": """
+            from scrapy.exceptions import DropItem
+
+            class First:
+                count = 0
+
+                def process_item(self, item):
+                    self.count += 1
+                    if self.count > 7:
+                        raise DropItem("enough")
+                    return {**item, "number": self.count}
+
+            class Floors:
+                def __init__(self):
+                    self.floors = set()
+
+                async def process_spider_output(self, response, result):
+                    async for output in result:
+                        if isinstance(output, dict):
+                            floor = int(response.url.rpartition("/")[2]) % 2
+                            output["new"] = floor not in self.floors
+                            self.floors.add(floor)
+                        yield output
+
+            class Signed:
+                token = "none"
+
+                def process_request(self, request):
+                    request.meta["token"] = self.token
+
+                def process_response(self, request, response):
+                    if "/rooms/" in response.url:
+                        self.token = response.url
+                    return response
+        """,
+        "spider": """
+            from itertools import count
+
+            from small.base import Rooms
+
+            NUMBERS = count()
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    self.crawler.stats.inc_value("mine")
+                    mine = self.crawler.stats.get_value("mine")
+                    yield {"page": response.url, "next": next(NUMBERS), "token": response.meta["token"], "mine": mine}
+        """,
+    },
+    differs=frozenset({"items"}),
+    sentence="Signed.token, NUMBERS, stats.get_value: Scrapy has it once",
+)
+
+RULE_HOOK = Case(
+    name="rule-hook-that-counts",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.linkextractors import LinkExtractor
+            from scrapy.spiders import CrawlSpider, Rule
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, CrawlSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/rooms/0"]
+                rules = (
+                    Rule(
+                        LinkExtractor(restrict_css="a.piece, a[rel=next], a.note"), callback="parse_page",
+                        follow=True, process_links="few",
+                    ),
+                )
+                left = 14
+
+                def few(self, links):
+                    for link in links:
+                        if self.left > 0:
+                            self.left -= 1
+                            yield link
+
+                def parse_page(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="left: Scrapy has one spider for the whole crawl; each job has its own",
+    refusals={"push": "have no way to hand on links"},
+    handed_out=4,
+)
+
+SURROUNDINGS = Case(
+    name="values-of-the-machine-and-of-the-moment",
+    files={
+        "spider": """
+            import os
+            import uuid
+            from pathlib import Path
+
+            from small.base import Rooms
+
+            for line in Path(".env").read_text().splitlines() if Path(".env").exists() else ():
+                os.environ.setdefault(*line.split("="))
+
+            class Museum(Rooms):
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.given = kwargs
+                    self.run = uuid.uuid4().hex
+
+                def parse_piece(self, response):
+                    shop = os.environ.get("MUSEUM_SHOP", "none")
+                    yield {"page": response.url, "given": sorted(self.given), "run": self.run, "shop": shop}
+        """,
+        "../.env": "MUSEUM_SHOP=north\n",
+    },
+    differs=frozenset({"items"}),
+    sentence="run: Scrapy makes such a value once in a crawl; each job makes its own",
+)
+
 NAMED_ATTRIBUTES = Case(
     name="attributes-that-travel",
     settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"]},
@@ -647,6 +825,10 @@ CASES = [
     CSV_FEED,
     ARGUMENTS,
     ATTRIBUTES,
+    ATTRIBUTES_OF_HELPERS,
+    MEMORY,
+    RULE_HOOK,
+    SURROUNDINGS,
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
     DEPTH,
@@ -674,6 +856,10 @@ CASES = [
 FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
+    (ATTRIBUTES_OF_HELPERS, "pull"),
+    (MEMORY, "push"),
+    (RULE_HOOK, "pull"),
+    (SURROUNDINGS, "pull"),
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),

@@ -53,6 +53,58 @@ def test_attributes_that_callbacks_set_and_target_callbacks_read_are_named() -> 
     assert differing(callbacks=()) == []
 
 
+class Reads:
+    """A middleware."""
+
+    def __init__(self, crawler: Any) -> None:
+        self.crawler = crawler
+
+    def process_request(self, request: Any) -> None:
+        request.headers["X-Token"] = self.crawler.spider.token
+
+
+class Counts:
+    """A middleware that only names what the spider has."""
+
+    def process_request(self, request: Any) -> None:
+        request.meta["token"] = request.token
+
+
+def helper(spider: Any, response: Any) -> Any:
+    return spider.fixed, response.page, getattr(spider, "late", None)
+
+
+class Helped(Shop):
+    name = "helped"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guide = SimpleNamespace(word="", session=None)
+        self.idle = SimpleNamespace(session=None)
+
+    def parse(self, response: Any) -> None:
+        super().parse(response)
+        self.guide.word = "known"
+        self.idle.session = object()
+
+    def parse_item(self, response: Any) -> Any:
+        return helper(self, response), self.guide.word, self.idle.session
+
+
+@pytest.mark.parametrize(
+    ("components", "names"),
+    [((), ["guide", "late"]), ((Counts, Reads), ["guide", "late", "token"])],
+)
+def test_what_helpers_and_components_read_is_named(
+    components: tuple[type, ...], names: list[str]
+) -> None:
+    spider = Helped()
+    watch = ChangedAttributes(spider, (), components)
+    spider.parse("http://web/")
+    (found,) = watch.differing(["parse_item"])
+    assert list(found.found) == names
+
+
 @pytest.mark.parametrize(
     ("logins", "pages", "told"), [(0, 0, False), (1, 2, False), (2, 3, True), (1, 1, True)]
 )

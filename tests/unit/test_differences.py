@@ -1,9 +1,17 @@
 """What of a project means something else in many processes, noticed by its settings, its components and their code."""
 
+import importlib.util
+import itertools
+import logging
+import random
+import sqlite3
+import sys
 from collections.abc import AsyncIterator
+from datetime import datetime, timezone
 from inspect import getmro
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -18,13 +26,17 @@ from scrapyd_dist.middlewares.producer.code_reader import attribute_use
 from scrapyd_dist.middlewares.producer.difference_finder import (
     OWN_ORDER,
     find_differences,
+    find_made_anew,
+    find_set_on_index,
+    find_unheard,
+    join_rows,
     kept_by_callbacks,
     refuse_differences,
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
 
-from scrapyd_dist.differences import DIFFERENCES, Meaning, Trait, by_trait, texts
+from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Meaning, Trait, by_trait, texts
 from scrapyd_dist.errors import ConfigError
 
 
@@ -146,6 +158,8 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
         ({"DEPTH_LIMIT": 2}, "DEPTH_LIMIT", ["DEPTH_LIMIT"]),
         ({"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}, "order of requests", ["SCHEDULER_MEMORY_QUEUE"]),
         ({"IMAGES_STORE": "img", "FILES_STORE": "s3://b"}, "folders for files", ["IMAGES_STORE"]),
+        ({"FILES_STORE": "file:///srv/files"}, "folders for files", ["FILES_STORE"]),
+        ({"DOWNLOAD_SLOTS": {"web": {"delay": 1}}}, "pauses between requests", ["DOWNLOAD_SLOTS"]),
         ({"HTTPCACHE_ENABLED": True}, "HTTP cache", ["HTTPCACHE_ENABLED"]),
         ({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True}, "HTTP cache without a network",
          ["HTTPCACHE_IGNORE_MISSING"]),
@@ -340,6 +354,397 @@ def test_what_a_method_of_a_base_class_keeps_is_named_if_it_is_called() -> None:
     assert use.kept == {"last", "listed", "seen", "times"}
     assert {"own", "only_read"} <= use.read
     assert attribute_use(KeepingMore, ["parse"]).kept == {"own"}
+
+
+class Learning(Spider):
+    name = "learning"
+    token = unread = by_name = last = ""
+
+    def __init__(self) -> None:
+        self.api = self
+
+    def parse(self, response: Any) -> None:
+        self.token = self.unread = self.last = response
+        self.api.token = response
+        setattr(self, "by_name", response)  # noqa: B010 - as projects write it
+
+    def parse_item(self, response: Any) -> Any:
+        self.last = response
+        return self.token, self.api.token, self.by_name, self.last
+
+
+def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
+    (found,) = find_set_on_index(Settings(), Learning, ["parse_item"])
+    assert list(found.found) == ["api", "by_name", "token"]
+    travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
+    assert find_set_on_index(travelling, Learning, ["parse_item"]) == []
+    assert find_set_on_index(Settings(), Reading, ["parse_item"]) == []
+
+
+class Limit:
+    count = 0
+
+    def process_item(self, item: Any) -> Any:
+        self.count += 1
+        if self.count > 10:
+            raise DropItem("enough")
+        return item
+
+
+class Remembering:
+    """A spider middleware that remembers, or a downloader middleware that learns."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.token = ""
+
+    def process_spider_output(self, response: Any, result: Any) -> Any:
+        for output in result:
+            if output not in self.seen:
+                self.seen.add(output)
+                yield output
+
+    def process_request(self, request: Any) -> None:
+        request.headers["X-Token"] = self.token
+
+    def process_response(self, request: Any, response: Any) -> Any:
+        self.token = response.headers["X-Token"]
+        return response
+
+
+class Usual:
+    """A component that counts for the log, has a buffer, and makes its connection when needed."""
+
+    def __init__(self, database: Any) -> None:
+        self.items: list[Any] = []
+        self.database = database
+        self.connection: Any = None
+        self.count = 0
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "Usual":
+        component = cls(crawler.settings["DATABASE"])
+        component.stats = crawler.stats  # type: ignore[attr-defined]
+        return component
+
+    def process_item(self, item: Any) -> Any:
+        self.count += 1
+        if self.count % 1000 == 0:
+            logger.info("%d items", self.count)
+        self.stats.inc_value("items")  # type: ignore[attr-defined]
+        if self.connection is None:
+            self.connection = self.database.reach()
+        self.items.append(item)
+        if len(self.items) > 100:
+            self.flush()
+        self.connection.session.add(item)
+        return item
+
+    def process_request(self, request: Any) -> None:
+        request.meta["proxy"] = self.database
+        request.headers["X-Time"] = "now"
+
+    def flush(self) -> None:
+        self.connection.write(self.items)
+        self.items = []
+
+    def close_spider(self) -> None:
+        self.flush()
+        logger.info("%d items", self.count)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"ITEM_PIPELINES": {Limit: 1, Valid: 2}}, ("Limit.count",)),
+        ({"SPIDER_MIDDLEWARES": {Remembering: 543}}, ("Remembering.seen", "Remembering.token")),
+        ({"DOWNLOADER_MIDDLEWARES": {Remembering: 1}}, ("Remembering.seen", "Remembering.token")),
+        ({"ITEM_PIPELINES": {Usual: 1}, "DOWNLOADER_MIDDLEWARES": {Usual: 1}}, None),
+    ],
+)
+def test_what_a_component_remembers_and_uses_is_named(
+    settings: dict[str, Any], found: tuple[str, ...] | None
+) -> None:
+    assert names(settings).get("what code remembers") == found
+
+
+KNOWN: set[str] = set()
+NUMBERS = itertools.count()
+PLACES = itertools.cycle("ab")
+PRICES = {"a": 1}
+logger = logging.getLogger(__name__)
+
+
+class Global(Spider):
+    name = "global"
+
+    def parse_item(self, response: Any) -> Any:
+        if response not in KNOWN:
+            remember(response)
+            yield {"number": next(NUMBERS), "place": next(PLACES), "price": PRICES[response]}
+        if self.crawler.stats.get_value("pages") < 10:
+            yield response
+
+    def failed(self, failure: Any) -> None:
+        self.lost += 1
+
+    def ask(self) -> Any:
+        return Request("http://web/", self.parse_item, errback=self.failed)
+
+    lost = 0
+
+
+def remember(response: Any) -> None:
+    KNOWN.add(response)
+
+
+def test_what_callbacks_remember_in_their_module_is_named() -> None:
+    kept, remembered = kept_by_callbacks(Global, ["parse_item"])
+    assert (list(kept.found), list(remembered.found)) == (
+        ["lost"],
+        ["KNOWN", "NUMBERS", "stats.get_value"],
+    )
+
+
+class Summary(Spider):
+    name = "summary"
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "Summary":
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.tell, signals.spider_closed)
+        crawler.signals.connect(spider.scraped, signal=signals.item_scraped)
+        return spider
+
+    def closed(self, reason: str) -> None:
+        pages = self.crawler.stats.get_value("pages")  # type: ignore[union-attr]
+        self.logger.info("%s: %d", reason, pages)
+
+    def tell(self) -> None:
+        requests.post("http://web/", data={})  # type: ignore[name-defined]  # noqa: F821
+
+    def scraped(self, item: Any) -> None:
+        self.got.append(item)
+
+    got: list[Any] = []  # noqa: RUF012 - as projects write it
+
+
+class Quiet(Spider):
+    name = "quiet"
+
+    def closed(self, reason: str) -> None:
+        self.logger.info("closed: %s, %s", reason, self.crawler.stats.get_value("pages"))  # type: ignore[union-attr]
+        self.connection.close()
+
+    connection: Any = None
+
+
+class Tree:
+    def process_item(self, item: Any) -> Any:
+        return item
+
+    def close_spider(self) -> None:
+        ElementTree(self).write("items.xml")  # type: ignore[name-defined]  # noqa: F821
+
+
+class Delta:
+    def __init__(self, crawler: Crawler) -> None:
+        crawler.signals.connect(self.__init__, signals.spider_opened)  # type: ignore[misc]
+        self.seen = sqlite3.connect("seen.db")
+
+
+class Proxies:
+    def __init__(self) -> None:
+        with open("proxies.txt", encoding="utf-8") as file:  # noqa: PTH123 - as projects do
+            self.proxies = file.read().split()
+
+    def process_request(self, request: Any) -> None:
+        request.meta["proxy"] = random.choice(self.proxies)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spider", "found"),
+    [
+        ({}, Summary, {"what is done at the end": ("Summary.closed", "Summary.tell")}),
+        ({}, Quiet, {}),
+        ({"ITEM_PIPELINES": {Tree: 1}}, Quiet, {"what is done at the end": ("Tree.close_spider",)}),
+        ({"SPIDER_MIDDLEWARES": {Delta: 543}}, Plain, {"pipelines that open files": ("Delta",)}),
+        ({"DOWNLOADER_MIDDLEWARES": {Proxies: 543}}, Plain, {}),
+    ],
+)
+def test_ends_that_report_and_components_that_write_files_are_named(
+    settings: dict[str, Any], spider: type[Spider], found: dict[str, tuple[str, ...]]
+) -> None:
+    assert names(settings, spider) == found
+
+
+class Saving(Spider):
+    name = "saving"
+
+    def parse(self, response: Any) -> None:
+        Path("index.html").write_bytes(response.body)
+
+    def parse_item(self, response: Any) -> None:
+        open("prices.txt").read()  # noqa: PTH123, SIM115 - as projects do
+        save_page(response)
+
+
+def save_page(response: Any) -> None:
+    with open("page.html", "wb") as file:  # noqa: PTH123 - as projects do
+        file.write(response.body)
+
+
+def test_what_writes_the_files_of_target_pages_is_named() -> None:
+    (found,) = kept_by_callbacks(Saving, ["parse_item"])
+    assert (found.difference.name, list(found.found)) == (
+        "files that callbacks write",
+        ["save_page"],
+    )
+    (kept,) = kept_by_callbacks(Summary, ["parse_item"])
+    assert list(kept.found) == ["got"]
+
+
+class Surrounded(Spider):
+    name = "surrounded"
+    run = uuid4().hex
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.filters = kwargs
+        self.begun = datetime.now(timezone.utc).isoformat()
+        self.day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        self.unread = uuid4().hex
+
+    def parse_item(self, response: Any) -> Any:
+        return self.run, self.begun, self.day
+
+
+class Modest(Spider):
+    name = "modest"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.lang = kwargs.pop("lang", "en")
+        if "shop" in kwargs:
+            self.shop = kwargs["shop"]
+        super().__init__(*args, **kwargs)
+
+
+def test_an_init_that_keeps_all_arguments_is_named() -> None:
+    assert names({}, Surrounded) == {"arguments of the spider": ("Surrounded.__init__",)}
+    assert names({}, Modest) == {}
+
+
+def test_what_each_process_makes_for_itself_is_named_if_jobs_read_it() -> None:
+    (found,) = find_made_anew(Settings(), Surrounded, ["parse_item"])
+    assert list(found.found) == ["begun", "run"]
+    assert find_made_anew(Settings(), Surrounded, ["parse"]) == []
+
+
+PROJECT = """
+import os
+import uuid
+from os import environ, getenv
+from pathlib import Path
+
+import scrapy
+
+DISTRIBUTED_STORE = os.environ.get("STORE_URL")
+SHOP, RUN = os.environ["SHOP"], uuid.uuid4().hex
+FEEDS = {f"{uuid.uuid4()}.jl": {}}
+os.environ.setdefault("ONLY_SET", "1")
+
+class Shop(scrapy.Spider):
+    name = "shop"
+    names = Path("names.json").read_text()
+    missing = os.path.exists("missing.json")
+
+    def parse_item(self, response):
+        yield getenv("REGION"), environ.get("NOT_SET"), environ.get("HOME"), self.settings["RUN"]
+"""
+
+
+def test_variables_and_files_of_this_machine_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "surroundings.py").write_text(PROJECT, encoding="utf-8")
+    (tmp_path / "names.json").write_text("{}", encoding="utf-8")
+    (tmp_path / ".env").write_text("REGION=north\n", encoding="utf-8")
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "surroundings")
+    for name in ("SHOP", "STORE_URL", "ONLY_SET"):
+        monkeypatch.setenv(name, "here")
+    shop = importlib.import_module("surroundings").Shop
+    assert names({}, shop) == {
+        "environment variables": ("REGION", "SHOP"),
+        "data files": ("names.json",),
+    }
+    (found,) = find_made_anew(Settings(), shop, ["parse_item"])
+    assert list(found.found) == ["RUN"]
+
+
+class Uploads:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.feeds = settings.getdict("FEEDS")
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
+class Places(Spider):
+    name = "places"
+    custom_settings = {"FEEDS": {}}  # noqa: RUF012 - as projects write it
+
+
+def test_code_that_reads_the_feeds_is_named() -> None:
+    assert names({"ITEM_PIPELINES": {Uploads: 1}}) == {"FEEDS in code": ("Uploads",)}
+    assert "FEEDS in code" not in names({}, Places)
+
+
+SCRIPT = """
+from scrapy import signals
+from scrapy.crawler import CrawlerProcess
+
+def scraped(item):
+    pass
+
+def crawl(settings, spider):
+    process = CrawlerProcess(settings)
+    crawler = process.create_crawler(spider)
+"""
+WATCHES = "    crawler.signals.connect(scraped, signals.item_scraped)\n"
+
+
+@pytest.mark.parametrize(("more", "found"), [("", []), (WATCHES, ["script.py", "scraped"])])
+def test_a_program_that_watches_its_crawl_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, found: list[str]
+) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT + more, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("script", file)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setitem(sys.modules, "script", script)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    crawler = get_crawler(Plain)
+    if more:
+        crawler.signals.connect(script.scraped, signals.item_scraped)
+    crawler.signals.connect(Patient().more, signals.item_scraped)
+    rows = find_unheard(crawler, Plain)
+    assert [name for row in rows for name in row.found] == sorted(found)
+
+
+def test_a_row_is_told_once_with_all_that_was_noticed() -> None:
+    component = names({"ITEM_PIPELINES": {Limit: 1}})
+    rows = [*kept_by_callbacks(Global, ["parse_item"])]
+    row = by_trait(Trait.REMEMBERS)
+    assert set(component) == {row.name}
+    rows.insert(0, FoundDifference(difference=row, found=["Limit.count"]))
+    joined = {one.difference.name: one.found for one in join_rows(rows)}
+    assert joined[row.name] == ("Limit.count", "KNOWN", "NUMBERS", "stats.get_value")
 
 
 class Listening:

@@ -1,0 +1,90 @@
+"""Find where a project's code writes files, and what it reports as its process ends."""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from .source_reader import (
+    SourceFunction,
+    ends_of,
+    given_to,
+    last_name,
+    methods_of,
+    reached_code,
+    working_nodes,
+)
+
+#: calls that write a file by its name
+_WRITES = frozenset(
+    {
+        *("write_text", "write_bytes", "urlretrieve", "savetxt"),
+        *("to_csv", "to_excel", "to_parquet", "to_feather", "to_pickle", "to_html"),
+    }
+)
+#: modules that open a file to write into it, whatever they are given
+_FILE_MODULES = frozenset({"sqlite3", "aiosqlite", "shelve", "dbm"})
+#: modules each call of which goes to a server
+_CLIENTS = frozenset({"requests", "httpx", "smtplib"})
+#: other calls that write or send what a process has counted, or read its counts
+_REPORTS = frozenset(
+    {
+        *("dump", "write", "save", "to_json", "to_sql", "urlopen", "post", "sendmail"),
+        *("send_message", "send_mail", "send", "publish", "get_value", "get_stats"),
+        *("check_call", "check_output", "Popen", "system"),
+    }
+)
+#: the letters of a mode in which a file is opened, and those of one that is written
+_MODE = frozenset("rwaxbt+")
+_WRITTEN = frozenset("wax+")
+
+
+def reporting_ends(kind: type) -> Iterator[str]:
+    """Yield the methods with which a class ends that write, send or judge something."""
+    for end in sorted(ends_of(kind)):
+        if any(map(_is_report, _calls_in(reached_code(kind, [end])))):
+            yield f"{kind.__qualname__}.{end}"
+
+
+def writing_methods(kind: type, methods: Iterable[str]) -> list[str]:
+    """Return the functions, of those that methods reach, that write files."""
+    names = set()
+    for function in reached_code(kind, methods):
+        if any(map(_writes_file, _calls_in([function]))):
+            names.add(function.name)
+    return sorted(names)
+
+
+def writes_files(kind: type) -> bool:
+    """Return whether some code of a class writes a file, or a database in a file."""
+    return any(map(_writes_file, _calls_in(methods_of(kind))))
+
+
+def _calls_in(functions: Iterable[SourceFunction]) -> Iterator[ast.Call]:
+    for function in functions:
+        for node in working_nodes(function.node):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def _is_report(call: ast.Call) -> bool:
+    return _writes_file(call) or last_name(call) in _REPORTS or _module_of(call) in _CLIENTS
+
+
+def _writes_file(call: ast.Call) -> bool:
+    name = last_name(call)
+    if name in ("open", "connect") and _module_of(call) in _FILE_MODULES:
+        return True
+    return name in _WRITES or (name == "open" and _is_for_writing(call))
+
+
+def _is_for_writing(call: ast.Call) -> bool:
+    for value in given_to(call):
+        mode = value.value if isinstance(value, ast.Constant) else ""
+        if isinstance(mode, str) and _MODE.issuperset(mode) and not _WRITTEN.isdisjoint(mode):
+            return True
+    return False
+
+
+def _module_of(call: ast.Call) -> str:
+    """Return the name of which a method is called; empty if it is none."""
+    holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return holder.id if isinstance(holder, ast.Name) else ""

@@ -1,0 +1,249 @@
+"""Read the source of a project's classes as syntax trees; it is never run.
+
+What is not at hand as source is left out.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import TypeAlias
+
+from ..spider_attributes import own_bases
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: packages whose code is not the project's, wherever it lies
+_FOREIGN = ("scrapy", "scrapyd_dist")
+#: folders of installed packages
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+#: methods with which a component begins, and those with which it ends
+BEGINNINGS = frozenset(
+    {"__init__", "__new__", "from_crawler", "from_settings", "open_spider", "spider_opened"}
+)
+ENDS = frozenset({"closed", "close_spider", "spider_closed", "engine_stopped"})
+#: methods of components that Scrapy calls for requests, pages and items
+_HOOKS = frozenset({"item_completed", "get_media_requests", "file_path", "media_downloaded"})
+#: signals that come while pages are crawled
+_WORK_SIGNALS = ("item_", "request_", "response_", "headers_", "bytes_", "spider_error")
+#: calls whose arguments only come into a log, or into statistics
+_REPORTS = frozenset(
+    {
+        *("debug", "info", "warning", "error", "exception", "critical", "log", "print"),
+        *("set_value", "inc_value", "max_value", "min_value"),
+    }
+)
+#: signals with which a process ends
+_END_SIGNALS = ("spider_closed", "engine_stopped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFunction:
+    """Holds a function of the project."""
+
+    name: str
+    node: FunctionNode
+    module: ModuleType  #: whose names it uses
+    is_method: bool = True
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Yield everything in it, with what is defined inside of it."""
+        return ast.walk(self.node)
+
+
+def is_projects(module: ModuleType | None) -> bool:
+    """Return whether a module is the project's own, and not of an installed package."""
+    file = getattr(module, "__file__", None)
+    if module is None or not file or module.__name__.partition(".")[0] in _FOREIGN:
+        return False
+    return _INSTALLED.isdisjoint(Path(file).parts) and not file.startswith(_LIBRARY)
+
+
+#: the folder of Python's own modules
+_LIBRARY = str(Path(ast.__file__).parent)
+
+
+@cache
+def module_tree(module: ModuleType) -> ast.Module | None:
+    """Return the syntax tree of a module; None if its source is not at hand."""
+    try:
+        return ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+
+
+def class_trees(kind: type) -> Iterator[tuple[ast.ClassDef, ModuleType]]:
+    """Yield the trees of a class and of those that it is made from, if they are the project's."""
+    for base in own_bases(kind):
+        module = sys.modules.get(base.__module__)
+        tree = module_tree(module) if module is not None and is_projects(module) else None
+        if tree is None or module is None:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                yield node, module
+                break
+
+
+def methods_of(kind: type) -> Iterator[SourceFunction]:
+    """Yield the methods of a class and of those that it is made from."""
+    for tree, module in class_trees(kind):
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield SourceFunction(name=node.name, node=node, module=module)
+
+
+def reached_code(kind: type, names: Iterable[str]) -> list[SourceFunction]:
+    """Return methods of a class by their names, and what they call in the project, at any depth."""
+    methods = list(methods_of(kind))
+    wanted = set(names)
+    waiting = list(_named(methods, wanted))
+    found = dict.fromkeys(waiting)
+    while waiting:
+        function = waiting.pop()
+        for called in _called_by(function, methods):
+            if called not in found:
+                found[called] = None
+                waiting.append(called)
+    return list(found)
+
+
+def _named(methods: Iterable[SourceFunction], names: Collection[str]) -> Iterator[SourceFunction]:
+    for method in methods:
+        if method.name in names:
+            yield method
+
+
+def _called_by(
+    function: SourceFunction, methods: Iterable[SourceFunction]
+) -> Iterator[SourceFunction]:
+    """Yield the methods and functions of the project that a function names."""
+    for node in function.nodes():
+        if isinstance(node, ast.Attribute) and function.is_method and of_self(node):
+            yield from _named(methods, {node.attr})
+        else:
+            called = _named_object(node, function.module)
+            if isinstance(called, FunctionType):
+                yield from _module_function(called)
+
+
+def _named_object(node: ast.AST, module: ModuleType) -> object:
+    """Return what a name, or a name in another module, stands for; None if nothing is known."""
+    if isinstance(node, ast.Name):
+        return vars(module).get(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        owner = vars(module).get(node.value.id)
+        if isinstance(owner, ModuleType):
+            return vars(owner).get(node.attr)
+    return None
+
+
+def _module_function(function: FunctionType) -> Iterator[SourceFunction]:
+    module = sys.modules.get(function.__module__)
+    tree = module_tree(module) if module is not None and is_projects(module) else None
+    if tree is None or module is None:
+        return
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name == function.__name__:
+            yield SourceFunction(name=node.name, node=node, module=module, is_method=False)
+
+
+def of_self(node: ast.AST) -> bool:
+    """Return whether this is `self.NAME`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the last name of `a.b.c`, or of the call of it; empty if it has none."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def given_to(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield the values that a call passes on."""
+    yield from call.args
+    for keyword in call.keywords:
+        yield keyword.value
+
+
+def argument_names(function: SourceFunction) -> Iterator[str]:
+    """Yield the names of a function's arguments."""
+    arguments = function.node.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield argument.arg
+
+
+def hooks_of(kind: type) -> set[str]:
+    """Return the methods of a component that Scrapy calls for requests, pages and items."""
+    hooks = handlers_of(kind)
+    for method in methods_of(kind):
+        if method.name.startswith("process_") or method.name in _HOOKS:
+            hooks.add(method.name)
+    return hooks
+
+
+def ends_of(kind: type) -> set[str]:
+    """Return the methods of a class that Scrapy calls when a process ends."""
+    ends = handlers_of(kind, _END_SIGNALS)
+    for method in methods_of(kind):
+        if method.name in ENDS:
+            ends.add(method.name)
+    return ends
+
+
+def handlers_of(kind: type, signals: tuple[str, ...] = _WORK_SIGNALS) -> set[str]:
+    """Return the methods that are connected to signals whose names begin so."""
+    handlers = set()
+    for method in methods_of(kind):
+        for node in method.nodes():
+            if not isinstance(node, ast.Call) or last_name(node) != "connect":
+                continue
+            handler, *others = map(last_name, [*given_to(node), node])
+            for name in others:
+                if name.startswith(signals):
+                    handlers.add(handler)
+    return handlers
+
+
+def errbacks_of(kind: type) -> set[str]:
+    """Return the methods of a spider that it gives to requests as errbacks."""
+    errbacks = set()
+    for method in methods_of(kind):
+        for node in method.nodes():
+            if isinstance(node, ast.keyword) and node.arg == "errback":
+                errbacks.add(last_name(node.value))
+    return errbacks
+
+
+def working_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a function, without what only comes into a log."""
+    waiting = [function]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call) and last_name(node) in _REPORTS:
+            continue
+        if isinstance(node, ast.If) and all(map(_only_reports, [*node.body, *node.orelse])):
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _only_reports(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Call) and last_name(statement.value) in _REPORTS
+    return isinstance(statement, ast.Pass)

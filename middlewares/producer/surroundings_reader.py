@@ -1,0 +1,225 @@
+"""Find on what of its machine or its moment a project's code depends, by its source."""
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+from .memory_reader import assigned
+from .source_reader import (
+    SourceFunction,
+    class_trees,
+    is_projects,
+    last_name,
+    methods_of,
+    module_tree,
+)
+
+#: variables that each machine has, and those of Scrapy and of this program
+_USUAL = re.compile(r"(HOME|PATH|USER|LANG|TZ|PWD|TMPDIR|PYTHON\w*|SCRAPY\w*|SDIST\w*)$")
+#: settings that the producer alone uses
+_PRODUCERS = re.compile(r"DISTRIBUTED_|FEED|LOG_|JOBDIR")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
+#: names of the readers of python-decouple and environs
+_READERS = frozenset({"config", "env"})
+#: calls that read a file by its name
+_READS = frozenset(
+    {
+        *("open", "Path", "exists", "isfile", "load_workbook", "loadtxt", "dotenv_values"),
+        *("read_csv", "read_excel", "read_json", "read_parquet"),
+    }
+)
+#: calls that have another value each time, or on each machine
+_ANEW = frozenset(
+    {
+        *("uuid1", "uuid4", "now", "utcnow", "time", "time_ns", "token_hex", "token_urlsafe"),
+        *("random", "randint", "randrange", "getpid", "gethostname"),
+    }
+)
+#: methods that make the spider of a process
+_MAKING = ("__init__", "from_crawler")
+
+
+def modules_of(kinds: Iterable[type]) -> list[ModuleType]:
+    """Return the project's modules that have these classes, and those that they import."""
+    found = dict[ModuleType, None]()
+    waiting = [sys.modules.get(kind.__module__) for kind in kinds]
+    while waiting:
+        module = waiting.pop()
+        if module is None or module in found or not is_projects(module):
+            continue
+        found[module] = None
+        for value in vars(module).values():
+            owner = getattr(value, "__module__", None)
+            if isinstance(value, ModuleType):
+                waiting.append(value)
+            elif isinstance(owner, str):
+                waiting.append(sys.modules.get(owner))
+    return list(found)
+
+
+def variables_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
+    """Return the environment variables that modules read, and that are set here.
+
+    A file `.env` in `folder` may set them as well.
+    """
+    names = set()
+    in_file = _variables_in(folder / ".env")
+    for node in _nodes_of(modules):
+        name = _variable_of(node)
+        if name and (name in os.environ or name in in_file) and not _USUAL.match(name):
+            names.add(name)
+    return sorted(names)
+
+
+def _nodes_of(modules: Iterable[ModuleType]) -> Iterator[ast.AST]:
+    """Yield what is in modules, besides the values of settings that the producer alone uses."""
+    for module in modules:
+        tree = module_tree(module)
+        for statement in tree.body if tree is not None else ():
+            is_producers = False
+            for target, _ in assigned(statement):
+                is_producers |= bool(_PRODUCERS.match(last_name(target)))
+            if not is_producers:
+                yield from ast.walk(statement)
+
+
+def _variable_of(node: ast.AST) -> str:
+    """Return the environment variable that is read here; empty if none is."""
+    key: ast.AST | None = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        key = node.slice if last_name(node.value) == "environ" else None
+    elif isinstance(node, ast.Call) and node.args and _reads_variable(node.func):
+        key = node.args[0]
+    name = _text_of(key)
+    return name if _VARIABLE.fullmatch(name) else ""
+
+
+def _reads_variable(called: ast.expr) -> bool:
+    if last_name(called) == "getenv":
+        return True
+    if isinstance(called, ast.Attribute):
+        holder = last_name(called.value)
+        return holder == "env" or (holder == "environ" and called.attr == "get")
+    return last_name(called) in _READERS
+
+
+def _text_of(node: ast.AST | None) -> str:
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return str(node.value) if is_text and isinstance(node, ast.Constant) else ""
+
+
+def _variables_in(file: Path) -> set[str]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return set()
+    return set(re.findall(r"^\s*(?:export\s+)?(\w+)\s*=", text, re.MULTILINE))
+
+
+def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
+    """Return the files that modules read by a path relative to `folder`, the working folder."""
+    paths = set()
+    for node in _nodes_of(modules):
+        if not isinstance(node, ast.Call) or last_name(node) not in _READS:
+            continue
+        path = _text_of(node.args[0] if node.args else None)
+        if path and not Path(path).is_absolute() and (folder / path).is_file():
+            paths.add(path)
+    return sorted(paths)
+
+
+def uses_all_arguments(kind: type) -> bool:
+    """Return whether an `__init__` does something with all of its other arguments.
+
+    To pass them on, or to look for one, is no such thing.
+    """
+    for method in methods_of(kind):
+        others = method.node.args.kwarg
+        if method.name != "__init__" or others is None:
+            continue
+        innocent = set[int]()
+        for node in method.nodes():
+            innocent.update(map(id, _innocent_uses(node)))
+        for node in method.nodes():
+            is_read = isinstance(node, ast.Name) and node.id == others.arg
+            if is_read and id(node) not in innocent:
+                return True
+    return False
+
+
+def _innocent_uses(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is passed on, or searched for one entry."""
+    if (isinstance(node, ast.keyword) and node.arg is None) or isinstance(node, ast.Subscript):
+        yield node.value
+    elif isinstance(node, ast.Compare):
+        yield from node.comparators
+    elif isinstance(node, ast.Attribute) and node.attr in ("get", "pop", "setdefault"):
+        yield node.value
+
+
+def reads_feeds(kind: type) -> bool:
+    """Return whether code of a class reads the setting FEEDS."""
+    nodes = chain.from_iterable(map(SourceFunction.nodes, methods_of(kind)))
+    return "FEEDS" in chain.from_iterable(map(_settings_read, nodes))
+
+
+def _settings_read(node: ast.AST) -> Iterator[str]:
+    """Yield the texts by which something is got from a mapping."""
+    if isinstance(node, ast.Call) and last_name(node).startswith("get"):
+        yield from map(_text_of, node.args)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        yield _text_of(node.slice)
+
+
+def attributes_made_anew(kind: type) -> set[str]:
+    """Return the attributes of a spider that have another value in each process."""
+    names = set()
+    for tree, _ in class_trees(kind):
+        for statement in tree.body:
+            is_function = isinstance(statement, ast.FunctionDef)
+            if isinstance(statement, ast.FunctionDef) and statement.name not in _MAKING:
+                continue
+            for node in ast.walk(statement):
+                for target, value in assigned(node):
+                    is_attribute = isinstance(target, ast.Attribute) or not is_function
+                    if is_attribute and _is_made_anew(value):
+                        names.add(last_name(target))
+    return names
+
+
+def settings_made_anew(module: ModuleType | None) -> set[str]:
+    """Return the settings of a module that have another value in each process."""
+    tree = module_tree(module) if module is not None else None
+    names = set()
+    for statement in tree.body if tree is not None else ():
+        for target, value in assigned(statement):
+            if last_name(target).isupper() and _is_made_anew(value):
+                names.add(last_name(target))
+    return names
+
+
+def texts_in(modules: Iterable[ModuleType]) -> set[str]:
+    """Return all texts in modules."""
+    return set(map(_text_of, _nodes_of(modules)))
+
+
+def _is_made_anew(value: ast.expr) -> bool:
+    """Return whether a value is another one in each process; the day is the same in all."""
+    is_anew = False
+    for node in ast.walk(value):
+        if not isinstance(node, ast.Call):
+            continue
+        if last_name(node) == "date" or (last_name(node) == "strftime" and _is_day(node)):
+            return False
+        is_anew |= last_name(node) in _ANEW
+    return is_anew
+
+
+def _is_day(call: ast.Call) -> bool:
+    form = "".join(map(_text_of, call.args))
+    return bool(form) and not re.search(r"%-?[HIMSfTXcsRp]", form)
