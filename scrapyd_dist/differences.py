@@ -36,6 +36,10 @@ class Trait(str, Enum):
         "target callbacks that set attributes of the spider, or put something into them: by their"
         " code, or seen when the crawl ends"
     )
+    SHARED_VALUES = (
+        "a value in meta or cb_kwargs that several target requests share, and that callbacks"
+        " change, seen when the crawl ends"
+    )
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
@@ -230,6 +234,18 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " callbacks count or remember there is that of one job. Do not number items by it"
                 " nor find repeats: that is for the output (sdist items merge CRAWL -O FILE --key"
                 " FIELD)."
+            ),
+        ),
+        Difference(
+            name="values that requests share",
+            meaning=_TOLD,
+            trait=Trait.SHARED_VALUES,
+            sentence=(
+                "In one process these requests have the same value in meta or cb_kwargs, and each"
+                " callback sees what the others have changed; here each request has a copy of its"
+                " own, so an item that waits for several pages may be missing. Let one page lead to"
+                " the next, with the item in meta; or give each page an item, and join them in the"
+                " output."
             ),
         ),
         Difference(

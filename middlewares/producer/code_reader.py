@@ -34,7 +34,7 @@ def names_in(kind: type, package: str) -> set[str]:
     that it calls are its code as well.
     """
     names: set[str] = set()
-    for function in _functions_of(kind, package):
+    for function in functions_of(kind, package):
         names |= _names_used_by(function)
     return names
 
@@ -121,7 +121,7 @@ def _members(kind: type) -> Iterator[Any]:
         yield from vars(base).values()
 
 
-def _functions_of(kind: type, package: str) -> list[FunctionType]:
+def functions_of(kind: type, package: str) -> list[FunctionType]:
     """Return the methods of a class, and the package's functions that they call at any depth."""
     methods = map(_function_in, _members(kind))
     waiting = [method for method in methods if method is not None]

@@ -86,7 +86,7 @@ class CrawlRun(BaseRun):
         if not self.options.leases:
             travelling = ()
         self._attributes = ChangedAttributes(crawler.spider, travelling)
-        #: jobs did not have the attributes that their callbacks read; set when all is found
+        #: jobs did not have the values that their callbacks read; set when all is found
         self._has_wrong_values = False
         self.goals = GoalKeeper.for_crawler(crawler)
         if self.goals is not None:
@@ -240,7 +240,7 @@ class CrawlRun(BaseRun):
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()
         wrong = self._attributes.differing(self.capture.callbacks)
-        self._has_wrong_values = bool(wrong)
+        self._has_wrong_values = bool(wrong) or self.capture.shared.lose_items
         self.reporter.differ(*wrong, *walk_findings(index, self.capture, self.repository.counts))
         if not index.goes_on_later:
             await self.repository.finish_shards([shard.number for shard in index.unfinished()])

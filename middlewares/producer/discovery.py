@@ -28,6 +28,7 @@ from .crawl_repository import CrawlRepository
 from .index_walk import IndexWalk
 from .lifecycle import TaskGroup
 from .producer_options import ProducerOptions
+from .shared_values import SharedValues
 
 #: reasons that are shown
 REASONS = 10
@@ -65,6 +66,11 @@ class Capture(FrontierFeed):
     before: FingerprintSet = field(default_factory=FingerprintSet)
     #: of requests that this process has found
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
+    shared: SharedValues = field(init=False)  #: what requests for the fleet have in common
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shared = SharedValues(self.spider)
 
     @cached_property
     def has_filter(self) -> bool:
@@ -106,6 +112,7 @@ class Capture(FrontierFeed):
         disposition, found = self.sort(request, shard)
         if found is None:
             return disposition, None
+        self.shared.note(request)
         self.room.use()
         return disposition, self.cutter.add(found, time.monotonic())
 

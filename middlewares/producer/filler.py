@@ -33,6 +33,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
+from .crawl_findings import shared_values
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, find_project
 from .discovery import Capture
@@ -276,7 +277,8 @@ class FillerRun(Lifecycle):
         while writer.fault and time.monotonic() < deadline:
             await asyncio.sleep(TICK)
             await self._write()
-        for line in (*self._capture.stayed(), *self._capture.undeliverable()):
+        capture = self._capture
+        for line in (*capture.stayed(), *capture.undeliverable(), *shared_values(capture)):
             logger.warning("%s", line)
         if writer.waiting:
             process_exit.set(1)

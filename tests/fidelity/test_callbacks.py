@@ -254,6 +254,53 @@ SHARED_PAGE = Case(
     sentence="a page that target pages lead to is crawled once for each batch that finds it",
 )
 
+SHARED_STATE = Case(
+    name="requests-count-down-in-one-object",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    state = {"left": len(response.css("a.piece"))}
+                    for link in response.css("a.piece"):
+                        yield response.follow(link, self.parse_piece, cb_kwargs={"state": state})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, state):
+                    yield {"page": response.url}
+                    state["left"] -= 1
+                    if not state["left"]:
+                        yield {"room": "is done"}
+        """
+    },
+    differs=frozenset({"items", "code"}),
+    sentence="state: In one process these requests have the same value in meta or cb_kwargs",
+    code=3,
+)
+
+SHARED_CONSTANT = Case(
+    name="requests-read-one-object",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                config = {"selector": "h2::text"}
+
+                def parse(self, response):
+                    for link in response.css("a.piece"):
+                        kwargs = {"config": self.config}
+                        yield response.follow(link, self.parse_piece, cb_kwargs=kwargs, meta={"room": kwargs})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, config):
+                    name = response.css(config["selector"]).get()
+                    yield {"page": response.url, "name": name, "room": sorted(response.meta["room"])}
+        """
+    },
+)
+
 OBJECTS = Case(
     name="objects-in-cb-kwargs-and-meta",
     files={
@@ -582,6 +629,8 @@ CASES = [
     MOVED,
     CHAIN,
     SHARED_PAGE,
+    SHARED_STATE,
+    SHARED_CONSTANT,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -601,6 +650,7 @@ FAST_CASES = [
     (ASYNC, "push"),
     (CHAIN, "pull"),
     (ERRBACK_ITEMS, "pull"),
+    (SHARED_STATE, "pull"),
     (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
 ]

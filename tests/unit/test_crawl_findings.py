@@ -122,21 +122,31 @@ class Strange:
 
 
 @pytest.mark.parametrize(
-    ("counts", "reasons", "found"),
+    ("counts", "reasons", "shared", "found"),
     [
-        ({}, {}, {"no target request": []}),
-        ({"sealed": 3, "duplicate": 1}, {}, {}),
-        ({"sealed": 3, "local": 1}, {"why": 1}, {"requests that stay": ["1: why"]}),
-        ({"local": 2}, {"why": 2}, {"requests that stay": ["2: why"], "nothing was spread": []}),
-        ({"offsite": 2}, {}, {}),
+        ({}, {}, [], {"no target request": []}),
+        ({"sealed": 3, "duplicate": 1}, {}, [], {}),
+        ({"sealed": 3, "local": 1}, {"why": 1}, [], {"requests that stay": ["1: why"]}),
+        (
+            {"local": 2},
+            {"why": 2},
+            [],
+            {"requests that stay": ["2: why"], "nothing was spread": []},
+        ),
+        ({"offsite": 2}, {}, [], {}),
+        ({"sealed": 3}, {}, ["a", "b"], {"values that requests share": ["a", "b"]}),
     ],
 )
-def test_a_walk_without_work_for_the_nodes_says_so(
-    counts: dict[str, int], reasons: dict[str, int], found: dict[str, list[str]]
+def test_a_walk_says_what_it_did_not_find_and_what_does_not_travel(
+    counts: dict[str, int],
+    reasons: dict[str, int],
+    shared: list[str],
+    found: dict[str, list[str]],
 ) -> None:
     capture: Any = SimpleNamespace(
         reasons=Counter(reasons),
         stayed=lambda: [f"{number}: {why}" for why, number in reasons.items()],
+        shared=SimpleNamespace(names=lambda: shared),
     )
     index: Any = SimpleNamespace(pages=1)
     assert {
