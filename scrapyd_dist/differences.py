@@ -48,6 +48,7 @@ class Trait(str, Enum):
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
     NO_ITEM = "pages without a single item, seen when the crawl ends"
+    NO_PAGE = "not one request of the spider's start, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
     SPIDER_START = "an `__init__` that does not take what Scrapyd gives to each job"
@@ -502,6 +503,15 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "The index was walked, and not one request on it was for the nodes. sdist plan says"
                 " which requests go there: name another callback or rule, or see whether the index"
                 " still has links."
+            ),
+        ),
+        Difference(
+            name="no page",
+            meaning=_TOLD,
+            trait=Trait.NO_PAGE,
+            sentence=(
+                "The spider asked for no page: its start gave no request. If it reads standard"
+                " input, give sdist crawl a pipe or a file: the crawl's process has no terminal."
             ),
         ),
         Difference(

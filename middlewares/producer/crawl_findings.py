@@ -113,8 +113,12 @@ def walk_findings(
     found += shared_values(capture)
     if stayed and not sealed:
         found.append(found_trait(Trait.ALL_AT_HOME))
-    if index.pages and not any(counts.values()):
+    if any(counts.values()):
+        return found
+    if index.pages:
         found.append(found_trait(Trait.NO_TARGET))
+    elif index.asks_nothing and index.early_end is None:
+        found.append(found_trait(Trait.NO_PAGE))
     return found
 
 

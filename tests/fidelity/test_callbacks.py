@@ -573,6 +573,26 @@ TARGETS_AT_THE_START = Case(
     },
 )
 
+READS_ITS_INPUT = Case(
+    name="start-reads-standard-input",
+    stdin="{site}/pieces/1\n{site}/pieces/2\n",
+    files={
+        "spider": """
+            import sys
+
+            import scrapy
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for line in sys.stdin:
+                        yield scrapy.Request(line.strip(), self.parse_piece)
+        """
+    },
+    handed_out=2,
+)
+
 SECRETS = Case(
     name="odd-addresses",
     files={
@@ -641,6 +661,7 @@ CASES = [
     HELPERS,
     START_WITH_ITEMS,
     TARGETS_AT_THE_START,
+    READS_ITS_INPUT,
     SECRETS,
     SPIDER_ERROR,
 ]
