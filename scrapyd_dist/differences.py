@@ -51,6 +51,10 @@ class Trait(str, Enum):
     NO_PAGE = "not one request of the spider's start, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
+    START_WAITS = (
+        "a `start` that still runs a minute after all that it has asked for was done, seen then"
+    )
+    START_WAITS_FOR_ITEMS = "a `start` that names `wait_for` and `item_scraped`, or the like"
     SPIDER_START = "an `__init__` that does not take what Scrapyd gives to each job"
 
 
@@ -279,6 +283,27 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "A node cannot rebuild such a request, so the process that walks the index crawls"
                 " it itself, as Scrapy does, and it is not spread. Give it a callback that is a"
                 " method of the spider, a class of Scrapy's, and plain values."
+            ),
+        ),
+        Difference(
+            name="start that waits",
+            meaning=_TOLD,
+            trait=Trait.START_WAITS,
+            sentence=(
+                "All that the spider's start has asked for is done, and it has not ended: the crawl"
+                " waits for it, as with Scrapy. But pages and items of the nodes send no signal to"
+                " its process, so a start that waits for one waits for ever: sdist stop ends it."
+            ),
+        ),
+        Difference(
+            name="start that waits for items",
+            meaning=_REFUSED,
+            trait=Trait.START_WAITS_FOR_ITEMS,
+            sentence=(
+                "The spider's start waits for a signal of its items, and those of target pages are"
+                " scraped on the nodes, which send no signal to its process: the crawl would never"
+                " end. Let it give all its requests without waiting, or crawl with -s"
+                " DISTRIBUTED_ENABLED=0."
             ),
         ),
         Difference(

@@ -39,6 +39,15 @@ def names_in(kind: type, package: str) -> set[str]:
     return names
 
 
+def names_of_method(kind: type, method: str) -> set[str]:
+    """Return all names that the project's own code of this method uses."""
+    names: set[str] = set()
+    for base in own_bases(kind):
+        for code in _codes_of(vars(base).get(method)):
+            names.update(code.co_names)
+    return names
+
+
 def keeps_something(kind: type) -> bool:
     """Return whether the code of this class puts something into a container."""
     for member in _members(kind):

@@ -16,6 +16,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import Attempt, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.differences import Trait
 from scrapyd_dist.errors import (
     INTERRUPTED,
     PARTIAL,
@@ -27,18 +28,19 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import SettingReader
 
-from ..engine_compat import close_spider, watch_idle_reason
+from ..engine_compat import close_spider, under_way, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..targets import Target
 from .completion_hooks import notify_on_finish
-from .crawl_findings import ChangedAttributes, walk_findings
+from .crawl_findings import ChangedAttributes, found_trait, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
 from .discovery import BatchSealer
 from .lifecycle import TICK, Fault, ending, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
+from .start_watch import StartWatch
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class CrawlRun(BaseRun):
         self._cancelled = False  #: a user has cancelled the crawl
         if self.capture.room.is_used_up:
             self.index.end_early(FinishReason.LIMITED.value)
+        self.start_watch = StartWatch()
         self._start_fault = ""  #: how the spider's own start broke off
         self._idle_reason = watch_idle_reason(crawler)
         assert crawler.spider
@@ -147,12 +150,20 @@ class CrawlRun(BaseRun):
             await self.reporter.write_status(self.repository.state)
         self.reporter.log_now_and_then()
         await self.obey()
+        if self.start_watch.waits_in_vain(has_work=self._has_work()):
+            self.reporter.differ(found_trait(Trait.START_WAITS))
         if self._scheduler.enough and not self.index.walked:
             self.find_no_more(self._scheduler.enough)
         if self._scheduler.state.ends_early:
             self._goal_reached()
         if self._scheduler.state.stopped:
             self.hold()
+
+    def _has_work(self) -> bool:
+        """Return whether anything is to be done, here or on the nodes, besides the start."""
+        backlog = self._scheduler.state.backlog
+        buffered = len(self.capture.cutter)
+        return bool(buffered or backlog.waiting or backlog.out or under_way(self._crawler))
 
     def cancel(self) -> None:
         """Stop, as a user has asked for; the command cancels the jobs once no more are sent."""

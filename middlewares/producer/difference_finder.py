@@ -27,7 +27,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
 from ..spider_attributes import is_own
-from .code_reader import attribute_use, keeps_something, names_in, top_package
+from .code_reader import attribute_use, keeps_something, names_in, names_of_method, top_package
 from .feed_outputs import feeds_in_order
 from .set_aside import setting_given
 
@@ -37,6 +37,8 @@ _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDD
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
 OWN_ORDER = 100
+#: signals of items
+_OF_ITEMS = frozenset({"item_scraped", "item_dropped", "item_error"})
 #: what code that opens a file or a database calls, besides `connect`
 _OPENS = frozenset(
     {
@@ -207,6 +209,7 @@ def _find_traits(
             traits[Trait.OPENS_FILES].append(kind.__qualname__)
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
+    traits[Trait.START_WAITS_FOR_ITEMS] = _starts_that_wait(spider)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
@@ -231,6 +234,14 @@ def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[Fo
     if not names:
         return []
     return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)]
+
+
+def _starts_that_wait(spider: type[Spider]) -> list[str]:
+    """Return the name of the spider's `start` if its code waits for a signal of items."""
+    names = names_of_method(spider, "start")
+    if "wait_for" not in names or _OF_ITEMS.isdisjoint(names):
+        return []
+    return [f"{spider.__qualname__}.start"]
 
 
 def _opens_something(names: set[str]) -> bool:

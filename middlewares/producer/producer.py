@@ -64,11 +64,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return
         own = index.unfinished()[0].number
         try:
-            async for output in contained_start(self._crawler, start):
-                if not isinstance(output, Request):
-                    yield output
-                elif (kept := self._sort(run, output, own)) is not None:
-                    yield kept
+            with run.start_watch.running():
+                async for output in contained_start(self._crawler, start):
+                    if not isinstance(output, Request):
+                        yield output
+                    elif (kept := self._sort(run, output, own)) is not None:
+                        yield kept
         except Exception as error:
             run.start_failed(error)
             why = f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"

@@ -593,6 +593,34 @@ READS_ITS_INPUT = Case(
     handed_out=2,
 )
 
+START_WAITS_FOR_ITEMS = Case(
+    name="start-waits-for-an-item",
+    files={
+        "spider": """
+            import asyncio
+
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for number in range(3):
+                        yield scrapy.Request(f"{SITE}/pieces/{number}", self.parse_piece)
+                        await self.wait_for(scrapy.signals.item_scraped)
+
+                async def wait_for(self, signal):
+                    came = asyncio.Event()
+                    self.heard = lambda **_: came.set()
+                    self.crawler.signals.connect(self.heard, signal)
+                    await came.wait()
+        """
+    },
+    refusals=dict.fromkeys(
+        MODES, "Museum.start: The spider's start waits for a signal of its items"
+    ),
+)
+
 SECRETS = Case(
     name="odd-addresses",
     files={
@@ -662,6 +690,7 @@ CASES = [
     START_WITH_ITEMS,
     TARGETS_AT_THE_START,
     READS_ITS_INPUT,
+    START_WAITS_FOR_ITEMS,
     SECRETS,
     SPIDER_ERROR,
 ]
