@@ -621,6 +621,33 @@ START_WAITS_FOR_ITEMS = Case(
     ),
 )
 
+ALSO_INDEX = Case(
+    name="pages-that-are-asked-for-in-two-ways",
+    files={
+        "spider": """
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    if response.url.endswith("/rooms/0"):
+                        for first, last, callback in (
+                            (0, 4, self.parse_label),
+                            (2, 8, self.parse_piece),
+                            (6, 10, self.parse_label),
+                            (8, 12, self.parse_piece),
+                        ):
+                            for number in range(first, last):
+                                yield response.follow(f"{SITE}/pieces/{number}", callback)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_label(self, response):
+                    yield {"label": response.url}
+        """
+    },
+    each_page_once=True,
+    handed_out=6,
+)
+
 SECRETS = Case(
     name="odd-addresses",
     files={
@@ -690,6 +717,7 @@ CASES = [
     START_WITH_ITEMS,
     TARGETS_AT_THE_START,
     READS_ITS_INPUT,
+    ALSO_INDEX,
     START_WAITS_FOR_ITEMS,
     SECRETS,
     SPIDER_ERROR,
@@ -702,6 +730,7 @@ FAST_CASES = [
     (ERRBACK_ITEMS, "pull"),
     (SHARED_STATE, "pull"),
     (OBJECTS, "push"),
+    (ALSO_INDEX, "pull"),
     (COOKIE_JARS, "push"),
 ]
 
