@@ -8,8 +8,9 @@ Each command imports this module: what only a start needs is imported there.
 
 import json
 import os
+import stat
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,11 @@ def start() -> None:
 
     from scrapyd_dist.config import find_root
 
-    with suppress(OSError):  # then the crawl's process is started in its turn
+    with suppress(OSError), ExitStack() as stack:  # else it is started in its turn
+        kept = _keep_input(stack)  # the order comes by the standard input of the process
         process = subprocess.Popen(
-            command_of_waiting("scrapyd_dist.middlewares.producer.standby"),
+            command_of_waiting("scrapyd_dist.middlewares.producer.standby", *map(str, kept)),
+            pass_fds=kept,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -48,6 +51,26 @@ def start() -> None:
             start_new_session=True,
         )
         _waiting.append(process)
+
+
+def has_input() -> bool:
+    """Tell whether a crawl's process may read the command's standard input: a pipe or a file.
+
+    It has no terminal.
+    """
+    with suppress(OSError):
+        mode = os.fstat(0).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+    return False
+
+
+def _keep_input(stack: ExitStack) -> list[int]:
+    """Return a copy of standard input that is open until `stack` is closed, if it may be read."""
+    if not has_input():
+        return []
+    number = os.dup(0)
+    stack.callback(os.close, number)
+    return [number]
 
 
 def call(

@@ -16,7 +16,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
-from scrapy.utils.misc import is_generator_with_return_value
+from scrapy.utils.misc import is_generator_with_return_value, load_object
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -28,6 +28,11 @@ from .codec import WAITS, NotLetOut
 
 #: Scrapy's reason of a crawl whose spider's start has failed
 _START_ERROR = "start_error"
+
+
+def spider_loader(settings: BaseSettings) -> Any:
+    """Return what finds the project's spiders, as the settings name it."""
+    return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings)
 
 
 def project_receivers(crawler: Any, signal: object) -> list[Callable[..., Any]]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from scrapy import Request
 from scrapy.settings import BaseSettings
-from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER
@@ -25,6 +24,7 @@ from scrapyd_dist.settings import SettingReader
 
 from .assignment import follows_strategy
 from .codec import FINGERPRINT, NUMBER, PREFIX, CannotTravel
+from .engine_compat import spider_loader
 from .targets import MARK, SPIDER_CALLBACKS
 
 #: what may stand beside each other in meta["distribute"]
@@ -275,7 +275,7 @@ class SpiderAddresses:
     def _loader(self) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the crawl itself has loaded them, and warned
-            return load_object(self._settings["SPIDER_LOADER_CLASS"]).from_settings(self._settings)
+            return spider_loader(self._settings)
 
     @cached_property
     def _names(self) -> frozenset[str]:

@@ -68,6 +68,10 @@ class Trait(str, Enum):
     FOLLOWED_PAGES = (
         "pages that target pages led to, or were redirected to, seen when the crawl ends"
     )
+    SHARED_VALUES = (
+        "a value in meta or cb_kwargs that several target requests share, and that callbacks"
+        " change, seen when the crawl ends"
+    )
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
     FEED_IN_ORDER = "a feed with `batch_item_count` or `postprocessing`"
@@ -76,8 +80,13 @@ class Trait(str, Enum):
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
     COLUMNS = "a CSV file with items that have more fields than the first, seen when the crawl ends"
     NO_ITEM = "pages without a single item, seen when the crawl ends"
+    NO_PAGE = "not one request of the spider's start, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
+    START_WAITS = (
+        "a `start` that still runs a minute after all that it has asked for was done, seen then"
+    )
+    START_WAITS_FOR_ITEMS = "a `start` that names `wait_for` and `item_scraped`, or the like"
     SPIDER_START = "an `__init__` that does not take what Scrapyd gives to each job"
 
 
@@ -276,6 +285,18 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
+            name="values that requests share",
+            meaning=_TOLD,
+            trait=Trait.SHARED_VALUES,
+            sentence=(
+                "In one process these requests have the same value in meta or cb_kwargs, and each"
+                " callback sees what the others have changed; here each request has a copy of its"
+                " own, so an item that waits for several pages may be missing. Let one page lead to"
+                " the next, with the item in meta; or give each page an item, and join them in the"
+                " output."
+            ),
+        ),
+        Difference(
             name="spider_idle",
             meaning=_TOLD,
             trait=Trait.HANDLES_IDLE,
@@ -305,6 +326,27 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "A node cannot rebuild such a request, so the process that walks the index crawls"
                 " it itself, as Scrapy does, and it is not spread. Give it a callback that is a"
                 " method of the spider, a class of Scrapy's, and plain values."
+            ),
+        ),
+        Difference(
+            name="start that waits",
+            meaning=_TOLD,
+            trait=Trait.START_WAITS,
+            sentence=(
+                "All that the spider's start has asked for is done, and it has not ended: the crawl"
+                " waits for it, as with Scrapy. But pages and items of the nodes send no signal to"
+                " its process, so a start that waits for one waits for ever: sdist stop ends it."
+            ),
+        ),
+        Difference(
+            name="start that waits for items",
+            meaning=_REFUSED,
+            trait=Trait.START_WAITS_FOR_ITEMS,
+            sentence=(
+                "The spider's start waits for a signal of its items, and those of target pages are"
+                " scraped on the nodes, which send no signal to its process: the crawl would never"
+                " end. Let it give all its requests without waiting, or crawl with -s"
+                " DISTRIBUTED_ENABLED=0."
             ),
         ),
         Difference(
@@ -623,6 +665,15 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "The index was walked, and not one request on it was for the nodes. sdist plan says"
                 " which requests go there: name another callback or rule, or see whether the index"
                 " still has links."
+            ),
+        ),
+        Difference(
+            name="no page",
+            meaning=_TOLD,
+            trait=Trait.NO_PAGE,
+            sentence=(
+                "The spider asked for no page: its start gave no request. If it reads standard"
+                " input, give sdist crawl a pipe or a file: the crawl's process has no terminal."
             ),
         ),
         Difference(

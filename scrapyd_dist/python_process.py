@@ -25,9 +25,9 @@ def command_of_module(module: str, *arguments: str) -> list[str]:
     return command_of_code(run, *arguments)
 
 
-def command_of_waiting(module: str) -> list[str]:
+def command_of_waiting(module: str, *arguments: str) -> list[str]:
     """Return the command line that calls `main` of this module, before the project is known.
 
     It appends the folder of the project to the path when it is.
     """
-    return [sys.executable, "-c", f"{_NOWHERE}; from {module} import main; main()"]
+    return [sys.executable, "-c", f"{_NOWHERE}; from {module} import main; main()", *arguments]

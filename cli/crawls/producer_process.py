@@ -280,7 +280,7 @@ def _start(
             command_of_module("scrapyd_dist.middlewares.producer.process", crawl),
             cwd=root,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=None if producer_standby.has_input() else subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             start_new_session=True,

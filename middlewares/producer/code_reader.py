@@ -36,8 +36,17 @@ def names_in(kind: type, package: str) -> set[str]:
     that it calls are its code as well.
     """
     names: set[str] = set()
-    for function in _functions_of(kind, package):
+    for function in functions_of(kind, package):
         names |= _names_used_by(function)
+    return names
+
+
+def names_of_method(kind: type, method: str) -> set[str]:
+    """Return all names that the project's own code of this method uses."""
+    names: set[str] = set()
+    for base in own_bases(kind):
+        for code in _codes_of(vars(base).get(method)):
+            names.update(code.co_names)
     return names
 
 
@@ -126,7 +135,7 @@ def _members(kind: type) -> Iterator[Any]:
         yield from vars(base).values()
 
 
-def _functions_of(kind: type, package: str) -> list[FunctionType]:
+def functions_of(kind: type, package: str) -> list[FunctionType]:
     """Return the methods of a class, and the package's functions that they call at any depth."""
     methods = map(_function_in, _members(kind))
     waiting = [method for method in methods if method is not None]

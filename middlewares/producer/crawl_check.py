@@ -21,7 +21,7 @@ from scrapyd_dist.scrapyd.jobs import check_spider_name
 from ..classifier import has_own_filter
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
-from .crawl_request import CrawlRequest, asked_for, find_project
+from .crawl_request import CrawlRequest, asked_for, find_project, known_as
 from .difference_finder import (
     find_differences,
     find_made_anew,
@@ -84,7 +84,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
     ]
     request = CrawlRequest(
-        spider=spider.name,
+        spider=known_as(spider),
         options=options,
         project=find_project(settings),
         args=asked.args,
@@ -108,7 +108,7 @@ def check_crawl(
     Raises:
         ConfigError: a crawl of this spider cannot work with these settings, or write its items.
     """
-    check_spider_name(spider.name)
+    check_spider_name(known_as(spider))
     check_mode(options, settings)
     check_parts(settings)
     check_outputs(options, settings, spider)

@@ -118,8 +118,21 @@ def walk_findings(
     found = []
     if capture.reasons:
         found.append(found_trait(Trait.CANNOT_TRAVEL, *capture.stayed()))
+    found += shared_values(capture)
     if stayed and not sealed:
         found.append(found_trait(Trait.ALL_AT_HOME))
-    if index.pages and not any(counts.values()):
+    if any(counts.values()):
+        return found
+    if index.pages:
         found.append(found_trait(Trait.NO_TARGET))
+    elif index.asks_nothing and index.early_end is None:
+        found.append(found_trait(Trait.NO_PAGE))
     return found
+
+
+def shared_values(capture: Capture) -> list[FoundDifference]:
+    """Find the values that target requests share, and that callbacks change.
+
+    One row with their names, or none.
+    """
+    return _rows_of(Trait.SHARED_VALUES, capture.shared.names())

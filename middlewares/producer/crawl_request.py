@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scrapy import Spider
 from scrapy.settings import BaseSettings
 
 from scrapyd_dist import config
@@ -49,6 +50,11 @@ class CrawlRequest:
         project = self.project
         in_file = project.config.options.get("store") if project.config else None
         return store_address(project.root, self.options.store, in_file)
+
+
+def known_as(spider: Spider) -> str:
+    """Return the name by which the project has this spider, which may have given itself another."""
+    return str(getattr(type(spider), "name", None) or spider.name)
 
 
 def find_project(settings: BaseSettings) -> PreparedProject:

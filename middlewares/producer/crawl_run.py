@@ -16,6 +16,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import CANCEL, Attempt, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.differences import Trait
 from scrapyd_dist.errors import (
     INTERRUPTED,
     PARTIAL,
@@ -28,12 +29,12 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.settings import SettingReader
 
-from ..engine_compat import close_spider, watch_idle_reason
+from ..engine_compat import close_spider, under_way, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..targets import Target
 from .completion_hooks import notify_on_finish
-from .crawl_findings import ChangedAttributes, walk_findings
+from .crawl_findings import ChangedAttributes, found_trait, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_verdict import CrawlVerdict
 from .difference_finder import own_components
@@ -41,6 +42,7 @@ from .discovery import BatchSealer
 from .lifecycle import TICK, Fault, ending, faults, process_exit, signals
 from .run_delivery import NotDelivered, RunDelivery
 from .run_order import BaseRun, RunPhase
+from .start_watch import StartWatch
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class CrawlRun(BaseRun):
         self._cancelled = False  #: a user has cancelled the crawl
         if self.capture.room.is_used_up:
             self.index.end_early(FinishReason.LIMITED.value)
+        self.start_watch = StartWatch()
         self._start_fault = ""  #: how the spider's own start broke off
         self._idle_reason = watch_idle_reason(crawler)
         assert crawler.spider
@@ -92,7 +95,7 @@ class CrawlRun(BaseRun):
         self._attributes = ChangedAttributes(
             crawler.spider, travelling, own_components(crawler.settings)
         )
-        #: jobs did not have the attributes that their callbacks read; set when all is found
+        #: jobs did not have the values that their callbacks read; set when all is found
         self._has_wrong_values = False
         self.goals = GoalKeeper.for_crawler(crawler)
         if self.goals is not None:
@@ -153,12 +156,20 @@ class CrawlRun(BaseRun):
             await self.reporter.write_status(self.repository.state)
         self.reporter.log_now_and_then()
         await self.obey()
+        if self.start_watch.waits_in_vain(has_work=self._has_work()):
+            self.reporter.differ(found_trait(Trait.START_WAITS))
         if self._scheduler.enough and not self.index.walked:
             self.find_no_more(self._scheduler.enough)
         if self._scheduler.state.ends_early:
             self._goal_reached()
         if self._scheduler.state.stopped:
             self.hold()
+
+    def _has_work(self) -> bool:
+        """Return whether anything is to be done, here or on the nodes, besides the start."""
+        backlog = self._scheduler.state.backlog
+        buffered = len(self.capture.cutter)
+        return bool(buffered or backlog.waiting or backlog.out or under_way(self._crawler))
 
     def cancel(self) -> None:
         """Stop, as a user has asked for; the command cancels the jobs once no more are sent."""
@@ -246,7 +257,7 @@ class CrawlRun(BaseRun):
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()
         wrong = self._attributes.differing(self.capture.callbacks)
-        self._has_wrong_values = bool(wrong)
+        self._has_wrong_values = bool(wrong) or self.capture.shared.lose_items
         self.reporter.differ(*wrong, *walk_findings(index, self.capture, self.repository.counts))
         if not index.goes_on_later:
             await self.repository.finish_shards([shard.number for shard in index.unfinished()])

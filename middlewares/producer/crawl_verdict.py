@@ -47,7 +47,7 @@ class CrawlVerdict:
     attributes: ChangedAttributes
     callbacks: Collection[str]  #: names of those of target pages
     start_fault: str  #: how the spider's own start broke off; empty if it did not
-    has_wrong_values: bool  #: jobs did not have the attributes that their callbacks read
+    has_wrong_values: bool  #: jobs did not have the values that their callbacks read
 
     async def report(self) -> None:
         """Write warnings and differences to the log and the summary, and how many items there are.

@@ -32,7 +32,7 @@ from scrapyd_dist.goals import DEPTH, GIVEN
 from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
-from .code_reader import attribute_use, keeps_something, names_in, top_package
+from .code_reader import attribute_use, keeps_something, names_in, names_of_method, top_package
 from .effect_reader import reporting_ends, writes_files, writing_methods
 from .feed_outputs import feeds_in_order
 from .memory_reader import component_memory, module_memory
@@ -60,6 +60,8 @@ _BESIDE_PIPELINES = ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES", "EXTENSIONS
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
 OWN_ORDER = 100
+#: signals of items
+_OF_ITEMS = frozenset({"item_scraped", "item_dropped", "item_error"})
 #: what code that opens a file or a database calls, besides `connect`
 _OPENS = frozenset(
     {
@@ -256,6 +258,7 @@ def _find_traits(
         traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
     for kind in filter(reads_feeds, [spider, *own]):
         traits[Trait.READS_FEEDS].append(kind.__qualname__)
+    traits[Trait.START_WAITS_FOR_ITEMS] = _starts_that_wait(spider)
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
@@ -380,6 +383,14 @@ def find_made_anew(
         if own:
             names |= own & texts_in(modules_of([spider, *components]))
     return _rows_of(Trait.MADE_ANEW, names)
+
+
+def _starts_that_wait(spider: type[Spider]) -> list[str]:
+    """Return the name of the spider's `start` if its code waits for a signal of items."""
+    names = names_of_method(spider, "start")
+    if "wait_for" not in names or _OF_ITEMS.isdisjoint(names):
+        return []
+    return [f"{spider.__qualname__}.start"]
 
 
 def _opens_something(names: set[str]) -> bool:

@@ -28,6 +28,7 @@ from .crawl_repository import CrawlRepository
 from .index_walk import IndexWalk
 from .lifecycle import TaskGroup
 from .producer_options import ProducerOptions
+from .shared_values import SharedValues
 
 #: reasons that are shown
 REASONS = 10
@@ -65,6 +66,13 @@ class Capture(FrontierFeed):
     before: FingerprintSet = field(default_factory=FingerprintSet)
     #: of requests that this process has found
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
+    #: of index requests that the filter of duplicates is to know
+    _index: FingerprintSet = field(default_factory=FingerprintSet)
+    shared: SharedValues = field(init=False)  #: what requests for the fleet have in common
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shared = SharedValues(self.spider)
 
     @cached_property
     def has_filter(self) -> bool:
@@ -76,6 +84,20 @@ class Capture(FrontierFeed):
         if self.has_filter and not is_known_otherwise:
             return is_seen(self.crawler, request)
         return None
+
+    def has_found(self, request: Request) -> bool:
+        """Tell whether an index request asks for what was found as a target request before.
+
+        In one process the filter of duplicates drops it then. If not, what it asks for is no target
+        from now on.
+        """
+        if request.dont_filter or self.has_filter:
+            return False
+        fingerprint = self.crawler.request_fingerprinter.fingerprint(request)
+        if fingerprint in self._seen:
+            return True
+        self._index.add(fingerprint)
+        return False
 
     def stayed(self) -> list[str]:
         """Say what became of requests that cannot travel, and why; the most frequent first."""
@@ -106,6 +128,7 @@ class Capture(FrontierFeed):
         disposition, found = self.sort(request, shard)
         if found is None:
             return disposition, None
+        self.shared.note(request)
         self.room.use()
         return disposition, self.cutter.add(found, time.monotonic())
 
@@ -114,7 +137,8 @@ class Capture(FrontierFeed):
             return Disposition.DUPLICATE
         if self.before.count and self.before.discard(fingerprint):
             return Disposition.SEALED
-        return None
+        # The walk has asked for this page.
+        return Disposition.DUPLICATE if fingerprint in self._index else None
 
 
 @dataclass(frozen=True, kw_only=True)

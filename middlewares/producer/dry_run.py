@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
-from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.node_versions import NodeVersions, list_versions
 from scrapyd_dist.deploy.rollout import common_name
@@ -39,6 +38,7 @@ from scrapyd_dist.store.ports.address_text import file_of
 from scrapyd_dist.this_machine import is_loopback
 from scrapyd_dist.throttle.permits import ALL, Rule
 
+from ..engine_compat import spider_loader
 from ..targets import guesses, take_only_callback
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
@@ -124,7 +124,7 @@ def _make_spider(
 
     ConfigError if it does not take what Scrapyd gives to that of a job.
     """
-    crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
+    crawler = Crawler(spider_loader(settings).load(spider), settings)
     made = make_as_job(crawler, args)
     crawler.addons.load_settings(crawler.settings)
     return made, crawler.settings

@@ -33,8 +33,9 @@ from scrapyd_dist.store.store_thread import StoreThread
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
+from .crawl_findings import shared_values
 from .crawl_repository import open_thread
-from .crawl_request import CrawlRequest, asked_for, find_project
+from .crawl_request import CrawlRequest, asked_for, find_project, known_as
 from .discovery import Capture
 from .lifecycle import Lifecycle, LifecycleMiddleware, begin, process_exit
 from .producer_options import read_options
@@ -174,7 +175,9 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             )
         target = find_target(spider, settings)
         shards_of(options, spider)
-        request = CrawlRequest(spider=spider.name, options=options, project=find_project(settings))
+        request = CrawlRequest(
+            spider=known_as(spider), options=options, project=find_project(settings)
+        )
         return CheckedFilling(frontier=frontier, request=request, target=target)
 
     def _new_capture(self, checked: CheckedFilling, key: bytes) -> Capture:
@@ -276,7 +279,8 @@ class FillerRun(Lifecycle):
         while writer.fault and time.monotonic() < deadline:
             await asyncio.sleep(TICK)
             await self._write()
-        for line in (*self._capture.stayed(), *self._capture.undeliverable()):
+        capture = self._capture
+        for line in (*capture.stayed(), *capture.undeliverable(), *shared_values(capture)):
             logger.warning("%s", line)
         if writer.waiting:
             process_exit.set(1)

@@ -76,6 +76,11 @@ class IndexWalk:
         """Return how many index pages have come back to this process."""
         return sum(walk.pages for walk in self.walks.values())
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether there is something to walk, and no index page was requested."""
+        return bool(self.unfinished()) and self._number == 0
+
     def more(self, found: int, room: int | None) -> float | None:
         """Estimate how many target requests the rest of the walk gives, after `found` requests.
 

@@ -215,14 +215,15 @@ def check_known(settings: Settings, spider: str) -> type[Spider]:
     """
     import warnings
 
-    from scrapy.spiderloader import SpiderLoader
+    from ..engine_compat import spider_loader
 
     with warnings.catch_warnings(record=True) as caught, project_code():
         warnings.simplefilter("always")
-        loader = SpiderLoader.from_settings(settings)
+        loader = spider_loader(settings)
         known = sorted(loader.list())
     if spider in known:
-        return loader.load(spider)
+        found: type[Spider] = loader.load(spider)
+        return found
     listed = ", ".join(known) or "none"
     why = ""
     for warning in caught:

@@ -67,11 +67,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return
         own = index.unfinished()[0].number
         try:
-            async for output in contained_start(self._crawler, start):
-                if not isinstance(output, Request):
-                    yield output
-                elif (kept := self._sort(run, output, own)) is not None:
-                    yield kept
+            with run.start_watch.running():
+                async for output in contained_start(self._crawler, start):
+                    if not isinstance(output, Request):
+                        yield output
+                    elif (kept := self._sort(run, output, own)) is not None:
+                        yield kept
         except Exception as error:
             run.start_failed(error)
             why = f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
@@ -185,11 +186,18 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if not run.target.takes(request, spider, start=response is None):
-            if response is not None and run.options.sharded and run.index.is_border(request.url):
-                return None
+        if run.target.takes(request, spider, start=response is None):
+            return self._sort_target(run, request, shard)
+        if response is not None and run.options.sharded and run.index.is_border(request.url):
+            return None
+        return self._new_index_request(run, request, shard)
+
+    def _new_index_request(self, run: CrawlRun, request: Request, shard: int) -> Request | None:
+        """Return a request of the index; None where it was found as a target request before."""
+        if not run.capture.has_found(request):
             return self._index_request(run, request, shard)
-        return self._sort_target(run, request, shard)
+        self._crawler.stats.inc_value("dupefilter/filtered")
+        return None
 
     def _sort_target(self, run: CrawlRun, request: Request, shard: int) -> Request | None:
         """Hand a target request on to the fleet; return it if the producer crawls it itself."""

@@ -1,7 +1,8 @@
 """Wait for a crawl, and become its process: `sdist` starts it before it knows the crawl.
 
 Called as `python -c` by `python_process.command_of_waiting`. The order is a line of JSON on
-standard input, as `cli/producer_standby` writes it; without one, nothing is done.
+standard input, as `cli/producer_standby` writes it; without one, nothing is done. An argument is
+the number of the file that is the crawl's standard input.
 """
 
 import json
@@ -25,10 +26,11 @@ def main() -> None:
     os.environ.update(order["environment"])
     os.chdir(order["root"])
     sys.path.append(str(os.getcwd()))  # noqa: PTH109  (as `python_process` does it)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
+    given = int(sys.argv[1]) if sys.argv[1:] else os.open(os.devnull, os.O_RDONLY)
     log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    for new, number in ((nowhere, 0), (log, 1), (log, 2)):
+    for new, number in ((given, 0), (log, 1), (log, 2)):
         os.dup2(new, number)
+    os.close(given)
     sys.argv[1:] = [order["crawl"]]
     collect_as_before()  # the crawl's profile decides from here on
     from . import process

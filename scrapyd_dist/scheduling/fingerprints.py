@@ -15,7 +15,7 @@ PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """Holds a set of `bytes`, with `add`, `discard` and `count`."""
+    """Holds a set of `bytes`, with `add`, `discard`, `in` and `count`."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]
@@ -36,6 +36,11 @@ class FingerprintSet:
         if self.count > PER_BUCKET * len(self._buckets):
             self._split()
         return True
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is there."""
+        fingerprint = _sized(fingerprint)
+        return _place(self._buckets[self._number(fingerprint)], fingerprint) >= 0
 
     def discard(self, fingerprint: bytes) -> bool:
         """Remove a fingerprint; return whether it was there."""

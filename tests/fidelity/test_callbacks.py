@@ -372,6 +372,53 @@ REQUEST_AS_DICT = Case(
     },
 )
 
+SHARED_STATE = Case(
+    name="requests-count-down-in-one-object",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    state = {"left": len(response.css("a.piece"))}
+                    for link in response.css("a.piece"):
+                        yield response.follow(link, self.parse_piece, cb_kwargs={"state": state})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, state):
+                    yield {"page": response.url}
+                    state["left"] -= 1
+                    if not state["left"]:
+                        yield {"room": "is done"}
+        """
+    },
+    differs=frozenset({"items", "code"}),
+    sentence="state: In one process these requests have the same value in meta or cb_kwargs",
+    code=3,
+)
+
+SHARED_CONSTANT = Case(
+    name="requests-read-one-object",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                config = {"selector": "h2::text"}
+
+                def parse(self, response):
+                    for link in response.css("a.piece"):
+                        kwargs = {"config": self.config}
+                        yield response.follow(link, self.parse_piece, cb_kwargs=kwargs, meta={"room": kwargs})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, config):
+                    name = response.css(config["selector"]).get()
+                    yield {"page": response.url, "name": name, "room": sorted(response.meta["room"])}
+        """
+    },
+)
+
 OBJECTS = Case(
     name="objects-in-cb-kwargs-and-meta",
     files={
@@ -644,6 +691,81 @@ TARGETS_AT_THE_START = Case(
     },
 )
 
+READS_ITS_INPUT = Case(
+    name="start-reads-standard-input",
+    stdin="{site}/pieces/1\n{site}/pieces/2\n",
+    files={
+        "spider": """
+            import sys
+
+            import scrapy
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for line in sys.stdin:
+                        yield scrapy.Request(line.strip(), self.parse_piece)
+        """
+    },
+    handed_out=2,
+)
+
+START_WAITS_FOR_ITEMS = Case(
+    name="start-waits-for-an-item",
+    files={
+        "spider": """
+            import asyncio
+
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for number in range(3):
+                        yield scrapy.Request(f"{SITE}/pieces/{number}", self.parse_piece)
+                        await self.wait_for(scrapy.signals.item_scraped)
+
+                async def wait_for(self, signal):
+                    came = asyncio.Event()
+                    self.heard = lambda **_: came.set()
+                    self.crawler.signals.connect(self.heard, signal)
+                    await came.wait()
+        """
+    },
+    refusals=dict.fromkeys(
+        MODES, "Museum.start: The spider's start waits for a signal of its items"
+    ),
+)
+
+ALSO_INDEX = Case(
+    name="pages-that-are-asked-for-in-two-ways",
+    files={
+        "spider": """
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    if response.url.endswith("/rooms/0"):
+                        for first, last, callback in (
+                            (0, 4, self.parse_label),
+                            (2, 8, self.parse_piece),
+                            (6, 10, self.parse_label),
+                            (8, 12, self.parse_piece),
+                        ):
+                            for number in range(first, last):
+                                yield response.follow(f"{SITE}/pieces/{number}", callback)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_label(self, response):
+                    yield {"label": response.url}
+        """
+    },
+    each_page_once=True,
+    handed_out=6,
+)
+
 SECRETS = Case(
     name="odd-addresses",
     files={
@@ -704,6 +826,8 @@ CASES = [
     REDIRECTED_TO_ONE_PAGE,
     META_IN_ITEMS,
     REQUEST_AS_DICT,
+    SHARED_STATE,
+    SHARED_CONSTANT,
     OBJECTS,
     LOADER_IN_META,
     FORMS,
@@ -714,6 +838,9 @@ CASES = [
     HELPERS,
     START_WITH_ITEMS,
     TARGETS_AT_THE_START,
+    READS_ITS_INPUT,
+    ALSO_INDEX,
+    START_WAITS_FOR_ITEMS,
     SECRETS,
     SPIDER_ERROR,
 ]
@@ -723,7 +850,9 @@ FAST_CASES = [
     (ASYNC, "push"),
     (CHAIN, "pull"),
     (ERRBACK_ITEMS, "pull"),
+    (SHARED_STATE, "pull"),
     (OBJECTS, "push"),
+    (ALSO_INDEX, "pull"),
     (COOKIE_JARS, "push"),
     (MOVED, "push"),
     (PIECES_LEAD_TO_PIECES, "push"),

@@ -448,6 +448,41 @@ DEPTH = Case(
     },
 )
 
+OWN_NAME = Case(
+    name="spider-that-names-itself",
+    arguments=["-a", "shop=a b"],
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def __init__(self, shop, **kwargs):
+                    super().__init__(**kwargs)
+                    self.name = f"{self.name} {shop}"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "by": self.name}
+        """
+    },
+)
+
+OWN_LOADER = Case(
+    name="spider-loader-of-the-project",
+    settings={"SPIDER_LOADER_CLASS": "small.loader.Loader"},
+    files={
+        "loader": """
+            from scrapy.spiderloader import SpiderLoader
+
+            from small.base import Rooms
+
+            class Loader(SpiderLoader):
+                def _load_all_spiders(self):
+                    self._spiders["museum"] = type("Museum", (Rooms,), {"shop": "A"})
+        """,
+        "spider": "",
+    },
+)
+
 REFERER = Case(
     name="referer",
     files={
@@ -832,6 +867,8 @@ CASES = [
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
     DEPTH,
+    OWN_NAME,
+    OWN_LOADER,
     REFERER,
     DEPTH_LIMIT,
     SIGNALS,
@@ -862,6 +899,7 @@ FAST_CASES = [
     (SURROUNDINGS, "pull"),
     (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
+    (OWN_NAME, "pull"),
     (DEPTH, "pull"),
     (IGNORING_MIDDLEWARE, "push"),
     (IGNORING_INDEX_PAGES, "pull"),

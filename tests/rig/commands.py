@@ -75,7 +75,7 @@ class Command:
 
     def __init__(
         self, arguments: Sequence[str], *, cwd: Path, folder: Path, home: Path, env: dict[str, str] | None = None,
-        fork: bool = False,
+        fork: bool = False, stdin: Path = Path(os.devnull),
     ) -> None:  # fmt: skip
         self._arguments, self._home = arguments, home
         number = len(list(folder.glob("command*.out")))
@@ -87,6 +87,7 @@ class Command:
         self._process = start_program(
             arguments, cwd=cwd, env=private_environment(home, env), out=self._out, err=self._err,
             preload=IMPORTS if fork and not env and list(arguments[:2]) == [sys.executable, "-m"] else (),
+            stdin=stdin,
         )  # fmt: skip
 
     @property

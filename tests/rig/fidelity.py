@@ -104,6 +104,7 @@ class Case:
         "parse_piece"  #: whose requests go to the nodes; "": what the spider's kind says
     )
     arguments: Sequence[str] = ()  #: of both crawls
+    stdin: str = ""  #: what both get as standard input; "{site}" is the site's address
     output: bool = True  #: whether both have `-O items.jl`
     handed_out: int = PIECES  #: the requests that go to the nodes, at least
     each_page_once: bool = False  #: whether no page may be fetched twice, where `pages` may differ
@@ -235,8 +236,10 @@ class Comparison:
         feed = ["-O", ITEMS] if case.output else []
         self._museum.forget()
         line = [*words, *case.arguments, *feed]
+        stdin = project.path.parent / "stdin.txt"
+        stdin.write_text(case.stdin.format(site=self._museum.url))
         command = Command(
-            line, cwd=project.path, folder=project.output, home=project.home, fork=True
+            line, cwd=project.path, folder=project.output, home=project.home, fork=True, stdin=stdin
         )
         try:
             with closing(command):

@@ -22,23 +22,24 @@ SERVER = Path(__file__).parent / "fork_server.py"
 
 def start_program(
     line: Sequence[str], *, cwd: Path, env: Mapping[str, str], out: Path, err: Path, preload: Sequence[str] = (),
+    stdin: Path = Path(os.devnull),
 ) -> subprocess.Popen[bytes] | ForkedProgram:  # fmt: skip
     """Start a command line in this whole environment, in a session of its own; its output is appended to the files.
 
     With `preload`, what `python -m …` runs is a fork of a process that has imported these modules already.
     """
-    with out.open("ab") as output, err.open("ab") as errors:
+    with stdin.open("rb") as source, out.open("ab") as output, err.open("ab") as errors:
         if preload:
             python, _, module, *arguments = line
             program = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": dict(env)}
             return fork_server(python, tuple(preload)).start(
-                program, output.fileno(), errors.fileno()
+                program, source.fileno(), output.fileno(), errors.fileno()
             )
         return subprocess.Popen(
             line,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=source,
             stdout=output,
             stderr=errors,
             start_new_session=True,
@@ -67,15 +68,16 @@ class ForkServer:
         assert self._process.stdout
         assert self._process.stdout.readline() == b"ready\n", f"{python} could not import {modules}"
 
-    def start(self, program: Mapping[str, object], output: int, errors: int) -> ForkedProgram:
-        """Have a program forked; its output goes to these open files."""
+    def start(
+        self, program: Mapping[str, object], source: int, output: int, errors: int
+    ) -> ForkedProgram:
+        """Have a program forked; its input and its output are these open files."""
         umask = os.umask(0)
         os.umask(umask)
         request = json.dumps({**program, "umask": umask, "ignored": []}).encode()
         client = socket.socket(socket.AF_UNIX)
         client.connect(self.address)
-        with Path(os.devnull).open("rb") as nothing:
-            socket.send_fds(client, [HEADER.pack(len(request))], [nothing.fileno(), output, errors])
+        socket.send_fds(client, [HEADER.pack(len(request))], [source, output, errors])
         client.sendall(request)
         return ForkedProgram(client)
 

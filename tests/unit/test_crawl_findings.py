@@ -13,6 +13,7 @@ from scrapyd_dist.middlewares.producer.crawl_findings import (
     login_pages,
     walk_findings,
 )
+from scrapyd_dist.middlewares.producer.index_walk import WalkEnd
 from scrapyd_dist.middlewares.spider_attributes import AttributeWatch
 
 from scrapyd_dist.batches import Attempt, AttemptState
@@ -174,26 +175,53 @@ class Strange:
 
 
 @pytest.mark.parametrize(
-    ("counts", "reasons", "found"),
+    ("counts", "reasons", "shared", "found"),
     [
-        ({}, {}, {"no target request": []}),
-        ({"sealed": 3, "duplicate": 1}, {}, {}),
-        ({"sealed": 3, "local": 1}, {"why": 1}, {"requests that stay": ["1: why"]}),
-        ({"local": 2}, {"why": 2}, {"requests that stay": ["2: why"], "nothing was spread": []}),
-        ({"offsite": 2}, {}, {}),
+        ({}, {}, [], {"no target request": []}),
+        ({"sealed": 3, "duplicate": 1}, {}, [], {}),
+        ({"sealed": 3, "local": 1}, {"why": 1}, [], {"requests that stay": ["1: why"]}),
+        (
+            {"local": 2},
+            {"why": 2},
+            [],
+            {"requests that stay": ["2: why"], "nothing was spread": []},
+        ),
+        ({"offsite": 2}, {}, [], {}),
+        ({"sealed": 3}, {}, ["a", "b"], {"values that requests share": ["a", "b"]}),
     ],
 )
-def test_a_walk_without_work_for_the_nodes_says_so(
-    counts: dict[str, int], reasons: dict[str, int], found: dict[str, list[str]]
+def test_a_walk_says_what_it_did_not_find_and_what_does_not_travel(
+    counts: dict[str, int],
+    reasons: dict[str, int],
+    shared: list[str],
+    found: dict[str, list[str]],
 ) -> None:
     capture: Any = SimpleNamespace(
         reasons=Counter(reasons),
         stayed=lambda: [f"{number}: {why}" for why, number in reasons.items()],
+        shared=SimpleNamespace(names=lambda: shared),
     )
     index: Any = SimpleNamespace(pages=1)
     assert {
         one.difference.name: list(one.found) for one in walk_findings(index, capture, counts)
     } == found
+
+
+@pytest.mark.parametrize(
+    ("asks_nothing", "early_end", "counts", "found"),
+    [
+        (True, None, {}, ["no page"]),
+        (False, None, {}, []),
+        (True, WalkEnd.LIMIT, {}, []),
+        (True, None, {"sealed": 3}, []),
+    ],
+)
+def test_a_spider_that_asks_for_no_page_is_told(
+    asks_nothing: bool, early_end: WalkEnd | None, counts: dict[str, int], found: list[str]
+) -> None:
+    capture: Any = SimpleNamespace(reasons={}, shared=SimpleNamespace(names=list))
+    index: Any = SimpleNamespace(pages=0, asks_nothing=asks_nothing, early_end=early_end)
+    assert [one.difference.name for one in walk_findings(index, capture, counts)] == found
 
 
 def test_items_that_two_parts_have_alike_are_counted(tmp_path: Path) -> None:

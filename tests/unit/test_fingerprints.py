@@ -21,6 +21,7 @@ ANY = st.one_of(CLOSE, st.binary(max_size=SIZE + 2), st.just(b"\0" * SIZE))
 def test_it_is_a_set(steps: list[tuple[bool, bytes]]) -> None:
     seen, plain = FingerprintSet(), set[bytes]()
     for adds, fingerprint in steps:
+        assert (fingerprint in seen) is (fingerprint in plain)
         if adds:
             assert seen.add(fingerprint) is (fingerprint not in plain)
             plain.add(fingerprint)

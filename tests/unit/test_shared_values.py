@@ -1,0 +1,119 @@
+"""Values that several target requests share: which names callbacks change, and what is noticed of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from itemloaders import ItemLoader
+from scrapy import Request, Spider
+from scrapyd_dist.middlewares.producer.argument_reader import argument_use
+from scrapyd_dist.middlewares.producer.shared_values import SharedValues
+
+
+class Base(Spider):
+    def parse_count(self, response: Any) -> None:
+        """Stand where another method stands in the spider."""
+
+
+class Shop(Base):
+    name = "shop"
+
+    def parse_count(self, response: Any, state: dict[str, Any]) -> Any:
+        state["left"] -= 1
+        yield state
+
+    def parse_meta(self, response: Any) -> None:
+        names = response.meta["names"]
+        names.append(response.url)
+        response.meta["own"] = 1
+        response.meta.pop("gone").get("x")
+
+    def parse_field(self, response: Any, entry: Any) -> None:
+        entry.lines["a"].total += 1
+
+    def parse_sum(self, response: Any, sums: dict[str, int]) -> None:
+        sums["all"] = sums["all"] + 1
+
+    def parse_price(self, response: Any, offer: dict[str, Any]) -> None:
+        offer["price"] = 1
+
+    def parse_stock(self, response: Any, offer: dict[str, Any]) -> Any:
+        if "price" in offer:
+            yield offer
+
+    def parse_set(self, response: Any) -> Any:
+        product = response.meta.get("product") or {}
+        product["name"] = "x"
+        if product["name"]:
+            yield product
+
+    def parse_loaded(self, response: Any, thing: Any) -> Any:
+        loader = ItemLoader(item=thing)
+        yield loader.load_item()
+
+    def parse_helped(self, response: Any, given: Any) -> None:
+        self.fill(response, given)
+        fill_too(also := response.meta["too"])
+        also.get("x")
+
+    def fill(self, response: Any, filled: Any) -> None:
+        filled.update(a=1)
+
+    def parse_onward(self, response: Any, onward: Any) -> Iterator[Request]:
+        yield Request("http://web/", self.parse_last, cb_kwargs={"last": onward})
+
+    def parse_last(self, response: Any, last: Any) -> None:
+        for line in last["lines"]:
+            line.clear()
+
+    def parse_config(self, response: Any, config: dict[str, Any], item: Any, rest: Any) -> Any:
+        item = dict(item)
+        item["name"] = config["name"] + str(config.get("x")) + str(len(config))
+        rest = rest.copy()
+        rest.append(1)
+        if config["name"] and isinstance(config, dict):
+            yield item, rest, response.follow("a", cb_kwargs={"config": config})
+
+
+def fill_too(filled_too: Any) -> None:
+    filled_too.x = 1
+
+
+def test_values_that_callbacks_change_are_found_in_their_code() -> None:
+    use = argument_use(Shop)
+    assert use.gathered == {"state", "names", "entry", "sums", "offer", "onward", "last"}
+    set_only = {"product", "thing", "given", "filled", "too", "filled_too"}
+    assert use.changed - use.gathered == set_only
+
+
+def noted(*requests: Request) -> SharedValues:
+    shared = SharedValues(Shop())
+    for request in requests:
+        shared.note(request)
+    return shared
+
+
+def asking(**values: Any) -> Request:
+    return Request("http://web/", cb_kwargs=values, meta=values)
+
+
+def test_a_value_of_two_requests_is_noticed_where_callbacks_change_it() -> None:
+    state: dict[str, int] = {}
+    both = noted(asking(state=state), asking(state={}), asking(state=state))
+    assert (both.names(), both.lose_items) == (["state"], True)
+    product: dict[str, int] = {}
+    both = noted(asking(product=product), asking(product=product))
+    assert (both.names(), both.lose_items) == (["product"], False)
+
+
+@pytest.mark.parametrize("value", [{"name": "x"}, [1], "text", 5, None, ("a",)])
+def test_what_callbacks_only_read_is_shared_in_silence(value: Any) -> None:
+    both = noted(asking(config=value, item=value), asking(config=value, item=value))
+    assert (both.names(), both.lose_items) == ([], False)
+    alike = noted(asking(state=5), asking(state=5), asking(names="x"), asking(names="x"))
+    assert (alike.names(), alike.lose_items) == ([], False)
+
+
+def test_a_value_that_is_gone_is_not_taken_for_another_one() -> None:
+    alone = noted(*(asking(state={"n": number}) for number in range(3_000)))
+    assert (alone.names(), alone.lose_items) == ([], False)
