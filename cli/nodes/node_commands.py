@@ -421,10 +421,13 @@ def remove(
 
 def _say_removed(gone: Sequence[Node]) -> None:
     """Say which nodes were removed, and which were local and dead."""
-    dead = []
-    added = []
+    dead: list[Node] = []
+    added: list[Node] = []
     for known in gone:
-        (dead if known.local else added).append(known)
+        if known.local:
+            dead.append(known)
+        else:
+            added.append(known)
     if dead:
         say(f"Forgot {names_of(dead)}, whose process had ended, and ended what was left of it.")
     if added:

@@ -517,7 +517,7 @@ class Summary(Spider):
         return spider
 
     def closed(self, reason: str) -> None:
-        pages = self.crawler.stats.get_value("pages")  # type: ignore[union-attr]
+        pages = self.crawler.stats.get_value("pages")
         self.logger.info("%s: %d", reason, pages)
 
     def tell(self) -> None:
@@ -533,7 +533,7 @@ class Quiet(Spider):
     name = "quiet"
 
     def closed(self, reason: str) -> None:
-        self.logger.info("closed: %s, %s", reason, self.crawler.stats.get_value("pages"))  # type: ignore[union-attr]
+        self.logger.info("closed: %s, %s", reason, self.crawler.stats.get_value("pages"))
         self.connection.close()
 
     connection: Any = None

@@ -18,7 +18,7 @@ class Base(Spider):
 class Shop(Base):
     name = "shop"
 
-    def parse_count(self, response: Any, state: dict[str, Any]) -> Any:
+    def parse_count(self, response: Any, state: dict[str, Any]) -> Any:  # type: ignore[override]
         state["left"] -= 1
         yield state
 
