@@ -157,6 +157,7 @@ def test_some_answers(shop: tuple[Project, HostileNode]) -> None:
 
 @pytest.mark.black_box
 @pytest.mark.full
+@pytest.mark.timeout(900)  # on a busy machine its many examples take long
 def test_many_answers(shop: tuple[Project, HostileNode]) -> None:
     commands = int(os.environ.get(VARIABLE, "600"))
     fuzz(shop, commands)

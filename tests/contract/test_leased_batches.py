@@ -163,7 +163,7 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
         assert (o.scheduler.incomplete, o.scheduler.failed) == (True, False)
         assert o.states() == ["done"]  # what was there has come home first
         await asyncio.wait_for(o.scheduler.left(), 5)
-        assert not list(o.state.workers())  # it is not left to itself
+        await until(lambda: not list(o.state.workers()), "it is not left to itself")
 
 
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
