@@ -2,10 +2,10 @@
 
 import re
 import textwrap
-from collections.abc import Callable
 
-#: what is not divided, so that it can be copied: a command in backticks, or one that ends a line
-_COMMAND = re.compile(r"`[^`\n]+`|(?<=: )sdist [^\n]+$", re.MULTILINE)
+#: what is not divided, so that it can be copied: a command in backticks, one that ends a line, or
+#: one that is a line
+_COMMAND = re.compile(r"`[^`\n]+`|(?<=: )sdist [^\n]+$|(?<=^  )(?:sdist|cd) [^\n]+$", re.MULTILINE)
 #: stands for a space that is no place to divide a line at
 _HELD = "\ufffc"
 #: what a line has more of in front of it than the line before, where it goes on with that
@@ -21,20 +21,9 @@ def wrap(text: str, columns: int) -> str:
     """
     if columns < _NARROWEST:
         return text
-    held = _COMMAND.sub(_hold_together(columns), text)
+    held = _COMMAND.sub(lambda found: found[0].replace(" ", _HELD), text)
     lines = [_wrap_line(line, columns) for line in held.split("\n")]
     return "\n".join(lines).replace(_HELD, " ")
-
-
-def _hold_together(columns: int) -> Callable[[re.Match[str]], str]:
-    """Return what makes a command one word, unless it is longer than a line."""
-
-    def hold(found: re.Match[str]) -> str:
-        if len(found[0]) > columns - len(_INDENT):
-            return found[0]
-        return found[0].replace(" ", _HELD)
-
-    return hold
 
 
 def _wrap_line(line: str, columns: int) -> str:

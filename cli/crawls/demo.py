@@ -77,7 +77,7 @@ def demo(
             f"\nThe demo worked: {counted(items, 'item')} in {project / OUTPUT},\n"
             f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in "
             f"{describe_span(took)} all in all.\n"
-            f"In a project of your own, where parse_item is what makes the items: {NEXT}"
+            f"In a project of your own, where parse_item is what makes the items:\n  {NEXT}"
         )
         if keep:
             say(

@@ -23,6 +23,9 @@ def test_a_command_and_a_url_are_not_divided() -> None:
     lines = wrap(text, 36).split("\n")
     assert any("`sdist status easy-1`" in line for line in lines)
     assert lines[-1].endswith("with: sdist resume easy-1 --new-code")
+    long = "sdist crawl easy --pull -a start=http://127.0.0.1:35023/index.html -o again.jl"
+    for text in (f"Try:\n  {long}", f"The next one is: {long}", f"It is `{long}`, or another"):
+        assert long in wrap(text, 40)
     url = "http://example.com/" + "a" * 90
     assert url in wrap(f"This page could not be fetched: {url} twice", 40).split("\n")
 
