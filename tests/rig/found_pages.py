@@ -22,6 +22,7 @@ from scrapy.spiders import CrawlSpider, Rule
 from scrapyd_dist.middlewares.producer import producer
 from scrapyd_dist.middlewares.producer.discovery import Capture
 from scrapyd_dist.middlewares.producer.early_capture import EarlyCapture
+from scrapyd_dist.middlewares.producer.start_watch import StartWatch
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 from twisted.internet import defer
@@ -186,6 +187,7 @@ class _Run:
     def __init__(self, crawler: Crawler, events: list[Any]) -> None:
         self.finds_no_more = False
         self.goals = None
+        self.start_watch = StartWatch()
         self.options = SimpleNamespace(sharded=False)
         self.reporter = SimpleNamespace(local_missed=lambda *why: events.append(["lost", *why]))
         self.index = _Index(events)
@@ -210,6 +212,9 @@ class _Run:
 
     def hold(self) -> bool:
         return False
+
+    def start_failed(self, error: Exception) -> None:
+        self._events.append(["start failed", repr(error)])
 
     async def close(self, reason: str) -> None:
         self._events.append(["account", dict(self.capture.counts), dict(self.capture.reasons)])
