@@ -6,6 +6,7 @@ the account; none is dropped without being counted.
 
 from collections.abc import AsyncIterator
 from typing import Any
+from weakref import WeakSet
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -17,6 +18,7 @@ from twisted.python.failure import Failure
 from ..classifier import Disposition
 from ..codec import WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
+from ..engine_compat import call_before_errbacks
 from ..goal_keeper import GoalReached
 from ..own_meta import hide_marks, read_mark, show_marks, without_marks
 from ..worker.work_unit import judge_failure, reason_of_pipeline
@@ -37,6 +39,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         connect = crawler.signals.connect
+        connect(self._started, signals.engine_started)
         connect(self._item, signals.item_scraped)
         connect(self._item_error, signals.item_error)
         connect(self._dropped, signals.request_dropped)
@@ -45,6 +48,10 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         connect(self._idle_again, signals.spider_idle)
         #: requests that were sorted early, and what that has raised
         self._sorted_early: dict[Request, BaseException | None] = {}
+        self._failed_requests: WeakSet[Request] = WeakSet()  #: that are judged already
+
+    def _started(self) -> None:
+        call_before_errbacks(self._crawler, show_marks)
 
     # what goes in
 
@@ -88,6 +95,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         A copy of a request of a class of the project's own may lack its fields.
         """
         request.meta.update(marks)
+        self._failed_requests.discard(request)
         request.errback = WatchedDict(self._failed, own_errback(request))
         return request
 
@@ -165,8 +173,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     ) -> None:
         """Count a page as failed that a callback or a middleware has refused."""
         show_marks(response.request)
-        # An error page came by the errback, and is counted there.
-        if not isinstance(exception, (HttpError, CloseSpider)):
+        # What was raised before the callback came by the errback, and is counted there.
+        is_judged = response.request in self._failed_requests
+        if not is_judged and not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
             self._lost(response.meta, _first_url(response), "failed", why)
 
@@ -221,6 +230,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         url = request.url if LOCAL in request.meta else _first_url(request)
+        self._failed_requests.add(request)
         kind, reason = judge_failure(failure)
         dropped = is_dropped(failure.value)
         self._lost(request.meta, url, kind, reason, is_dropped=dropped)

@@ -681,6 +681,40 @@ IGNORING_INDEX_PAGES = Case(
     },
 )
 
+REFUSING_SPIDER_MIDDLEWARE = Case(
+    name="spider-middlewares-refuse-pages-behind-ours",
+    settings={
+        "SPIDER_MIDDLEWARES": {
+            "small.middlewares.Closed": 500,
+            "scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": 600,
+        },
+    },
+    handed_out=13,
+    differs=frozenset({"code"}),
+    sentence="/no/such/room: HTTP 404. All of them",
+    code=3,
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+
+            class Closed:
+                def process_spider_input(self, response):
+                    if response.url.endswith("/pieces/2"):
+                        raise IgnoreRequest("closed for the winter")
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield from super().parse(response)
+                    yield response.follow("/no/such/room")
+                    if response.url.endswith("/rooms/0"):
+                        yield response.follow("/no/such/piece", self.parse_piece)
+        """,
+    },
+)
+
 REDIRECTING_MIDDLEWARE = Case(
     name="downloader-middleware-redirects",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Redirect": 580}},
@@ -879,6 +913,7 @@ CASES = [
     ANSWERING_MIDDLEWARE,
     IGNORING_MIDDLEWARE,
     IGNORING_INDEX_PAGES,
+    REFUSING_SPIDER_MIDDLEWARE,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
     CLOSED_BY_A_CALLBACK,
@@ -903,6 +938,7 @@ FAST_CASES = [
     (DEPTH, "pull"),
     (IGNORING_MIDDLEWARE, "push"),
     (IGNORING_INDEX_PAGES, "pull"),
+    (REFUSING_SPIDER_MIDDLEWARE, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),
