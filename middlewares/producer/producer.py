@@ -20,7 +20,7 @@ from ..codec import WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
 from ..engine_compat import call_before_errbacks
 from ..goal_keeper import GoalReached
-from ..own_meta import hide_marks, read_mark, show_marks, without_marks
+from ..own_meta import each_without_marks, hide_marks, read_mark, show_marks, without_marks
 from ..worker.work_unit import judge_failure, reason_of_pipeline
 from .crawl_run import CrawlRun
 from .crawl_start import CrawlStart
@@ -49,6 +49,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         #: requests that were sorted early, and what that has raised
         self._sorted_early: dict[Request, BaseException | None] = {}
         self._failed_requests: WeakSet[Request] = WeakSet()  #: that are judged already
+        self._in_output: WeakSet[Request] = WeakSet()  #: whose page's output is sorted now
 
     def _started(self) -> None:
         call_before_errbacks(self._crawler, show_marks)
@@ -115,6 +116,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         shard = read_mark(request, SHARD, 0)
         # Now: a callback may yield this very request again, with another number.
         page = read_mark(request, PAGE)
+        self._in_output.add(request)
         try:
             async for output in without_marks(contained_stream(result), request, MARKS):
                 if not isinstance(output, Request):
@@ -128,6 +130,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             why = f"{type(error).__name__} in the callback: {str(error)[:200]}"
             self._lost(response.meta, response.url, "failed", why)
             raise
+        finally:
+            self._in_output.discard(request)
         self._came(response, shard, page)
 
     def takes_early(self, request: Request, response: Response) -> bool:
@@ -180,11 +184,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             self._lost(response.meta, _first_url(response), "failed", why)
 
     def _sort(
-        self, run: CrawlRun, request: Request, shard: int, response: Response | None = None
+        self, run: CrawlRun, request: Request, shard: int, page: Response | Request | None = None
     ) -> Request | None:
         """Return the request as the producer crawls it.
 
-        None when it is for the fleet, or is not crawled at all.
+        `page` is what it comes from; None for the spider's start. None when it is for the fleet, or
+        is not crawled at all.
         """
         if request in self._sorted_early:
             return self._sorted_before(request)
@@ -193,11 +198,11 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         assert spider
         if run.finds_no_more:
             return None
-        if response is not None and LOCAL in response.meta:
+        if page is not None and LOCAL in page.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if run.target.takes(request, spider, start=response is None):
+        if run.target.takes(request, spider, start=page is None):
             return self._sort_target(run, request, shard)
-        if response is not None and run.options.sharded and run.index.is_border(request.url):
+        if page is not None and run.options.sharded and run.index.is_border(request.url):
             return None
         return self._new_index_request(run, request, shard)
 
@@ -237,7 +242,29 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if errback is None:
             return failure
         hide_marks(request, MARKS)
-        return errback(failure)
+        try:
+            output = errback(failure)
+        finally:
+            show_marks(request)
+        if output is None or isinstance(output, Failure):
+            return output
+        return self._from_errback(request, each_without_marks(output, request, MARKS))
+
+    async def _from_errback(
+        self, request: Request, outputs: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield what an errback makes of a failure; its requests are sorted as a callback's are."""
+        # That of a page that was refused comes to `process_spider_output`.
+        is_sorted_later = request in self._in_output
+        shard = read_mark(request, SHARD, 0)
+        is_local = read_mark(request, LOCAL) is not None
+        async for output in outputs:
+            if is_sorted_later or not isinstance(output, Request):
+                yield output
+            elif is_local:  # it may be this very page once more, which has to be counted
+                yield self._watched(output, {SHARD: shard, LOCAL: True})
+            elif (kept := self._sort(self.run, output, shard, request)) is not None:
+                yield kept
 
     def _lost(
         self, meta: dict[str, Any], url: str, kind: str, reason: str, *, is_dropped: bool = False
