@@ -222,6 +222,43 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+PARSER_OF_BOTH = Case(
+    name="parser-with-a-cache-that-all-callbacks-use",
+    files={
+        "parser": """
+            class Parser:
+                def __init__(self):
+                    self.names, self.count = {}, 0
+
+                def name_of(self, response):
+                    self.count += 1
+                    if response.url not in self.names:
+                        self.names[response.url] = response.css("h2::text").get()
+                    return self.names[response.url]
+        """,
+        "spider": """
+            from small.base import Rooms
+            from small.parser import Parser
+
+            class Museum(Rooms):
+                token = "none"
+
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.parser = Parser()
+
+                def parse(self, response):
+                    self.token = self.parser.name_of(response)
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    self.logger.info("a piece, by %s", self.token)
+                    yield {"page": response.url, "name": self.parser.name_of(response)}
+        """,
+    },
+    sentence="parser: A callback sets them while the index is walked",
+)
+
 ATTRIBUTES_OF_HELPERS = Case(
     name="attributes-that-helpers-and-middlewares-read",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300}},
@@ -895,6 +932,7 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     ATTRIBUTES_OF_HELPERS,
+    PARSER_OF_BOTH,
     MEMORY,
     RULE_HOOK,
     SURROUNDINGS,
@@ -929,6 +967,7 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
+    (PARSER_OF_BOTH, "push"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
     (SURROUNDINGS, "pull"),
