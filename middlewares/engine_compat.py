@@ -249,6 +249,24 @@ def guard_downloads(crawler: Crawler, why_not: Callable[[Request], str]) -> None
             setattr(handlers, name, guarded(getattr(handlers, name)))
 
 
+def call_before_errbacks(crawler: Crawler, function: Callable[[Request], object]) -> None:
+    """Call a function with each request whose errback, or the lack of one, is asked for next."""
+    scraper: Any = crawler.engine.scraper
+
+    def calling(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_spider(result: Any, request: Request, *rest: Any) -> Any:
+            if isinstance(result, Failure):
+                function(request)
+            return call(result, request, *rest)
+
+        return call_spider
+
+    # The first versions have only the second.
+    for name in ("call_spider_async", "call_spider"):
+        if hasattr(scraper, name):
+            setattr(scraper, name, calling(getattr(scraper, name)))
+
+
 def is_closing(crawler: Crawler) -> bool:
     """Tell whether the crawl waits for nothing but what is under way."""
     # Before Scrapy 2.19 nothing else tells.

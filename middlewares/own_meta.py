@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from scrapy import Request
 
 from .codec import WatchedDict, own_errback
+from .engine_compat import each
 
 _hidden: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
 #: our errbacks of requests that have none of the project's
@@ -23,8 +24,8 @@ _errbacks: WeakKeyDictionary[Request, WatchedDict] = WeakKeyDictionary()
 def hide_marks(request: Request | None, names: Collection[str]) -> None:
     """Take the marks of these names out of the request, until `show_marks`.
 
-    An errback of ours goes as well if the request has no own one. Else it stays: what a middleware
-    raises before the callback is handed to it.
+    An errback of ours goes as well if the request has no own one. It has to be back when a
+    middleware refuses the page before the callback: call `show_marks` before each errback.
     """
     if request is None:
         return
@@ -67,6 +68,19 @@ async def without_marks(
                 hide_marks(request, names)
     finally:
         show_marks(request)
+
+
+def each_without_marks(
+    output: Any, request: Request | None, names: Sequence[str]
+) -> AsyncIterator[Any]:
+    """Yield what an errback has returned; our marks are hidden from it meanwhile."""
+
+    async def hidden() -> AsyncIterator[Any]:
+        hide_marks(request, names)
+        async for result in each(output):
+            yield result
+
+    return without_marks(hidden(), request, names)
 
 
 def read_mark(request: Request, name: str, default: Any = None) -> Any:

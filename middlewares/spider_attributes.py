@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import getmro
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy import Spider
 
@@ -31,6 +31,20 @@ def own_bases(kind: type) -> list[type]:
     return [base for base in getmro(kind) if is_own(base)]
 
 
+class _ObjectState(NamedTuple):
+    """Says which object a value is, and what shows whether it has changed inside."""
+
+    identity: int
+    content: Any
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Return whether two states are of one object that is no container."""
+    if not isinstance(before, _ObjectState) or not isinstance(now, _ObjectState):
+        return False
+    return before.identity == now.identity
+
+
 class AttributeWatch:
     """Notices which attributes of a spider change from now on."""
 
@@ -46,6 +60,14 @@ class AttributeWatch:
             if self._before.get(name) != state:
                 names[name] = None
         return list(names)
+
+    def changed_inside(self) -> list[str]:
+        """Return the names of those that are the same objects as before, with other contents.
+
+        A container is a value, and no such object.
+        """
+        now = dict(_attributes(self._spider))
+        return [name for name in self.changed() if _is_same(self._before.get(name), now.get(name))]
 
     @contextmanager
     def setting(self) -> Iterator[None]:
@@ -70,7 +92,7 @@ def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
         if name.startswith("__") or is_code:
             continue
         if _is_holder(value, package):
-            yield name, (id(value), _state_of(_plain_values(value)))
+            yield name, _ObjectState(id(value), _state_of(_plain_values(value)))
         else:
             yield name, _state_of(value)
 
@@ -93,12 +115,15 @@ def _plain_values(value: Any) -> dict[str, Any]:
 
 def _state_of(value: Any) -> Any:
     """Return what shows whether a value is still the same, though it may be changed in place."""
-    if isinstance(value, _CONTAINERS) and len(value) > _MOST:
+    is_container = isinstance(value, _CONTAINERS)
+    if is_container and len(value) > _MOST:
         return id(value), len(value)
     try:
         return json.dumps(value, sort_keys=True)
     except Exception:  # noqa: BLE001 - what the project puts into it may do anything
-        return id(value), *_content_of(value)
+        if is_container:
+            return id(value), *_content_of(value)
+        return _ObjectState(id(value), _content_of(value))
 
 
 def _content_of(value: Any) -> tuple[int | None, str]:

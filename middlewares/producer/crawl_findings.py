@@ -16,7 +16,7 @@ from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use
 from .discovery import Capture
 from .index_walk import IndexWalk
-from .spider_reads import read_in_jobs
+from .spider_reads import read_in_jobs, surely_read
 
 #: what to do where pages need a session
 SESSION_REMEDY = (
@@ -52,6 +52,18 @@ class ChangedAttributes:
             return []
         read = read_in_jobs(self._kind, callbacks, self._components)
         return _rows_of(Trait.CHANGED_ATTRIBUTES, changed & read)
+
+    def are_surely_wrong(self, callbacks: Collection[str]) -> bool:
+        """Return whether these callbacks themselves read an attribute that has changed.
+
+        What their helpers and components may read, and what has changed inside an object, such as a
+        parser that counts, is told, and may do no harm.
+        """
+        changed = set(self._watch.changed()) - self._travelling
+        changed -= set(self._watch.changed_inside())
+        if not changed or not callbacks:
+            return False
+        return not changed.isdisjoint(surely_read(self._kind, callbacks))
 
     def kept_in_jobs(
         self, callbacks: Iterable[str], accepted: Iterable[Attempt]

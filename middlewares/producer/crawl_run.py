@@ -256,9 +256,11 @@ class CrawlRun(BaseRun):
         self.repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()
-        wrong = self._attributes.differing(self.capture.callbacks)
-        self._has_wrong_values = bool(wrong) or self.capture.shared.lose_items
-        self.reporter.differ(*wrong, *walk_findings(index, self.capture, self.repository.counts))
+        callbacks = self.capture.callbacks
+        is_wrong = self._attributes.are_surely_wrong(callbacks)
+        self._has_wrong_values = is_wrong or self.capture.shared.lose_items
+        changed = self._attributes.differing(callbacks)
+        self.reporter.differ(*changed, *walk_findings(index, self.capture, self.repository.counts))
         if not index.goes_on_later:
             await self.repository.finish_shards([shard.number for shard in index.unfinished()])
         await self.reporter.write_status(CrawlState.WORKING)

@@ -6,6 +6,7 @@ the account; none is dropped without being counted.
 
 from collections.abc import AsyncIterator
 from typing import Any
+from weakref import WeakSet
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -17,8 +18,9 @@ from twisted.python.failure import Failure
 from ..classifier import Disposition
 from ..codec import WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
+from ..engine_compat import call_before_errbacks
 from ..goal_keeper import GoalReached
-from ..own_meta import hide_marks, read_mark, show_marks, without_marks
+from ..own_meta import each_without_marks, hide_marks, read_mark, show_marks, without_marks
 from ..worker.work_unit import judge_failure, reason_of_pipeline
 from .crawl_run import CrawlRun
 from .crawl_start import CrawlStart
@@ -37,6 +39,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         connect = crawler.signals.connect
+        connect(self._started, signals.engine_started)
         connect(self._item, signals.item_scraped)
         connect(self._item_error, signals.item_error)
         connect(self._dropped, signals.request_dropped)
@@ -45,6 +48,11 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         connect(self._idle_again, signals.spider_idle)
         #: requests that were sorted early, and what that has raised
         self._sorted_early: dict[Request, BaseException | None] = {}
+        self._failed_requests: WeakSet[Request] = WeakSet()  #: that are judged already
+        self._in_output: WeakSet[Request] = WeakSet()  #: whose page's output is sorted now
+
+    def _started(self) -> None:
+        call_before_errbacks(self._crawler, show_marks)
 
     # what goes in
 
@@ -88,6 +96,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         A copy of a request of a class of the project's own may lack its fields.
         """
         request.meta.update(marks)
+        self._failed_requests.discard(request)
         request.errback = WatchedDict(self._failed, own_errback(request))
         return request
 
@@ -107,6 +116,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         shard = read_mark(request, SHARD, 0)
         # Now: a callback may yield this very request again, with another number.
         page = read_mark(request, PAGE)
+        self._in_output.add(request)
         try:
             async for output in without_marks(contained_stream(result), request, MARKS):
                 if not isinstance(output, Request):
@@ -120,6 +130,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             why = f"{type(error).__name__} in the callback: {str(error)[:200]}"
             self._lost(response.meta, response.url, "failed", why)
             raise
+        finally:
+            self._in_output.discard(request)
         self._came(response, shard, page)
 
     def takes_early(self, request: Request, response: Response) -> bool:
@@ -165,17 +177,19 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     ) -> None:
         """Count a page as failed that a callback or a middleware has refused."""
         show_marks(response.request)
-        # An error page came by the errback, and is counted there.
-        if not isinstance(exception, (HttpError, CloseSpider)):
+        # What was raised before the callback came by the errback, and is counted there.
+        is_judged = response.request in self._failed_requests
+        if not is_judged and not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
             self._lost(response.meta, _first_url(response), "failed", why)
 
     def _sort(
-        self, run: CrawlRun, request: Request, shard: int, response: Response | None = None
+        self, run: CrawlRun, request: Request, shard: int, page: Response | Request | None = None
     ) -> Request | None:
         """Return the request as the producer crawls it.
 
-        None when it is for the fleet, or is not crawled at all.
+        `page` is what it comes from; None for the spider's start. None when it is for the fleet, or
+        is not crawled at all.
         """
         if request in self._sorted_early:
             return self._sorted_before(request)
@@ -184,11 +198,11 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         assert spider
         if run.finds_no_more:
             return None
-        if response is not None and LOCAL in response.meta:
+        if page is not None and LOCAL in page.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if run.target.takes(request, spider, start=response is None):
+        if run.target.takes(request, spider, start=page is None):
             return self._sort_target(run, request, shard)
-        if response is not None and run.options.sharded and run.index.is_border(request.url):
+        if page is not None and run.options.sharded and run.index.is_border(request.url):
             return None
         return self._new_index_request(run, request, shard)
 
@@ -221,13 +235,36 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         url = request.url if LOCAL in request.meta else _first_url(request)
+        self._failed_requests.add(request)
         kind, reason = judge_failure(failure)
         dropped = is_dropped(failure.value)
         self._lost(request.meta, url, kind, reason, is_dropped=dropped)
         if errback is None:
             return failure
         hide_marks(request, MARKS)
-        return errback(failure)
+        try:
+            output = errback(failure)
+        finally:
+            show_marks(request)
+        if output is None or isinstance(output, Failure):
+            return output
+        return self._from_errback(request, each_without_marks(output, request, MARKS))
+
+    async def _from_errback(
+        self, request: Request, outputs: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield what an errback makes of a failure; its requests are sorted as a callback's are."""
+        # That of a page that was refused comes to `process_spider_output`.
+        is_sorted_later = request in self._in_output
+        shard = read_mark(request, SHARD, 0)
+        is_local = read_mark(request, LOCAL) is not None
+        async for output in outputs:
+            if is_sorted_later or not isinstance(output, Request):
+                yield output
+            elif is_local:  # it may be this very page once more, which has to be counted
+                yield self._watched(output, {SHARD: shard, LOCAL: True})
+            elif (kept := self._sort(self.run, output, shard, request)) is not None:
+                yield kept
 
     def _lost(
         self, meta: dict[str, Any], url: str, kind: str, reason: str, *, is_dropped: bool = False

@@ -16,6 +16,7 @@ from .source_reader import (
     methods_of,
     of_self,
     reached_code,
+    working_nodes,
 )
 
 #: calls and attributes that read attributes by names that are values
@@ -30,8 +31,21 @@ def read_in_jobs(
     kind: type, callbacks: Iterable[str], components: Iterable[type]
 ) -> frozenset[str]:
     """Return the attributes of the spider that these target callbacks and components read."""
-    names = attribute_use(kind, callbacks).read
+    logged = _only_logged(kind, callbacks)
+    names = attribute_use(kind, callbacks).read - logged
     return names | _read_in_callbacks(kind, callbacks) | _read_in_components(components)
+
+
+def surely_read(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
+    """Return the attributes of which the code of these target callbacks tells that it reads them.
+
+    What the callbacks set themselves is left out: it may be a cache, or a count of their own.
+    """
+    use = attribute_use(kind, callbacks)
+    names = set(use.read)
+    for function in filter(_is_method, reached_code(kind, callbacks)):
+        names.update(_read_by_getattr(function))
+    return frozenset(names) - use.kept - _only_logged(kind, callbacks)
 
 
 def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
@@ -45,6 +59,37 @@ def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
     for function in reached_code(kind, others):
         names.update(_set_otherwise(function))
     return frozenset(names) - attribute_use(kind, callbacks).kept
+
+
+def _is_method(function: SourceFunction) -> bool:
+    return function.is_method
+
+
+def _only_logged(kind: type, callbacks: Iterable[str]) -> set[str]:
+    """Return the attributes that callbacks, and methods that they call, only write to logs."""
+    named = set[str]()
+    used = set[str]()
+    for function in filter(_is_method, reached_code(kind, callbacks)):
+        named.update(_of_itself(function.nodes()))
+        used.update(_of_itself(working_nodes(function.node)))
+    return named - used
+
+
+def _of_itself(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names of attributes of `self` among the parts of a method."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and of_self(node):
+            yield node.attr
+
+
+def _read_by_getattr(function: SourceFunction) -> Iterator[str]:
+    """Yield the attributes that a method reads by `getattr` of itself and a written name."""
+    for node in working_nodes(function.node):
+        if not isinstance(node, ast.Call) or last_name(node) != "getattr" or len(node.args) < 2:
+            continue
+        holder, name, *_ = node.args
+        if isinstance(holder, ast.Name) and holder.id == "self" and isinstance(name, ast.Constant):
+            yield str(name.value)
 
 
 def _name_of(function: SourceFunction) -> str:
@@ -113,7 +158,7 @@ def _spider_arguments(function: SourceFunction) -> set[str]:
 
 def _read_of(function: SourceFunction, holders: set[str]) -> Iterator[str]:
     """Yield the attributes that a function reads of what has one of these names."""
-    for node in function.nodes():
+    for node in working_nodes(function.node):
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
         holder = node.value
@@ -123,9 +168,10 @@ def _read_of(function: SourceFunction, holders: set[str]) -> Iterator[str]:
 
 def _read_by_name(function: SourceFunction, holders: set[str]) -> Iterator[str]:
     """Yield the texts in a function that reads attributes of these by names that are values."""
-    if not any(_reads_by_name(node, holders) for node in function.nodes()):
+    nodes = list(working_nodes(function.node))
+    if not any(_reads_by_name(node, holders) for node in nodes):
         return
-    for node in function.nodes():
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

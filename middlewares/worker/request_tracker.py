@@ -34,9 +34,9 @@ from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests, OffsiteFilter
 from ..codec import WatchedDict, own_errback
 from ..contained import contained_stream
-from ..engine_compat import each, read_generators
+from ..engine_compat import read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
-from ..own_meta import hide_marks, show_marks, without_marks
+from ..own_meta import each_without_marks, hide_marks, show_marks, without_marks
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
 from ..targets import MARK, Target
@@ -198,8 +198,9 @@ class RequestTracker:
         self._is_filtered = _filters_by_fingerprint(crawler.settings)
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()  #: whose request is made again in a new session
-        #: whose failure no errback has handled, and a middleware may
-        self._refused: set[UnitMark] = set()
+        #: whose failure no errback has handled, and a middleware may -> is it an error page, which
+        #: Scrapy's own drops
+        self._refused: dict[UnitMark, bool] = {}
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         #: units whose items are kept, and that take no more
         self._acked: set[tuple[int, int]] = set()
@@ -232,7 +233,8 @@ class RequestTracker:
         """Count nothing more of a unit; its requests that are still waiting are not made."""
         if acked:
             self._acked.add(unit.key)
-        self._refused = {mark for mark in self._refused if mark.key != unit.key}
+        for mark in [mark for mark in self._refused if mark.key == unit.key]:
+            del self._refused[mark]
         if self.begun.pop(unit.key, None) is not None:
             self._crawler.signals.send_catch_log(attempt_over, key=unit.key)
 
@@ -306,11 +308,11 @@ class RequestTracker:
         is_handled = not isinstance(output, Failure)
         _note_failure(unit, mark, failure, is_handled=is_handled)
         if not is_handled:
-            self._refused.add(mark)
+            self._refused[mark] = isinstance(failure.value, HttpError)
         if output is None or not is_handled:
             self._ended(unit, mark)
             return output
-        following = self._from_errback(unit, mark, each_without_marks(output, request))
+        following = self._from_errback(unit, mark, each_without_marks(output, request, OURS))
         self._unread.add(mark)
         # Scrapy 2.13 throws the output away when it was the download that failed.
         finalize(following, self._thrown_away, unit, mark).atexit = False
@@ -375,6 +377,7 @@ class RequestTracker:
         self._begin_output(unit, mark, response)
         try:
             async for output in contained_stream(result):
+                self._take_refused(unit, mark, response)
                 if (kept := self._carried(unit, mark, output)) is not None:
                     yield kept
         except Exception as error:
@@ -387,18 +390,28 @@ class RequestTracker:
             self._ended(unit, mark)
         finally:
             self._repeated.discard(mark)
+            self._refused.pop(mark, None)
             self._in_output.discard(mark)
 
     def _begin_output(self, unit: WorkUnit, mark: UnitMark, response: Response) -> None:
         unit.begin_again(mark)
-        # A middleware of the project has handled what was raised before the callback.
+        # Of an error page that was handled, only an output shows that it was not just dropped.
+        if not self._refused.get(mark, False):
+            self._take_page(unit, mark, response)
+        self._in_output.add(mark)
+
+    def _take_refused(self, unit: WorkUnit, mark: UnitMark, response: Response) -> None:
+        """Do the same as `_take_page`, if that has not been done."""
         if mark in self._refused:
-            self._refused.remove(mark)
+            self._take_page(unit, mark, response)
+
+    def _take_page(self, unit: WorkUnit, mark: UnitMark, response: Response) -> None:
+        """Note that a page has come to a callback, or to a middleware that takes its place."""
+        if self._refused.pop(mark, None) is not None:
             unit.ledger.reopen(mark)
         unit.ledger.page(mark.position, response)
         if self._goals is not None:
             self._goals.count("pages")
-        self._in_output.add(mark)
 
     def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
         """Note what a callback has raised; an iterable says that it was taken care of."""
@@ -408,7 +421,8 @@ class RequestTracker:
             return None
         if self._expired(error, unit, mark, response):
             return ()
-        if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
+        # What a middleware has raised before the callback came by the errback, and is judged there.
+        if mark not in self._refused and not isinstance(error, HttpError):
             _end_broken_off(unit, mark, error, response.url)
         self._ended(unit, mark)
         return None
@@ -580,17 +594,6 @@ class RequestTracker:
         if unit is not None:
             unit.item_out()
             self.changed(unit)
-
-
-def each_without_marks(output: Any, request: Request | None) -> AsyncIterator[Any]:
-    """Yield what an errback has returned; our marks are hidden from it meanwhile."""
-
-    async def hidden() -> AsyncIterator[Any]:
-        hide_marks(request, OURS)
-        async for result in each(output):
-            yield result
-
-    return without_marks(hidden(), request, OURS)
 
 
 def _find_left_callback(spider: Spider, target: Target | None) -> Callable[..., Any] | None:

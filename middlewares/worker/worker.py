@@ -22,7 +22,14 @@ from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
 from ..contained import contained_start
-from ..engine_compat import call_every, close_spider, finish_when_done, share_robots_rules
+from ..engine_compat import (
+    call_before_errbacks,
+    call_every,
+    close_spider,
+    finish_when_done,
+    share_robots_rules,
+)
+from ..own_meta import show_marks
 from ..watchdog import install_watchdog as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .hand_over import find_known_beyond, hand_over
@@ -116,6 +123,7 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
+        call_before_errbacks(self._crawler, show_marks)
         put_in_shortcuts(self._crawler)
         if not self._runs_spider:
             self._beyond = find_known_beyond(self._crawler, self)

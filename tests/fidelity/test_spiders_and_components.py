@@ -222,6 +222,43 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+PARSER_OF_BOTH = Case(
+    name="parser-with-a-cache-that-all-callbacks-use",
+    files={
+        "parser": """
+            class Parser:
+                def __init__(self):
+                    self.names, self.count = {}, 0
+
+                def name_of(self, response):
+                    self.count += 1
+                    if response.url not in self.names:
+                        self.names[response.url] = response.css("h2::text").get()
+                    return self.names[response.url]
+        """,
+        "spider": """
+            from small.base import Rooms
+            from small.parser import Parser
+
+            class Museum(Rooms):
+                token = "none"
+
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.parser = Parser()
+
+                def parse(self, response):
+                    self.token = self.parser.name_of(response)
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    self.logger.info("a piece, by %s", self.token)
+                    yield {"page": response.url, "name": self.parser.name_of(response)}
+        """,
+    },
+    sentence="parser: A callback sets them while the index is walked",
+)
+
 ATTRIBUTES_OF_HELPERS = Case(
     name="attributes-that-helpers-and-middlewares-read",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.extra.Signed": 300}},
@@ -681,6 +718,40 @@ IGNORING_INDEX_PAGES = Case(
     },
 )
 
+REFUSING_SPIDER_MIDDLEWARE = Case(
+    name="spider-middlewares-refuse-pages-behind-ours",
+    settings={
+        "SPIDER_MIDDLEWARES": {
+            "small.middlewares.Closed": 500,
+            "scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": 600,
+        },
+    },
+    handed_out=13,
+    differs=frozenset({"code"}),
+    sentence="/no/such/room: HTTP 404. All of them",
+    code=3,
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+
+            class Closed:
+                def process_spider_input(self, response):
+                    if response.url.endswith("/pieces/2"):
+                        raise IgnoreRequest("closed for the winter")
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield from super().parse(response)
+                    yield response.follow("/no/such/room")
+                    if response.url.endswith("/rooms/0"):
+                        yield response.follow("/no/such/piece", self.parse_piece)
+        """,
+    },
+)
+
 REDIRECTING_MIDDLEWARE = Case(
     name="downloader-middleware-redirects",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Redirect": 580}},
@@ -861,6 +932,7 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     ATTRIBUTES_OF_HELPERS,
+    PARSER_OF_BOTH,
     MEMORY,
     RULE_HOOK,
     SURROUNDINGS,
@@ -879,6 +951,7 @@ CASES = [
     ANSWERING_MIDDLEWARE,
     IGNORING_MIDDLEWARE,
     IGNORING_INDEX_PAGES,
+    REFUSING_SPIDER_MIDDLEWARE,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
     CLOSED_BY_A_CALLBACK,
@@ -894,6 +967,7 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
+    (PARSER_OF_BOTH, "push"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
     (SURROUNDINGS, "pull"),
@@ -903,6 +977,7 @@ FAST_CASES = [
     (DEPTH, "pull"),
     (IGNORING_MIDDLEWARE, "push"),
     (IGNORING_INDEX_PAGES, "pull"),
+    (REFUSING_SPIDER_MIDDLEWARE, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),

@@ -106,6 +106,92 @@ def test_what_helpers_and_components_read_is_named(
     assert list(found.found) == names
 
 
+class Parser:
+    """A parser that counts what it has read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def title(self, response: Any) -> Any:
+        self.count += 1
+        return response
+
+
+class Parsing(Shop):
+    """Each of its callbacks reads one attribute in its own way."""
+
+    name = "parsing"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parser = Parser()
+        self.pair = Parser()
+        self.cache: dict[str, str] = {}
+
+    def parse(self, response: Any) -> None:
+        super().parse(response)
+        self.parser.title(response)
+        self.cache[response] = "a title"
+        self.pair = Parser()
+
+    def parse_parsed(self, response: Any) -> Any:
+        return self.parser.title(response)
+
+    def parse_cached(self, response: Any) -> Any:
+        self.cache[response] = self.cache.get(response) or "a title"
+        return self.cache[response]
+
+    def parse_helped(self, response: Any) -> Any:
+        return helper(self, response)
+
+    def parse_logged(self, response: Any) -> Any:
+        self.logger.info("%s of %s", response, self.token)
+        if response is None:
+            self.logger.debug("late, by %s", getattr(self, "late", ""))
+        return response
+
+    def parse_named(self, response: Any) -> Any:
+        return response, getattr(self, "token", None)
+
+    def parse_plain(self, response: Any) -> Any:
+        return self.title_of(response)
+
+    def title_of(self, response: Any) -> Any:
+        self.logger.info("a title by %s", self.token)
+        return self.token, response
+
+    def parse_filled(self, response: Any) -> Any:
+        return response in self.seen
+
+    def parse_replaced(self, response: Any) -> Any:
+        return self.pair.title(response)
+
+
+@pytest.mark.parametrize(
+    ("callback", "told", "is_wrong"),
+    [
+        ("parse_parsed", ["parser"], False),
+        ("parse_cached", ["cache"], False),
+        ("parse_helped", ["late"], False),
+        ("parse_logged", [], False),
+        ("parse_named", ["token"], True),
+        ("parse_plain", ["token"], True),
+        ("parse_filled", ["seen"], True),
+        ("parse_replaced", ["pair"], True),
+    ],
+)
+def test_only_what_target_callbacks_themselves_read_is_wrong_for_certain(
+    callback: str, told: list[str], is_wrong: bool
+) -> None:
+    Shop.seen.clear()
+    spider = Parsing()
+    watch = ChangedAttributes(spider, ())
+    spider.parse("http://web/")
+    found = [name for one in watch.differing([callback]) for name in one.found]
+    assert (found, watch.are_surely_wrong([callback])) == (told, is_wrong)
+    assert not watch.are_surely_wrong([])
+
+
 @pytest.mark.parametrize(
     ("logins", "pages", "told"), [(0, 0, False), (1, 2, False), (2, 3, True), (1, 1, True)]
 )

@@ -8,7 +8,13 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.misc import is_generator_with_return_value
-from scrapyd_dist.middlewares.engine_compat import guard_downloads, origin_text, read_generators
+from scrapyd_dist.middlewares.engine_compat import (
+    call_before_errbacks,
+    guard_downloads,
+    origin_text,
+    read_generators,
+)
+from twisted.python.failure import Failure
 
 
 class Books(Spider):
@@ -74,3 +80,18 @@ def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
 )
 def test_addresses_of_one_origin_share_their_beginning(one: str, other: str, is_same: bool) -> None:
     assert (origin_text(one) == origin_text(other)) is is_same
+
+
+@pytest.mark.parametrize("name", ["call_spider", "call_spider_async"])
+def test_what_is_hidden_from_callbacks_is_back_before_an_errback(name: str) -> None:
+    called: list[tuple[Any, Request]] = []
+    scraper = SimpleNamespace(**{name: lambda *given: called.append(given)})
+    crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=scraper))
+    shown: list[Request] = []
+    call_before_errbacks(crawler, shown.append)
+    request = Request("http://web/")
+    failure = Failure(IgnoreRequest())
+    for result in ("a page", failure):
+        getattr(scraper, name)(result, request)
+    assert called == [("a page", request), (failure, request)]
+    assert shown == [request]
