@@ -66,10 +66,9 @@ def _module_behind(value: Any) -> ModuleType | None:
     """Return the module that a value is, or that has its code; no code of a proxy is run."""
     if is_of_type(value, ModuleType):
         return value
+    owner: object = getattr_static(value, "__module__", None)
     if is_of_type(value, FunctionType):
         owner = value.__module__
-    else:
-        owner = getattr_static(value, "__module__", None)
     return sys.modules.get(owner) if isinstance(owner, str) else None
 
 
