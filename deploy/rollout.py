@@ -29,6 +29,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node, group_names
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.scrapyd.version_order import name_last
 from scrapyd_dist.scrapyd.versions import (
     current,
     hash_in,
@@ -273,13 +274,17 @@ def _version_for_all(
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)
-    return version_name(
+    name = version_name(
         egg.content_hash,
         later_than(now or datetime.now(timezone.utc), present),
         for_crawl=request.for_crawl,
         dirty=request.is_dirty(),
         label=request.label,
     )
+    if request.for_crawl:
+        return name
+    unnamed = [upload for upload in uploads if upload.node.name not in request.given]
+    return name_last(name, [upload.versions for upload in unnamed])
 
 
 def _upload_to_all(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import getmro
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from scrapy import Spider
 
+T = TypeVar("T")
 #: packages whose code is not the project's
 _FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
 #: containers whose text shows everything in them
@@ -29,6 +30,14 @@ def is_own(kind: type) -> bool:
 def own_bases(kind: type) -> list[type]:
     """Return the class and those that it is made from, without Scrapy's."""
     return [base for base in getmro(kind) if is_own(base)]
+
+
+def is_of_type(value: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Tell whether a value is of one of these types, by its own type alone.
+
+    With `isinstance`, a lazy proxy is asked for the type of what it stands for, and may raise.
+    """
+    return issubclass(type(value), kinds)
 
 
 class _ObjectState(NamedTuple):
@@ -101,7 +110,7 @@ def _is_holder(value: Any, package: str) -> bool:
     """Return whether a value is an object of the project that holds attributes of its own."""
     kind = type(value)
     is_projects = kind is SimpleNamespace or kind.__module__.partition(".")[0] == package
-    return is_projects and hasattr(value, "__dict__")
+    return is_projects and bool(kind.__dictoffset__)
 
 
 def _plain_values(value: Any) -> dict[str, Any]:
@@ -110,12 +119,16 @@ def _plain_values(value: Any) -> dict[str, Any]:
     What else it has, such as a connection, each process makes for itself.
     """
     plain = (str, int, float, bytes, *_CONTAINERS)
-    return {name: one for name, one in vars(value).items() if isinstance(one, plain)}
+    try:
+        attributes = vars(value)
+    except Exception:  # noqa: BLE001 - a lazy proxy may raise anything
+        return {}
+    return {name: one for name, one in attributes.items() if is_of_type(one, *plain)}
 
 
 def _state_of(value: Any) -> Any:
     """Return what shows whether a value is still the same, though it may be changed in place."""
-    is_container = isinstance(value, _CONTAINERS)
+    is_container = is_of_type(value, *_CONTAINERS)
     if is_container and len(value) > _MOST:
         return id(value), len(value)
     try:
@@ -130,7 +143,7 @@ def _content_of(value: Any) -> tuple[int | None, str]:
     """Return how many entries a value has, and of a container its text."""
     try:
         size = len(value) if hasattr(value, "__len__") else None
-        text = repr(value) if isinstance(value, _CONTAINERS) else ""
+        text = repr(value) if is_of_type(value, *_CONTAINERS) else ""
     except Exception:  # noqa: BLE001 - likewise
         return None, ""
     return size, text

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Any
 
 #: bytes of a page's hash
@@ -20,6 +22,8 @@ MOST = 2_000
 MOST_URLS = 5
 #: maximum number of characters of such an address
 URL_LENGTH = 300
+#: pages of which an attempt keeps the addresses: some may turn out to count no more
+_KEPT = 2 * MOST
 #: bytes of Scrapy's own fingerprints; others may begin alike
 _FINGERPRINT = 20
 
@@ -65,3 +69,49 @@ class FollowedPages:
         """The JSON object of it in reports."""
         joined = b64encode(b"".join(self.hashes)).decode()
         return {"count": self.count, "hashes": joined, "urls": list(self.urls)}
+
+
+def _hash_of(entry: tuple[tuple[bytes, int | None], str]) -> bytes:
+    (page, _), _ = entry
+    return page
+
+
+class LowestPages:
+    """Collects the pages that the requests of an attempt lead to; of many, the lowest hashes.
+
+    A job may follow millions of links in one batch.
+    """
+
+    def __init__(self) -> None:
+        #: hash, and which request has led to it -> its address
+        self._urls: dict[tuple[bytes, int | None], str] = {}
+        self._counts = Counter[int | None]()  #: request -> pages that it has led to
+        self._highest: bytes | None = None  #: higher hashes are left out; None: none is yet
+
+    def add(self, page: bytes, url: str, source: int | None) -> None:
+        """Add a page by its hash, to which this request has led."""
+        self._counts[source] += 1
+        if self._highest is not None and page > self._highest:
+            return
+        self._urls[page, source] = url[:URL_LENGTH]
+        if len(self._urls) > 2 * _KEPT:
+            lowest = nsmallest(_KEPT, self._urls.items(), key=_hash_of)
+            self._urls = dict(lowest)
+            self._highest = _hash_of(lowest[-1])
+
+    def without(self, sources: Container[int | None], pages: Container[bytes]) -> FollowedPages:
+        """Return the pages that are none of these, and to which others than these have led."""
+        found = {}
+        left_out = 0
+        for (page, source), url in self._urls.items():
+            if source in sources:
+                continue
+            if page in pages:
+                left_out += 1
+            else:
+                found[page] = url
+        followed = FollowedPages.from_addresses(found)
+        if self._highest is None:
+            return followed
+        counted = sum(self._counts[source] for source in self._counts if source not in sources)
+        return replace(followed, count=max(len(found), counted - left_out))

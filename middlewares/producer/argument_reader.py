@@ -12,7 +12,9 @@ from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .code_reader import functions_of, top_package
+from ..spider_attributes import is_of_type
+from .code_reader import functions_of, reads_or, top_package
+from .source_reader import module_tree
 
 #: methods that change a value by what is in it already, or what others take out
 _GATHERING = frozenset(
@@ -46,9 +48,9 @@ _OF_OBJECT = ("self", "cls")
 class ArgumentUse:
     """Says which of the values that requests carry are changed, by name."""
 
-    changed: frozenset[str]
+    changed: frozenset[str] = frozenset()
     #: those in which pages gather something: what one has put in changes what another does
-    gathered: frozenset[str]
+    gathered: frozenset[str] = frozenset()
 
 
 @dataclass(kw_only=True)
@@ -81,6 +83,7 @@ class _Use:
             reached |= more
 
 
+@reads_or(ArgumentUse)
 def argument_use(kind: type) -> ArgumentUse:
     """Return what the methods of a class, and the functions that they call, do with arguments.
 
@@ -117,12 +120,9 @@ def _node_of(function: FunctionType) -> ast.AST | None:
 @cache
 def _definitions_in(module: ModuleType) -> Mapping[int, ast.AST]:
     """Return the functions that a module defines, by their first line."""
-    try:
-        tree = ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError):
-        return {}
+    tree = module_tree(module)
     definitions = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             definitions[first] = node
@@ -294,7 +294,7 @@ class _FunctionReader(ast.NodeVisitor):
     def _is_loader(self, called: ast.AST) -> bool:
         """Tell whether a loader of items is made, which puts into an item what it loads."""
         kind: Any = self._globals.get(called.id) if isinstance(called, ast.Name) else None
-        return isinstance(kind, type) and hasattr(kind, "load_item")
+        return is_of_type(kind, type) and hasattr(kind, "load_item")
 
     # tests
 

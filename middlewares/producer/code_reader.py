@@ -1,13 +1,19 @@
 """Read which names and attributes the code of a project's classes uses; it is never run."""
 
 import dis
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from ..spider_attributes import own_bases
+from ..spider_attributes import is_of_type, own_bases
+
+P = ParamSpec("P")
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
@@ -25,10 +31,32 @@ _COPIES = ("COPY", "DUP_TOP")
 class AttributeUse:
     """Says what code does with attributes of its own object."""
 
-    read: frozenset[str]
-    kept: frozenset[str]  #: set, or something is put into their values
+    read: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()  #: set, or something is put into their values
 
 
+def reads_or(empty: Callable[[], T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a reader return `empty()` where it raises: code of any kind may come before it.
+
+    What a reader finds is only told, so that no crawl ends because of it.
+    """
+
+    def decorate(reader: Callable[P, T]) -> Callable[P, T]:
+        @wraps(reader)
+        def read(*args: P.args, **kwargs: P.kwargs) -> T:
+            """Return what the reader finds."""
+            try:
+                return reader(*args, **kwargs)
+            except Exception:
+                logger.debug("The code cannot be read by %s", reader.__name__, exc_info=True)
+                return empty()
+
+        return read
+
+    return decorate
+
+
+@reads_or(set[str])
 def names_in(kind: type, package: str) -> set[str]:
     """Return all names that the project's own code of this class uses.
 
@@ -41,6 +69,7 @@ def names_in(kind: type, package: str) -> set[str]:
     return names
 
 
+@reads_or(set[str])
 def names_of_method(kind: type, method: str) -> set[str]:
     """Return all names that the project's own code of this method uses."""
     names: set[str] = set()
@@ -50,6 +79,7 @@ def names_of_method(kind: type, method: str) -> set[str]:
     return names
 
 
+@reads_or(bool)
 def keeps_something(kind: type) -> bool:
     """Return whether the code of this class puts something into a container."""
     for member in _members(kind):
@@ -61,6 +91,7 @@ def keeps_something(kind: type) -> bool:
     return False
 
 
+@reads_or(AttributeUse)
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
     """Return what methods of a class do with attributes of their object.
 
@@ -152,7 +183,7 @@ def _called_by(function: FunctionType) -> Iterator[FunctionType]:
     """Yield the functions of modules that a function names."""
     for name in _names_used_by(function):
         called = function.__globals__.get(name)
-        if isinstance(called, FunctionType):
+        if is_of_type(called, FunctionType):
             yield called
 
 
@@ -170,8 +201,11 @@ def top_package(defined: type | FunctionType) -> str:
 
 def _function_in(member: Any) -> FunctionType | None:
     """Return the function in a method or property, if it has one."""
-    function = getattr(member, "__func__", getattr(member, "fget", member))
-    return function if isinstance(function, FunctionType) else None
+    try:
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+    except Exception:  # noqa: BLE001 - a lazy proxy may raise anything
+        return None
+    return function if is_of_type(function, FunctionType) else None
 
 
 def _codes_of(member: Any) -> Iterator[CodeType]:

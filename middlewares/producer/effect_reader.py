@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Iterator
 
+from .code_reader import reads_or
 from .source_reader import (
     SourceFunction,
     ends_of,
@@ -37,13 +38,18 @@ _MODE = frozenset("rwaxbt+")
 _WRITTEN = frozenset("wax+")
 
 
-def reporting_ends(kind: type) -> Iterator[str]:
-    """Yield the methods with which a class ends that write, send or judge something."""
-    for end in sorted(ends_of(kind)):
-        if any(map(_is_report, _calls_in(reached_code(kind, [end])))):
-            yield f"{kind.__qualname__}.{end}"
+@reads_or(list[str])
+def reporting_ends(kind: type) -> list[str]:
+    """Return the methods with which a class ends that write, send or judge something."""
+    ends = [end for end in sorted(ends_of(kind)) if _reports_in(kind, end)]
+    return [f"{kind.__qualname__}.{end}" for end in ends]
 
 
+def _reports_in(kind: type, method: str) -> bool:
+    return any(map(_is_report, _calls_in(reached_code(kind, [method]))))
+
+
+@reads_or(list[str])
 def writing_methods(kind: type, methods: Iterable[str]) -> list[str]:
     """Return the functions, of those that methods reach, that write files."""
     names = set()
@@ -53,6 +59,7 @@ def writing_methods(kind: type, methods: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
+@reads_or(bool)
 def writes_files(kind: type) -> bool:
     """Return whether some code of a class writes a file, or a database in a file."""
     return any(map(_writes_file, _calls_in(methods_of(kind))))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, filterfalse
 
+from ..spider_attributes import is_of_type
+from .code_reader import reads_or
 from .source_reader import (
     SourceFunction,
     argument_names,
@@ -52,6 +54,7 @@ class _Memory:
         )
 
 
+@reads_or(list[str])
 def component_memory(kind: type) -> list[str]:
     """Return what a component keeps from its hooks' calls and uses in them, as names."""
     hooks = hooks_of(kind)
@@ -65,6 +68,7 @@ def component_memory(kind: type) -> list[str]:
     return shown
 
 
+@reads_or(list[str])
 def module_memory(kind: type, methods: Iterable[str]) -> list[str]:
     """Return what methods keep in their modules or in statistics, and use; as names."""
     names = _remembered(reached_code(kind, methods), frozenset())
@@ -257,6 +261,6 @@ def _module_names(function: SourceFunction) -> set[str]:
             own.add(node.id)
     live = set()
     for name, value in vars(function.module).items():
-        if isinstance(value, _LIVE):
+        if is_of_type(value, *_LIVE):
             live.add(name)
     return live - (own - shared)

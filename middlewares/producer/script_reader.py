@@ -13,7 +13,7 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 
 from ..spider_attributes import own_bases
-from .code_reader import top_package
+from .code_reader import reads_or, top_package
 from .source_reader import is_projects, last_name, module_tree
 
 #: what starts crawls in a program
@@ -31,6 +31,7 @@ _SIGNALS = (
 )
 
 
+@reads_or(str)
 def watching_script(main: ModuleType | None) -> str:
     """Return the file name of a program that starts crawls and looks at them; empty if it is none.
 
@@ -44,6 +45,7 @@ def watching_script(main: ModuleType | None) -> str:
     return Path(str(main.__file__)).name if is_watching else ""
 
 
+@reads_or(list[str])
 def foreign_handlers(crawler: Crawler, kinds: Iterable[type]) -> list[str]:
     """Return the handlers of pages and items that neither the spider nor a component has.
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TypeAlias
 
-from ..spider_attributes import own_bases
+from ..spider_attributes import is_of_type, own_bases
+from .code_reader import reads_or
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -72,7 +73,7 @@ def module_tree(module: ModuleType) -> ast.Module | None:
     """Return the syntax tree of a module; None if its source is not at hand."""
     try:
         return ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except Exception:  # noqa: BLE001 - a loader, and the parser of deep code, may raise anything
         return None
 
 
@@ -127,7 +128,7 @@ def _called_by(
             yield from _named(methods, {node.attr})
         else:
             called = _named_object(node, function.module)
-            if isinstance(called, FunctionType):
+            if is_of_type(called, FunctionType):
                 yield from _module_function(called)
 
 
@@ -137,7 +138,7 @@ def _named_object(node: ast.AST, module: ModuleType) -> object:
         return vars(module).get(node.id)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         owner = vars(module).get(node.value.id)
-        if isinstance(owner, ModuleType):
+        if is_of_type(owner, ModuleType):
             return vars(owner).get(node.attr)
     return None
 
@@ -206,6 +207,7 @@ def ends_of(kind: type) -> set[str]:
     return ends
 
 
+@reads_or(set[str])
 def handlers_of(kind: type, signals: tuple[str, ...] = _WORK_SIGNALS) -> set[str]:
     """Return the methods that are connected to signals whose names begin so."""
     handlers = set()
@@ -220,6 +222,7 @@ def handlers_of(kind: type, signals: tuple[str, ...] = _WORK_SIGNALS) -> set[str
     return handlers
 
 
+@reads_or(set[str])
 def errbacks_of(kind: type) -> set[str]:
     """Return the methods of a spider that it gives to requests as errbacks."""
     errbacks = set()

@@ -6,7 +6,7 @@ The code of jobs is that of target callbacks, of what they call, and of componen
 import ast
 from collections.abc import Iterable, Iterator
 
-from .code_reader import attribute_use
+from .code_reader import attribute_use, reads_or
 from .source_reader import (
     SourceFunction,
     argument_names,
@@ -27,6 +27,7 @@ _SPIDER = "spider"
 _STARTS = ("start", "start_requests")
 
 
+@reads_or(frozenset[str])
 def read_in_jobs(
     kind: type, callbacks: Iterable[str], components: Iterable[type]
 ) -> frozenset[str]:
@@ -36,6 +37,7 @@ def read_in_jobs(
     return names | _read_in_callbacks(kind, callbacks) | _read_in_components(components)
 
 
+@reads_or(frozenset[str])
 def surely_read(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
     """Return the attributes of which the code of these target callbacks tells that it reads them.
 
@@ -48,6 +50,7 @@ def surely_read(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
     return frozenset(names) - use.kept - _only_logged(kind, callbacks)
 
 
+@reads_or(frozenset[str])
 def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
     """Return the attributes that callbacks of a spider set, without those of target pages.
 

@@ -5,10 +5,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from inspect import getattr_static
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
+from ..spider_attributes import is_of_type
+from .code_reader import reads_or
 from .memory_reader import assigned
 from .source_reader import (
     SourceFunction,
@@ -44,6 +48,7 @@ _ANEW = frozenset(
 _MAKING = ("__init__", "from_crawler")
 
 
+@reads_or(list[ModuleType])
 def modules_of(kinds: Iterable[type]) -> list[ModuleType]:
     """Return the project's modules that have these classes, and those that they import."""
     found = dict[ModuleType, None]()
@@ -53,15 +58,21 @@ def modules_of(kinds: Iterable[type]) -> list[ModuleType]:
         if module is None or module in found or not is_projects(module):
             continue
         found[module] = None
-        for value in vars(module).values():
-            owner = getattr(value, "__module__", None)
-            if isinstance(value, ModuleType):
-                waiting.append(value)
-            elif isinstance(owner, str):
-                waiting.append(sys.modules.get(owner))
+        waiting += map(_module_behind, list(vars(module).values()))
     return list(found)
 
 
+def _module_behind(value: Any) -> ModuleType | None:
+    """Return the module that a value is, or that has its code; no code of a proxy is run."""
+    if is_of_type(value, ModuleType):
+        return value
+    owner: object = getattr_static(value, "__module__", None)
+    if is_of_type(value, FunctionType):
+        owner = value.__module__
+    return sys.modules.get(owner) if isinstance(owner, str) else None
+
+
+@reads_or(list[str])
 def variables_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
     """Return the environment variables that modules read, and that are set here.
 
@@ -121,6 +132,7 @@ def _variables_in(file: Path) -> set[str]:
     return set(re.findall(r"^\s*(?:export\s+)?(\w+)\s*=", text, re.MULTILINE))
 
 
+@reads_or(list[str])
 def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
     """Return the files that modules read by a path relative to `folder`, the working folder."""
     paths = set()
@@ -133,6 +145,7 @@ def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
     return sorted(paths)
 
 
+@reads_or(bool)
 def uses_all_arguments(kind: type) -> bool:
     """Return whether an `__init__` does something with all of its other arguments.
 
@@ -162,6 +175,7 @@ def _innocent_uses(node: ast.AST) -> Iterator[ast.AST]:
         yield node.value
 
 
+@reads_or(bool)
 def reads_feeds(kind: type) -> bool:
     """Return whether code of a class reads the setting FEEDS."""
     nodes = chain.from_iterable(map(SourceFunction.nodes, methods_of(kind)))
@@ -176,6 +190,7 @@ def _settings_read(node: ast.AST) -> Iterator[str]:
         yield _text_of(node.slice)
 
 
+@reads_or(set[str])
 def attributes_made_anew(kind: type) -> set[str]:
     """Return the attributes of a spider that have another value in each process."""
     names = set()
@@ -192,6 +207,7 @@ def attributes_made_anew(kind: type) -> set[str]:
     return names
 
 
+@reads_or(set[str])
 def settings_made_anew(module: ModuleType | None) -> set[str]:
     """Return the settings of a module that have another value in each process."""
     tree = module_tree(module) if module is not None else None
@@ -203,6 +219,7 @@ def settings_made_anew(module: ModuleType | None) -> set[str]:
     return names
 
 
+@reads_or(set[str])
 def texts_in(modules: Iterable[ModuleType]) -> set[str]:
     """Return all texts in modules."""
     return set(map(_text_of, _nodes_of(modules)))

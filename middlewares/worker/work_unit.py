@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Container, Sequence
 from contextvars import ContextVar
 from itertools import count as numbers
@@ -24,7 +24,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, FinishReason, meaning, not_made
-from scrapyd_dist.followed_pages import FollowedPages
+from scrapyd_dist.followed_pages import LowestPages
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import LinkEvent
 
@@ -51,6 +51,8 @@ SESSION = "distributed_session"
 OURS = (BATCH, REPEATED, SESSION)
 #: Scrapy signal, with `key`: nothing of this attempt is in the process any more
 attempt_over = object()
+#: pages that followed of which it is known that they are noted
+LATEST = 1_000
 #: the `serial` of the mark under which the project's handlers of `spider_idle` are called
 IDLE = -1
 #: and of one for what was begun by no page
@@ -91,9 +93,9 @@ class RequestLedger:
         self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}  #: request -> kind and reason
-        #: serial of a page with items that is none of the requests -> its hash, its address, and
-        #: the request that has led to it
-        self._followed: dict[int, tuple[bytes, str, int | None]] = {}
+        self._followed = LowestPages()  #: those with items that are none of the requests
+        #: serials of the latest of them: the items of a page come close to each other
+        self._latest_followed = OrderedDict[int, None]()
         #: hashes of requests that Scrapy has dropped, as it had the same page already
         self._repeated: set[bytes] = set()
         self._redirected: dict[int, str] = {}  #: request -> where it has gone
@@ -176,13 +178,16 @@ class RequestLedger:
 
     def leads_to(self, mark: UnitMark, url: str) -> bool:
         """Say whether a page with an item is none of the requests, and not noted as such yet."""
-        if mark.serial in self._followed:
+        if mark.serial in self._latest_followed:
             return False
         return mark.position is None or self._urls[mark.position] != url
 
     def led_to(self, mark: UnitMark, page: bytes, url: str) -> None:
         """Note a page with an item that is none of the requests, by its hash."""
-        self._followed[mark.serial] = page, url, mark.source
+        self._followed.add(page, url, mark.source)
+        self._latest_followed[mark.serial] = None
+        if len(self._latest_followed) > LATEST:
+            self._latest_followed.popitem(last=False)
 
     def repeats(self, index: int | None, page: bytes) -> None:
         """Note that a request was dropped, as another one of the batch has led to its page."""
@@ -255,12 +260,8 @@ class RequestLedger:
 
         A missed request may be made in a later batch, and its items then count there.
         """
-        found = {
-            page: url
-            for page, url, source in self._followed.values()
-            if source not in missed and page not in self._repeated
-        }
-        return FollowedPages.from_addresses(found).document if found else None
+        followed = self._followed.without(missed, self._repeated)
+        return followed.document if followed.count else None
 
     def _places(self, index: int) -> list[list[int]] | None:
         """Return where the items of a request are, in runs; None if that is not known.

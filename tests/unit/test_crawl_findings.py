@@ -320,3 +320,18 @@ def test_items_that_two_parts_have_alike_are_counted(tmp_path: Path) -> None:
     assert count_repeats({parts[0]: [(0, 100)], parts[1]: []}) == 0, (
         "what was replaced is no repeat"
     )
+
+
+class Unready:
+    """Behaves as a lazy proxy whose object cannot be made yet."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("not set")
+
+
+def test_an_attribute_that_cannot_be_looked_into_is_unchanged() -> None:
+    spider: Any = Spider("lazy")
+    spider.proxy = Unready()
+    watch = AttributeWatch(spider)
+    spider.token = "new"
+    assert watch.changed() == ["token"]

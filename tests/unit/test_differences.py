@@ -648,6 +648,11 @@ from pathlib import Path
 
 import scrapy
 
+class Unready:  # as settings of Django that nobody has set yet
+    def __getattribute__(self, name):
+        raise RuntimeError("not set")
+
+settings = Unready()
 DISTRIBUTED_STORE = os.environ.get("STORE_URL")
 SHOP, RUN = os.environ["SHOP"], uuid.uuid4().hex
 FEEDS = {f"{uuid.uuid4()}.jl": {}}
@@ -655,10 +660,12 @@ os.environ.setdefault("ONLY_SET", "1")
 
 class Shop(scrapy.Spider):
     name = "shop"
+    settings_of_site = settings
     names = Path("names.json").read_text()
     missing = os.path.exists("missing.json")
 
     def parse_item(self, response):
+        settings.seen = True
         yield getenv("REGION"), environ.get("NOT_SET"), environ.get("HOME"), self.settings["RUN"]
 """
 
@@ -679,6 +686,7 @@ def test_variables_and_files_of_this_machine_are_named(
         "environment variables": ("REGION", "SHOP"),
         "data files": ("names.json",),
     }
+    assert kept_by_callbacks(shop, ["parse_item"]) == []
     (found,) = find_made_anew(Settings(), shop, ["parse_item"])
     assert list(found.found) == ["RUN"]
 

@@ -1,9 +1,10 @@
 """Which pages several batches have led to: told whatever is in their items, and only then."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
-from scrapyd_dist.middlewares.worker.work_unit import BatchUnit
+from scrapyd_dist.middlewares.worker.work_unit import BatchUnit, RequestLedger, UnitMark
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.followed_pages import MOST, MOST_URLS, FollowedPages, hash_page
@@ -98,3 +99,36 @@ def test_a_page_that_is_another_request_of_the_batch_is_left_out() -> None:
     batch.ledger.done(0)
     batch.ledger.repeats(1, page(1))
     assert followed(batch) == []
+
+
+def memory_after(pages: int) -> int:
+    """Return how many bytes the account of a batch takes once it has led to so many pages."""
+    ledger = RequestLedger(URLS)
+    tracemalloc.start()
+    for number in range(pages):
+        ledger.led_to(UnitMark(1, 1, None, number, 0), page(number), f"http://web/{number}")
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return taken
+
+
+def test_what_a_batch_leads_to_takes_no_more_memory_from_some_number_on() -> None:
+    most = 10 * MOST
+    # It keeps twice as many at times.
+    assert memory_after(3 * most) < 2.5 * memory_after(most)
+
+
+def test_of_very_many_pages_the_same_are_left_out() -> None:
+    batch = BatchUnit(1, 1, [{"url": url} for url in URLS], None)
+    ledger = batch.ledger
+    number = 6 * MOST
+    for one in range(number):
+        ledger.led_to(batch.begin(source=one % 2), page(one), f"http://web/{one}")
+    ledger.done(0)
+    ledger.missed(1, "failed", "HTTP 500")
+    lowest, *others = sorted(page(one) for one in range(0, number, 2))
+    ledger.repeats(0, lowest)
+    told = FollowedPages.read_document(ledger.close()["followed"])
+    assert told.count == number / 2 - 1
+    assert len(told.hashes) > MOST / 2
+    assert told.hashes == others[: len(told.hashes)]

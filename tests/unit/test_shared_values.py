@@ -1,11 +1,18 @@
 """Values that several target requests share: which names callbacks change, and what is noticed of them."""
 
-from collections.abc import Iterator
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from itemloaders import ItemLoader
 from scrapy import Request, Spider
+from scrapyd_dist.middlewares.producer import shared_values
 from scrapyd_dist.middlewares.producer.argument_reader import argument_use
 from scrapyd_dist.middlewares.producer.shared_values import SharedValues
 
@@ -84,6 +91,54 @@ def test_values_that_callbacks_change_are_found_in_their_code() -> None:
     assert use.gathered == {"state", "names", "entry", "sums", "offer", "onward", "last"}
     set_only = {"product", "thing", "given", "filled", "too", "filled_too"}
     assert use.changed - use.gathered == set_only
+
+
+def read_shop(folder: Path, body: str) -> type[Spider]:
+    """Return a spider with this body of a callback, from a file."""
+    (folder / "odd_shop.py").write_text(
+        f"from scrapy import Spider\n\nclass Odd(Spider):\n    def parse(self, page, it):\n{body}"
+    )
+    spec = importlib.util.spec_from_file_location("odd_shop", folder / "odd_shop.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["odd_shop"] = module
+    spec.loader.exec_module(module)
+    kind: type[Spider] = module.Odd
+    return kind
+
+
+@pytest.fixture
+def odd_shop(tmp_path: Path) -> Iterator[Callable[[str], type[Spider]]]:
+    yield partial(read_shop, tmp_path)
+    sys.modules.pop("odd_shop", None)
+
+
+BRANCHES = "".join(f"        elif it == {n}:\n            pass\n" for n in range(340))
+SUM = f"        it['all'] = {' + '.join(['page.a'] * 500)}\n"
+
+
+@pytest.mark.parametrize("body", ["        if it == -1:\n            pass\n" + BRANCHES, SUM])
+def test_code_that_is_too_deep_to_be_read_shares_nothing_and_is_read_once(
+    odd_shop: Callable[[str], type[Spider]], body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Mock(wraps=argument_use)
+    monkeypatch.setattr(shared_values, "argument_use", read)
+    shared = SharedValues(odd_shop(body)("odd"))
+    with less_depth():
+        for _ in range(2):
+            shared.note(asking(it={}))
+    assert shared.names() == []
+    read.assert_called_once()
+
+
+@contextmanager
+def less_depth() -> Iterator[None]:
+    """Take the limit that Python has by itself, whatever a run of the tests has set."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
 
 
 def noted(*requests: Request) -> SharedValues:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from packaging.version import InvalidVersion, Version
+from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
-from scrapyd_dist.deploy.rollout import common_name
+from scrapyd_dist.deploy.rollout import RollOutRequest, common_name, ensure
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, home_of, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
@@ -65,6 +66,41 @@ def test_a_rollback_gets_a_name_that_each_node_sorts_last_however_often(
         assert {sorted_as_scrapyd_does(versions)[-1] for versions in nodes} == {name}
     plain = name_last(version_name(HASH, NOON), [["1", "2"], ["1795000000"]])
     assert plain == version_name(HASH, NOON), "where it sorts last as it is"
+
+
+class Listing:
+    """Stands for nodes that have these versions, by their names."""
+
+    def __init__(self, versions: dict[str, list[str]]) -> None:
+        self.versions = versions
+
+    def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        assert call.path == "listversions.json"
+        return tuple(self.versions[node.name])
+
+
+LATER = NOON + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("versions", "wish", "begins"),
+    [
+        ({"a": ["s1", f"s1-z{OLD}"], "b": []}, {}, "s1-z"),
+        ({"a": ["r1", "s1"], "b": ["1"]}, {}, "s1-z"),
+        ({"a": [OLD], "b": ["1", "2"]}, {}, ""),
+        ({"a": ["s1", f"s1-z{OLD}"], "b": []}, {"for_crawl": True}, "0-a"),
+        ({"a": ["s1"], "b": [OLD]}, {"given": {"a": "s2"}}, ""),
+    ],
+)
+def test_a_deployment_gets_a_name_that_each_node_which_gets_it_sorts_last(
+    versions: dict[str, list[str]], wish: dict[str, Any], begins: str
+) -> None:
+    egg = Egg(make=bytes, content_hash="f" * 12)
+    nodes = [Node(name=name, url=f"http://{name}:6800/") for name in versions]
+    request = RollOutRequest(dry_run=True, **wish)
+    result = ensure(nodes, "p", egg, request, now=LATER, transport=Listing(versions))
+    name = result.results[-1].version
+    assert name == begins + version_name("f" * 12, LATER)
 
 
 @pytest.mark.parametrize("beside", [[], ["r9-main"], ["1_10"], ["0_1"], ["2"], ["v3"]])
