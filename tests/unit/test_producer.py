@@ -62,12 +62,13 @@ async def returns_later(failure: Failure) -> Any:
 
 
 def outputs_of(request: Request, error: Exception) -> list[Any]:
-    failure = Failure(error)
+    failure = Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
     failure.request = request  # type: ignore[attr-defined]  # as Scrapy adds it
-    assert request.errback
+    errback = request.errback
+    assert errback
 
     async def collect() -> list[Any]:
-        outputs = request.errback(failure)
+        outputs = errback(failure)
         # As Scrapy reads it.
         return [output async for output in each_without_marks(outputs, None, MARKS)]
 
@@ -114,7 +115,7 @@ def test_a_page_that_was_refused_before_its_callback_is_judged_once() -> None:
     producer = producer_of(misses)
     request = producer._watched(Request("http://web/own"), {SHARD: 0, LOCAL: True})
     error = IgnoreRequest("closed")
-    failure = Failure(error)
+    failure = Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
     failure.request = request  # type: ignore[attr-defined]  # as Scrapy adds it
     assert request.errback
     assert request.errback(failure) is failure
