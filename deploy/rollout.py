@@ -269,8 +269,13 @@ def _version_for_all(
         for_crawl=request.for_crawl,
         kept=saved.version if saved else None,
     )
-    if common is not None:
-        return common
+    return common or _new_version(uploads, egg, request, now)
+
+
+def _new_version(
+    uploads: Sequence["NodeUpload"], egg: Egg, request: RollOutRequest, now: datetime | None
+) -> str:
+    """Return a new name, which sorts last on all nodes without a given one."""
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)

@@ -1,16 +1,18 @@
 """Read what the code of a spider's callbacks changes in the values that their requests carry.
 
 These are arguments of callbacks (cb_kwargs), and values in meta. The code is never run. A name
-stands for the same in all of the spider's functions.
+stands for the same in all callbacks. What another function calls its argument is its own matter:
+the value has the name by which it is handed to the function.
 """
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import zip_longest
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..spider_attributes import is_of_type
 from .code_reader import functions_of, reads_or, top_package
@@ -42,6 +44,8 @@ _CARRIERS = ("meta", "cb_kwargs")
 #: what an expression stands for that is such an attribute itself: the request's own
 _CARRIER = "<carrier>"
 _OF_OBJECT = ("self", "cls")
+#: methods that get pages of requests without a callback
+_DEFAULT_CALLBACKS = frozenset({"parse", "_parse"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +93,67 @@ def argument_use(kind: type) -> ArgumentUse:
 
     What has no source says nothing.
     """
-    parameters: dict[str, list[str]] = {}
     found: list[tuple[FunctionType, ast.AST]] = []
     for member in functions_of(kind, top_package(kind)):
         function = inspect.unwrap(member)
         node = _node_of(function) if isinstance(function, FunctionType) else None
         if node is not None:
             found.append((function, node))
-            # A method of a base class comes behind the one that stands in its place.
-            parameters.setdefault(function.__name__, _parameters_of(function))
+    helpers = _find_helpers(kind, found)
+    parameters: dict[str, Mapping[str, str]] = {}
+    for function, _ in found:
+        # A method of a base class comes behind the one that stands in its place.
+        parameters.setdefault(function.__name__, _values_of(function, helpers))
     use = _Use()
     for function, node in found:
-        _FunctionReader(use, parameters, function).read(node)
+        held = _values_of(function, helpers)
+        _FunctionReader(use, parameters, held, function.__globals__).read(node)
     return use.result()
+
+
+def _find_helpers(kind: type, found: Iterable[tuple[FunctionType, ast.AST]]) -> set[str]:
+    """Return the names of functions that are only called, and so are no callbacks.
+
+    A function outside of the class is none in any case.
+    """
+    functions = set[str]()
+    called = set[str]()
+    named = {str(getattr(rule, "callback", "")) for rule in getattr(kind, "rules", ())}
+    for function, definition in found:
+        if "." not in function.__qualname__:
+            functions.add(function.__name__)
+        called.update(_called_in(definition))
+        named.update(_named_in(definition))
+    return functions | (called - named - _DEFAULT_CALLBACKS)
+
+
+def _called_in(definition: ast.AST) -> Iterator[str]:
+    """Yield the methods that a function calls on its own object."""
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Call) and _is_own_method(node.func):
+            yield node.func.attr
+
+
+def _named_in(definition: ast.AST) -> Iterator[str]:
+    """Yield the methods that a function may hand on, and its texts: one may name a method."""
+    calls = {id(node.func) for node in ast.walk(definition) if isinstance(node, ast.Call)}
+    for node in ast.walk(definition):
+        text = _text_in(node)
+        if text is not None:
+            yield text
+        elif _is_own_method(node) and id(node) not in calls:
+            yield node.attr
+
+
+def _is_own_method(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and _is_own_object(node.value)
+
+
+def _values_of(function: FunctionType, helpers: Container[str]) -> Mapping[str, str]:
+    """Return the names of the values that a function is given, by its names for them, in order."""
+    is_helper = function.__name__ in helpers
+    names = [name for name in _parameters_of(function) if name not in _OF_OBJECT]
+    return {name: f"{function.__name__}.{name}" if is_helper else name for name in names}
 
 
 def _parameters_of(function: FunctionType) -> list[str]:
@@ -133,13 +185,18 @@ class _FunctionReader(ast.NodeVisitor):
     """Reads one function from its first line to its last."""
 
     def __init__(
-        self, use: _Use, parameters: Mapping[str, list[str]], function: FunctionType
+        self,
+        use: _Use,
+        parameters: Mapping[str, Mapping[str, str]],
+        held: Mapping[str, str],
+        names: Mapping[str, Any],
     ) -> None:
         self._use = use
-        self._parameters = parameters  #: name of a function -> those of its parameters
-        self._globals = function.__globals__
+        #: name of a function -> its parameter -> the name of the value that it is given there
+        self._parameters = parameters
+        self._globals = names  #: of the function's module
         #: variable -> the name of the value that it holds, or a part of
-        self._held = {name: name for name in _parameters_of(function) if name not in _OF_OBJECT}
+        self._held = dict(held)
         self._set_here: set[tuple[str, str]] = set()
 
     def read(self, node: ast.AST) -> None:
@@ -274,22 +331,22 @@ class _FunctionReader(ast.NodeVisitor):
     def _arguments(self, node: ast.Call) -> Iterator[tuple[ast.AST, str]]:
         """Yield what is given to a call, with the name that it has there."""
         parameters = self._parameters_of(node.func)
-        for position, given in enumerate(node.args):
-            yield given, parameters[position] if position < len(parameters) else ""
+        for given, name in zip_longest(node.args, [*parameters.values()][: len(node.args)]):
+            yield given, name or ""
         for keyword in node.keywords:
             if keyword.arg in _CARRIERS and isinstance(keyword.value, ast.Dict):
                 for key, given in zip(keyword.value.keys, keyword.value.values, strict=True):
                     yield given, _text_in(key) or ""
             else:
-                yield keyword.value, keyword.arg if parameters and keyword.arg else ""
+                yield keyword.value, parameters.get(keyword.arg or "", "")
 
-    def _parameters_of(self, called: ast.AST) -> list[str]:
+    def _parameters_of(self, called: ast.AST) -> Mapping[str, str]:
         """Return the parameters of a function of the project's that is called."""
         if isinstance(called, ast.Name):
-            return self._parameters.get(called.id, [])
+            return self._parameters.get(called.id, {})
         if isinstance(called, ast.Attribute) and _is_own_object(called.value):
-            return self._parameters.get(called.attr, [])[1:]
-        return []
+            return self._parameters.get(called.attr, {})
+        return {}
 
     def _is_loader(self, called: ast.AST) -> bool:
         """Tell whether a loader of items is made, which puts into an item what it loads."""

@@ -84,13 +84,13 @@ def test_addresses_of_one_origin_share_their_beginning(one: str, other: str, is_
 
 @pytest.mark.parametrize("name", ["call_spider", "call_spider_async"])
 def test_what_is_hidden_from_callbacks_is_back_before_an_errback(name: str) -> None:
-    called: list[tuple[Any, Request]] = []
+    called: list[Any] = []
     scraper = SimpleNamespace(**{name: lambda *given: called.append(given)})
     crawler: Any = SimpleNamespace(engine=SimpleNamespace(scraper=scraper))
     shown: list[Request] = []
     call_before_errbacks(crawler, shown.append)
     request = Request("http://web/")
-    failure = Failure(IgnoreRequest())
+    failure = Failure(IgnoreRequest())  # type: ignore[no-untyped-call]  # Twisted has no types
     for result in ("a page", failure):
         getattr(scraper, name)(result, request)
     assert called == [("a page", request), (failure, request)]

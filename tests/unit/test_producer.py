@@ -12,11 +12,11 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.classifier import Disposition
 from scrapyd_dist.middlewares.own_meta import each_without_marks
-from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
-from scrapyd_dist.middlewares.producer.producer import LOCAL, MARKS, PAGE, SHARD, Producer
+from scrapyd_dist.middlewares.producer.index_walk import PAGE, SHARD, IndexWalk
+from scrapyd_dist.middlewares.producer.producer import LOCAL, MARKS, Producer
 from twisted.python.failure import Failure
 
-from scrapyd_dist.shards import Shard
+from scrapyd_dist.batches import Shard
 
 
 class Rooms(Spider):
@@ -62,12 +62,13 @@ async def returns_later(failure: Failure) -> Any:
 
 
 def outputs_of(request: Request, error: Exception) -> list[Any]:
-    failure = Failure(error)
+    failure = Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
     failure.request = request  # type: ignore[attr-defined]  # as Scrapy adds it
-    assert request.errback
+    errback = request.errback
+    assert errback
 
     async def collect() -> list[Any]:
-        outputs = request.errback(failure)
+        outputs = errback(failure)
         # As Scrapy reads it.
         return [output async for output in each_without_marks(outputs, None, MARKS)]
 
@@ -114,7 +115,7 @@ def test_a_page_that_was_refused_before_its_callback_is_judged_once() -> None:
     producer = producer_of(misses)
     request = producer._watched(Request("http://web/own"), {SHARD: 0, LOCAL: True})
     error = IgnoreRequest("closed")
-    failure = Failure(error)
+    failure = Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
     failure.request = request  # type: ignore[attr-defined]  # as Scrapy adds it
     assert request.errback
     assert request.errback(failure) is failure

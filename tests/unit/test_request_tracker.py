@@ -213,6 +213,24 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
 
 
+def test_a_page_that_is_refused_before_its_callback_is_gone_unless_something_comes_of_it() -> None:
+    worker = worker_of()
+    dropped, lost, saved = start(worker)
+    refused = IgnoreRequest("closed")
+    assert dropped.errback
+    dropped.errback(failed(refused))
+    worker.process_spider_exception(Response(dropped.url, request=dropped), refused)
+    for request in (lost, saved):
+        assert request.errback
+        request.errback(failed(http(404)))
+    assert through(worker, lost) == [], "Scrapy's own middleware has dropped the page"
+    assert through(worker, saved, {"a": 1}) == [{"a": 1}]
+    closed = account(worker)
+    assert (closed["done"], closed["pages"], closed["failed"]) == (1, 1, [])
+    reasons = [row["reason"] for row in closed["gone"]]
+    assert reasons == ["IgnoreRequest: closed", "HTTP 404"]
+
+
 def test_a_request_that_is_redirected_to_a_page_of_another_one_says_so() -> None:
     worker = worker_of()
     _, second, third = start(worker)

@@ -66,6 +66,20 @@ class Shop(Base):
     def fill(self, response: Any, filled: Any) -> None:
         filled.update(a=1)
 
+    def parse_apart(self, response: Any, data: Any, rows: Any, parts: Any) -> Any:
+        cleaned = clean(response.json())
+        yield cleaned, self.first_of([response]), self.only(parts=[response]), data, rows, parts
+
+    def first_of(self, rows: list[Any]) -> Any:
+        return rows.pop()
+
+    @staticmethod
+    def only(parts: Any) -> Any:
+        parts.clear()
+
+    def parse_handed(self, response: Any, basket: Any, heap: Any) -> Any:
+        yield clean(basket), self.only(heap)
+
     def parse_onward(self, response: Any, onward: Any) -> Iterator[Request]:
         yield Request("http://web/", self.parse_last, cb_kwargs={"last": onward})
 
@@ -82,14 +96,21 @@ class Shop(Base):
             yield item, rest, response.follow("a", cb_kwargs={"config": config})
 
 
+def clean(data: dict[str, Any]) -> Any:
+    data.pop("x")
+    return data
+
+
 def fill_too(filled_too: Any) -> None:
     filled_too.x = 1
 
 
 def test_values_that_callbacks_change_are_found_in_their_code() -> None:
     use = argument_use(Shop)
-    assert use.gathered == {"state", "names", "entry", "sums", "offer", "onward", "last"}
-    set_only = {"product", "thing", "given", "filled", "too", "filled_too"}
+    in_callbacks = {"state", "names", "entry", "sums", "offer", "onward", "last"}
+    in_helpers = {"clean.data", "first_of.rows", "only.parts"}
+    assert use.gathered == in_callbacks | in_helpers | {"basket", "heap"}
+    set_only = {"product", "thing", "given", "fill.filled", "too", "fill_too.filled_too"}
     assert use.changed - use.gathered == set_only
 
 
@@ -139,6 +160,14 @@ def less_depth() -> Iterator[None]:
     sys.setrecursionlimit(1000)
     yield
     sys.setrecursionlimit(before)
+
+
+def test_what_a_helper_calls_its_own_argument_tells_nothing_of_a_request() -> None:
+    data: dict[str, int] = {}
+    both = noted(asking(data=data, rows=data), asking(data=data, rows=data))
+    assert (both.names(), both.lose_items) == ([], False)
+    both = noted(asking(basket=data), asking(basket=data))
+    assert (both.names(), both.lose_items) == (["basket"], True)
 
 
 def noted(*requests: Request) -> SharedValues:
