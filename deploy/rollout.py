@@ -269,14 +269,19 @@ def _version_for_all(
         for_crawl=request.for_crawl,
         kept=saved.version if saved else None,
     )
-    if common is not None:
-        return common
+    return common or _new_name(uploads, egg, request, now or datetime.now(timezone.utc))
+
+
+def _new_name(
+    uploads: Sequence["NodeUpload"], egg: Egg, request: RollOutRequest, now: datetime
+) -> str:
+    """Return a new name, of a deployment one that each node which gets it sorts last."""
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)
     name = version_name(
         egg.content_hash,
-        later_than(now or datetime.now(timezone.utc), present),
+        later_than(now, present),
         for_crawl=request.for_crawl,
         dirty=request.is_dirty(),
         label=request.label,
