@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: the commands that start a crawl's process, and the words that keep them from it
 _CRAWLING = ("crawl", "resume")
 _HELP = frozenset({"-h", "--help"})
+#: standard input, if the crawl of this command may read it
+_input: list[int] = []
 #: the process that waits, if there is one
 _waiting: "list[subprocess.Popen[bytes]]" = []
 
@@ -29,6 +31,8 @@ _waiting: "list[subprocess.Popen[bytes]]" = []
 def start_for(words: Sequence[str]) -> None:
     """Start a process that waits, if the command line with these words will need one."""
     if words and words[0] in _CRAWLING and _HELP.isdisjoint(words):
+        if _is_readable(detach="--detach" in words):
+            _input.append(0)
         start()
 
 
@@ -54,13 +58,25 @@ def start() -> None:
 
 
 def has_input() -> bool:
-    """Tell whether a crawl's process may read the command's standard input: a pipe or a file.
+    """Tell whether the crawl's process may read the command's standard input."""
+    return bool(_input)
 
-    It has no terminal.
+
+def _is_readable(*, detach: bool) -> bool:
+    """Tell whether standard input is a file or a pipe: the process has no terminal.
+
+    Who writes into the pipe of a command that ends at once would wait for the crawl. And `ssh`
+    waits until nobody has the socket that is both input and output of its command.
     """
     with suppress(OSError):
-        mode = os.fstat(0).st_mode
-        return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+        status = os.fstat(0)
+        if stat.S_ISREG(status.st_mode):
+            return True
+        if detach:
+            return False
+        if stat.S_ISSOCK(status.st_mode):
+            return not os.path.samestat(status, os.fstat(1))
+        return stat.S_ISFIFO(status.st_mode)
     return False
 
 

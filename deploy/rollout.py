@@ -269,19 +269,19 @@ def _version_for_all(
         for_crawl=request.for_crawl,
         kept=saved.version if saved else None,
     )
-    return common or _new_version(uploads, egg, request, now)
+    return common or _new_name(uploads, egg, request, now or datetime.now(timezone.utc))
 
 
-def _new_version(
-    uploads: Sequence["NodeUpload"], egg: Egg, request: RollOutRequest, now: datetime | None
+def _new_name(
+    uploads: Sequence["NodeUpload"], egg: Egg, request: RollOutRequest, now: datetime
 ) -> str:
-    """Return a new name, which sorts last on all nodes without a given one."""
+    """Return a new name, of a deployment one that each node which gets it sorts last."""
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)
     name = version_name(
         egg.content_hash,
-        later_than(now or datetime.now(timezone.utc), present),
+        later_than(now, present),
         for_crawl=request.for_crawl,
         dirty=request.is_dirty(),
         label=request.label,

@@ -196,8 +196,8 @@ def attributes_made_anew(kind: type) -> set[str]:
     names = set()
     for tree, _ in class_trees(kind):
         for statement in tree.body:
-            is_function = isinstance(statement, ast.FunctionDef)
-            if isinstance(statement, ast.FunctionDef) and statement.name not in _MAKING:
+            is_function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and getattr(statement, "name", "") not in _MAKING:
                 continue
             for node in ast.walk(statement):
                 for target, value in assigned(node):

@@ -64,19 +64,47 @@ def list_jobs(
     Workers that their crawl had no need of are left out unless they are named, or their state is
     asked for.
     """
+    if names:
+        listed, jobs = wanted.named(site, names)
+        rows = _judge_jobs(
+            site, wanted, chosen, _last_listed(jobs, chosen.newest), _remembered(site, chosen, 0)
+        )
+        return JobRows(rows=_newest(rows, chosen.most), listed=listed)
+    listed = wanted.list_jobs(site)
+    most = chosen.newest
+    while True:
+        memory = _remembered(site, chosen, most)
+        has_all = most is None or max(len(listed.jobs), len(memory.records)) < most
+        last = [*_last_listed(listed.jobs, most), *memory.unlisted(listed, wanted)]
+        found = _judge_jobs(site, wanted, chosen, last, memory)
+        rows = _without_needless(found, chosen.states)
+        needless = len(found) - len(rows)
+        if most is None or has_all or most - needless >= (chosen.newest or 0):
+            return JobRows(rows=_newest(rows, chosen.most), listed=listed, needless=needless)
+        most *= 2  # those that are left out stand in the place of others
+
+
+def _remembered(site: JobSite, chosen: JobChoice, most: int | None) -> JobMemory:
+    """Return what the store remembers; of jobs that are over so many, the last ones."""
     since = None
     if chosen.since is not None:
         since = time.time() - chosen.since.total_seconds()
-    memory = JobMemory(site.store, since, site.messenger, most=0 if names else chosen.newest)
-    listed, jobs = _find_jobs(site, wanted, chosen, names, memory)
+    return JobMemory(site.store, since, site.messenger, most=most)
+
+
+def _judge_jobs(
+    site: JobSite,
+    wanted: JobFilter,
+    chosen: JobChoice,
+    jobs: list[ListedJob],
+    memory: JobMemory,
+) -> list[dict[str, Any]]:
+    """Return a document for each of the jobs that is chosen."""
     memory.read_named(job.job for job in jobs)
     jobs = _may_be_chosen(jobs, chosen.states)
     judge = JobJudge(site, jobs, memory, stall=chosen.stall, timeout=wanted.timeout)
     labelled = [job for job in jobs if has_labels(judge.labels(job), chosen.labels)]
-    found = _find_rows(judge, judge.all(labelled), chosen)
-    rows = found if names else _without_needless(found, chosen.states)
-    needless = len(found) - len(rows)
-    return JobRows(rows=_newest(rows, chosen.most), listed=listed, needless=needless)
+    return _find_rows(judge, judge.all(labelled), chosen)
 
 
 def _without_needless(
@@ -86,22 +114,6 @@ def _without_needless(
     if Outcome.CANCELLED in states:
         return rows
     return [row for row in rows if row["reason"] != NEEDLESS]
-
-
-def _find_jobs(
-    site: JobSite,
-    wanted: JobFilter,
-    chosen: JobChoice,
-    names: Sequence[str],
-    memory: JobMemory,
-) -> tuple[JobList, list[ListedJob]]:
-    """Return what the nodes list, and the jobs that are to be judged."""
-    if names:
-        listed, found = wanted.named(site, names)
-        return listed, _last_listed(found, chosen.newest)
-    listed = wanted.list_jobs(site)
-    jobs = _last_listed(listed.jobs, chosen.newest)
-    return listed, [*jobs, *memory.unlisted(listed, wanted)]
 
 
 def _last_listed(jobs: Sequence[ListedJob], most: int | None) -> list[ListedJob]:

@@ -1,6 +1,7 @@
 """A process that waits for its crawl: it becomes that crawl's, or ends without having done anything."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,3 +126,41 @@ def test_a_ctrl_c_while_it_is_started_ends_the_command_as_any_other() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (130, b"")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def gives_input(*words: str, stdin: Any, stdout: Any = None) -> bool:
+    """Tell whether a command with these words and streams gives its input to its crawl."""
+    code = (
+        "import sys\n"
+        "from scrapyd_dist.cli import producer_standby\n"
+        "producer_standby.start = lambda: None\n"
+        "producer_standby.start_for(sys.argv[1:])\n"
+        "sys.exit(7 if producer_standby.has_input() else 8)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], stdin=stdin, stdout=stdout, check=False
+    )
+    assert done.returncode in (7, 8)
+    return done.returncode == 7
+
+
+def test_a_crawl_that_stays_behind_holds_nobody_by_its_standard_input(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    one, other = ends
+    assert gives_input("crawl", "easy", stdin=one)
+    assert gives_input("crawl", "easy", stdin=one, stdout=other)
+    assert not gives_input("crawl", "easy", stdin=one, stdout=one), "as ssh starts it"
+    assert gives_input("resume", stdin=subprocess.PIPE)
+    assert not gives_input("resume", "--detach", stdin=subprocess.PIPE)
+    assert not gives_input("web", stdin=subprocess.PIPE), "its crawls have begun by a click"
+    assert not gives_input("crawl", "easy", stdin=subprocess.DEVNULL)
+    with Path(__file__).open() as file:
+        assert gives_input("crawl", "easy", "--detach", stdin=file), "nobody waits for a file"

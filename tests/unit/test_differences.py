@@ -615,8 +615,12 @@ class Surrounded(Spider):
         self.day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         self.unread = uuid4().hex
 
+    async def start(self) -> AsyncIterator[Any]:
+        name = uuid4().hex
+        yield {"name": name}
+
     def parse_item(self, response: Any) -> Any:
-        return self.run, self.begun, self.day
+        return self.name, self.run, self.begun, self.day
 
 
 class Modest(Spider):

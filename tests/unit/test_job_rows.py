@@ -131,6 +131,19 @@ def test_workers_that_never_worked_are_left_out_unless_asked_for(
     assert [row["job"] for row in named.rows] == ["six.w1.a1"]
 
 
+def test_workers_that_never_worked_take_no_place_of_others(site: JobSite, store: Store) -> None:
+    workers = [
+        replace(
+            ended(0, minutes=1), id=f"six.w{number}.a1", state=Outcome.CANCELLED, reason=NEEDLESS
+        )
+        for number in range(9)
+    ]
+    store.keep_jobs(workers)
+    assert set(states(site, newest=2)) == {"hard-3", "hard-2", "easy-1"}, "there are no others"
+    store.keep_jobs([ended(number, minutes=10 * number) for number in range(1, 5)])
+    assert {"old-1", "old-2"} <= set(states(site, newest=2))
+
+
 def test_the_ends_on_a_node_that_leaves_are_written_down(site: JobSite, store: Store) -> None:
     runs = replace(RECORD, id="hard-2", spider="hard")
     elsewhere = replace(RECORD, id="easy-9", url="http://web2:6800")
