@@ -117,10 +117,12 @@ class Workspace(OpenProject):
 
         For what shows how the fleet or its jobs are. Errors are those of `nodes`.
         """
-        dead = self._dead_listed
+        chosen = patterns or os.environ.get(NODES, "").split()
+        # Addresses are asked for outside a project as well, where no local node is known.
+        are_addresses = bool(chosen) and all(map(is_address, chosen))
+        dead = () if are_addresses else self._dead_listed
         if not dead:
             return self.nodes(patterns)
-        chosen = patterns or os.environ.get(NODES, "").split()
         known = sorted({*self._named_nodes(), *dead}, key=_place_of_local)
         return distinct_nodes(self._matching(chosen, known) if chosen else known)
 
