@@ -728,7 +728,7 @@ REFUSING_SPIDER_MIDDLEWARE = Case(
     },
     handed_out=13,
     differs=frozenset({"code"}),
-    sentence="/no/such/room: HTTP 404. All of them",
+    sentence="/no/such/room",
     code=3,
     files={
         "middlewares": """
