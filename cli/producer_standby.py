@@ -66,7 +66,7 @@ def _is_readable(*, detach: bool) -> bool:
     """Tell whether standard input is a file or a pipe: the process has no terminal.
 
     Who writes into the pipe of a command that ends at once would wait for the crawl. And `ssh`
-    waits until nobody has the socket that is both input and output of its command.
+    waits until no process has the socket that is both input and output of its command.
     """
     with suppress(OSError):
         status = os.fstat(0)

@@ -80,10 +80,11 @@ def _writes_file(call: ast.Call) -> bool:
     name = last_name(call)
     if name in ("open", "connect") and _module_of(call) in _FILE_MODULES:
         return True
-    return name in _WRITES or (name == "open" and _is_for_writing(call))
+    return name in _WRITES or (name == "open" and is_for_writing(call))
 
 
-def _is_for_writing(call: ast.Call) -> bool:
+def is_for_writing(call: ast.Call) -> bool:
+    """Return whether a call of `open` names a mode in which a file is written."""
     for value in given_to(call):
         mode = value.value if isinstance(value, ast.Constant) else ""
         if isinstance(mode, str) and _MODE.issuperset(mode) and not _WRITTEN.isdisjoint(mode):

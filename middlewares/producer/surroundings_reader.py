@@ -13,6 +13,7 @@ from typing import Any
 
 from ..spider_attributes import is_of_type
 from .code_reader import reads_or
+from .effect_reader import is_for_writing
 from .memory_reader import assigned
 from .source_reader import (
     SourceFunction,
@@ -138,6 +139,8 @@ def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
     paths = set()
     for node in _nodes_of(modules):
         if not isinstance(node, ast.Call) or last_name(node) not in _READS:
+            continue
+        if is_for_writing(node):  # the file that is there may be of an earlier crawl
             continue
         path = _text_of(node.args[0] if node.args else None)
         if path and not Path(path).is_absolute() and (folder / path).is_file():

@@ -163,4 +163,6 @@ def test_a_crawl_that_stays_behind_holds_nobody_by_its_standard_input(
     assert not gives_input("web", stdin=subprocess.PIPE), "its crawls have begun by a click"
     assert not gives_input("crawl", "easy", stdin=subprocess.DEVNULL)
     with Path(__file__).open() as file:
-        assert gives_input("crawl", "easy", "--detach", stdin=file), "nobody waits for a file"
+        assert gives_input("crawl", "easy", "--detach", stdin=file), (
+            "a file keeps no process waiting"
+        )

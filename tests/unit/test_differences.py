@@ -652,7 +652,7 @@ from pathlib import Path
 
 import scrapy
 
-class Unready:  # as settings of Django that nobody has set yet
+class Unready:  # as settings of Django before they are set
     def __getattribute__(self, name):
         raise RuntimeError("not set")
 
@@ -661,6 +661,9 @@ DISTRIBUTED_STORE = os.environ.get("STORE_URL")
 SHOP, RUN = os.environ["SHOP"], uuid.uuid4().hex
 FEEDS = {f"{uuid.uuid4()}.jl": {}}
 os.environ.setdefault("ONLY_SET", "1")
+
+def note(url):
+    open("sent.txt", "a").write(url)
 
 class Shop(scrapy.Spider):
     name = "shop"
@@ -681,6 +684,7 @@ def test_variables_and_files_of_this_machine_are_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "surroundings.py").write_text(PROJECT, encoding="utf-8")
     (tmp_path / "names.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "sent.txt").write_text("of the last crawl", encoding="utf-8")
     (tmp_path / ".env").write_text("REGION=north\n", encoding="utf-8")
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "surroundings")
     for name in ("SHOP", "STORE_URL", "ONLY_SET"):
