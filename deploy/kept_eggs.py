@@ -124,6 +124,18 @@ def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
     return _eggs_in([folder_of(state, project)])
 
 
+def sent_times(state: Path, projects: Iterable[str]) -> dict[str, float]:
+    """Return when the kept versions were sent from here, by their names.
+
+    Times are in seconds since the epoch. `projects` are the names that the project has on nodes.
+    """
+    times = {}
+    for name in projects:
+        for egg in kept_eggs(state, name):
+            times[egg.version] = egg.at
+    return times
+
+
 def all_eggs(state: Path, *projects: str) -> list[SavedEgg]:
     """Return the kept eggs of deployments and of all crawls, newest first, each version once.
 

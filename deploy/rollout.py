@@ -44,7 +44,7 @@ from scrapyd_dist.transports.requests import RequestsTransport
 
 from .egg import Egg
 from .egg_refusal import explain_refusal
-from .kept_eggs import find_egg, save_egg
+from .kept_eggs import find_egg, save_egg, sent_times
 
 T = TypeVar("T")
 #: seconds to check the result of an upload after the node's timeout
@@ -259,7 +259,10 @@ def _version_for_all(
     now: datetime | None,
 ) -> str:
     """Return the version name for all nodes without a given one: an existing or a new name."""
+    known = {}
     saved = None
+    if state is not None:
+        known = sent_times(state, {project, *(upload.project for upload in uploads)})
     if state is not None and not request.for_crawl:
         saved = find_egg(state, project, egg.content_hash)
     answered = [upload.versions for upload in uploads if upload.error is None]
@@ -268,20 +271,28 @@ def _version_for_all(
         egg.content_hash,
         for_crawl=request.for_crawl,
         kept=saved.version if saved else None,
+        known=known,
     )
-    return common or _new_name(uploads, egg, request, now or datetime.now(timezone.utc))
+    return common or _new_name(uploads, egg, request, now or datetime.now(timezone.utc), known)
 
 
 def _new_name(
-    uploads: Sequence["NodeUpload"], egg: Egg, request: RollOutRequest, now: datetime
+    uploads: Sequence["NodeUpload"],
+    egg: Egg,
+    request: RollOutRequest,
+    now: datetime,
+    known: Mapping[str, float],
 ) -> str:
-    """Return a new name, of a deployment one that each node which gets it sorts last."""
+    """Return a new name, of a deployment one that each node which gets it sorts last.
+
+    known: when versions were sent whose names do not tell it, seconds since the epoch.
+    """
     present: list[str] = []
     for upload in uploads:
         present.extend(upload.versions)
     name = version_name(
         egg.content_hash,
-        later_than(now, present),
+        later_than(now, present, known),
         for_crawl=request.for_crawl,
         dirty=request.is_dirty(),
         label=request.label,
@@ -348,13 +359,14 @@ def common_name(
     *,
     for_crawl: bool = False,
     kept: str | None = None,
+    known: Mapping[str, float] | None = None,
 ) -> str | None:
     """Return the most common existing version name for a content; None if a new name is needed.
 
     `node_versions` are the versions of each node that answered. A crawl does not deploy: it uses a
     deployment's name only if every node has it. Otherwise only a deployment's name is used, and
     only if no other code was deployed after it; if no node has one, the name `kept` in the state
-    folder.
+    folder. `known` are upload times of versions whose names have none.
     """
     all_names = [*itertools.chain.from_iterable(node_versions)]
     counts: Counter[str] = Counter()
@@ -364,7 +376,7 @@ def common_name(
     if for_crawl:
         usable = _crawl_names(counts, len(node_versions))
     else:
-        last = newest(all_names)
+        last = newest(all_names, known)
         if last is not None and hash_in(last) != content_hash:
             return None
         usable = _deployed_names(counts)

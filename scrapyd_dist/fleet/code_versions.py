@@ -253,7 +253,8 @@ def plan_rollback(workspace: Workspace, survey: VersionSurvey, version: str | No
     usual = _usual_version(survey)
     saved = choose(kept, version, usual, folder=state / "eggs")
     egg = saved.read()
-    name = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), survey.names))
+    at = later_than(datetime.now(timezone.utc), survey.names, survey.known)
+    name = version_name(egg.content_hash, at)
     present: set[str] = set()
     defaults: list[str | None] = []
     for entry in survey.entries:

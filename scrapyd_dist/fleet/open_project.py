@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from scrapyd_dist.batches import WorkerEntry
 from scrapyd_dist.config import ProjectConfig, find_root, load, state_folder
-from scrapyd_dist.deploy.kept_eggs import kept_eggs
+from scrapyd_dist.deploy.kept_eggs import sent_times
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.fleet.job_versions import versions_by_job
 from scrapyd_dist.fleet.project_store import maybe_store, project_store
@@ -113,11 +113,7 @@ class OpenProject:
         names = {project}
         for node in nodes:
             names.add(node.project)
-        times = {}
-        for name in filter(None, names):
-            for egg in kept_eggs(state_folder(self.root), name):
-                times[egg.version] = egg.at
-        return times
+        return sent_times(state_folder(self.root), filter(None, names))
 
     @property
     def keep_days(self) -> float:

@@ -12,7 +12,7 @@ names that do not contain one, seconds since the epoch.
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from scrapyd_dist.errors import ConfigError
 
@@ -77,19 +77,21 @@ def short_version(version: str) -> str:
     return name if len(name) <= SHORT_DIGITS else f"{name[:SHORT_DIGITS]}…"
 
 
-def later_than(now: datetime, names: Iterable[str]) -> datetime:
-    """Return `now`, or the first second after the newest of these versions if that is later.
+def later_than(
+    now: datetime, names: Iterable[str], known: Mapping[str, float] | None = None
+) -> datetime:
+    """Return `now`, or the first full second after the newest of these versions if that is later.
 
-    A new name sorts after them then.
+    A name made of it sorts after them then, and counts as newer than they are.
     """
     newest = None
     for name in names:
-        made = made_at(name)
+        made = time_of(name, known)
         if made is not None and (newest is None or made > newest):
             newest = made
     if newest is None:
         return now
-    return max(now, datetime.fromtimestamp(newest, timezone.utc) + timedelta(seconds=1))
+    return max(now, datetime.fromtimestamp(int(newest) + 1, timezone.utc))
 
 
 def hash_in(version: str) -> str | None:

@@ -333,6 +333,17 @@ class TestNames:
         third = ensure(nodes, "p", other, RollOutRequest(given=wish.given, only_missing=True))
         assert uploaded(third) == [False, True]
 
+    def test_code_that_comes_back_after_a_given_name_gets_a_new_name(
+        self, clean: Pair, make_egg: MakeEgg, tmp_path: Path
+    ) -> None:
+        nodes, egg = [node_of(clean[0])], make_egg()
+        first = ensure(nodes, "p", egg, state=tmp_path, now=NOON)
+        other = make_egg(SPIDER.replace("one", "two"))
+        ensure(nodes, "p", other, RollOutRequest(given={"node1": "1_9"}), state=tmp_path)
+        back = ensure(nodes, "p", egg, state=tmp_path)
+        assert back.version != first.version
+        assert back.results[0].default == back.version
+
     def test_a_label_is_part_of_a_name_that_is_found_again(
         self, clean: Pair, make_egg: MakeEgg
     ) -> None:

@@ -168,6 +168,12 @@ def test_a_new_name_is_later_than_all_kinds() -> None:
     assert later_than(NOON, there) == NOON + timedelta(seconds=8)
 
 
+def test_a_new_name_is_later_than_what_was_sent_in_the_same_second() -> None:
+    sent = AT + 0.3
+    name = version_name(HASH, later_than(NOON, ["1_10"], {"1_10": sent}))
+    assert newest(["1_10", name], {"1_10": sent}) == name
+
+
 class TestWhichCounts:
     FIRST, SECOND = (version_name(HASH, NOON + timedelta(hours=hour)) for hour in (0, 1))
     CRAWL = version_name("f" * 12, NOON + timedelta(hours=2), for_crawl=True)
