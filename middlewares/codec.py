@@ -34,15 +34,17 @@ AGAIN = "distributed_again"
 #: request meta: it waits for its turn outside of the queue: for a permit, or by a goal of the crawl
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset(
-    {"is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT}
-)
+LOCAL_META = frozenset({"distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
+#: request meta: the spider began with it; Scrapy sets it, and has a queue of its own for these
+IS_START = "is_start_request"
+#: its value where a worker, but not the spider, begins with the request
+STARTS_BATCH = "batch"
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: the same with what a rule's request has anyway, unless its link has a text
 TEXTLESS_RULE_META = RULE_META | {"link_text"}
 #: meta that means nothing to another spider
-SPIDER_META = frozenset({"depth"})
+SPIDER_META = frozenset({"depth", IS_START})
 #: the callback of a request that names none
 DEFAULT_CALLBACK = "parse"
 #: the same of a CrawlSpider, where it is not what `parse` would be

@@ -16,7 +16,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..classifier import Disposition
-from ..codec import WatchedDict, is_dropped, own_errback
+from ..codec import IS_START, WatchedDict, is_dropped, own_errback
 from ..contained import contained_start, contained_stream
 from ..engine_compat import call_before_errbacks
 from ..goal_keeper import GoalReached
@@ -200,6 +200,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         if page is not None and LOCAL in page.meta:
             return request  # what a locally crawled page leads to stays here as well
+        if page is None:  # Scrapy does that later, where it does not come by
+            request.meta.setdefault(IS_START, True)
         if run.target.takes(request, spider, start=page is None):
             return self._sort_target(run, request, shard)
         if page is not None and run.options.sharded and run.index.is_border(request.url):

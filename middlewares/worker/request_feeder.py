@@ -21,7 +21,7 @@ from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 
-from ..codec import ATTRIBUTES, from_value, set_attributes
+from ..codec import ATTRIBUTES, IS_START, STARTS_BATCH, from_value, set_attributes
 from ..engine_compat import spider_method
 from ..targets import with_target
 from .batch_acker import BatchAcker
@@ -77,6 +77,8 @@ class RequestBuilder:
             batch.todo.popleft()
             if isinstance(made, Request):
                 count(self._crawler, "requests_returned")
+                # Scrapy's queues need it; `RequestTracker` removes it before it can be read.
+                made.meta.setdefault(IS_START, STARTS_BATCH)
                 yield self._tracker.watched(batch.made(made, index), batch, index)
             else:
                 count(self._crawler, made.stat)

@@ -32,7 +32,7 @@ from scrapyd_dist.followed_pages import hash_page
 
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests, OffsiteFilter
-from ..codec import WatchedDict, own_errback
+from ..codec import IS_START, STARTS_BATCH, WatchedDict, own_errback
 from ..contained import contained_stream
 from ..engine_compat import read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
@@ -82,6 +82,8 @@ def _use_marking_downloader(settings: BaseSettings) -> None:
     # Scrapy reads the signature.
     @wraps(usual.fetch)
     def fetch(self: Any, request: Request, *arguments: Any) -> Any:
+        if request.meta.get(IS_START) == STARTS_BATCH:
+            del request.meta[IS_START]  # in plain Scrapy, another page led to it
         context = copy_context()
         context.run(PAGE.set, mark_of(request))
         answer = context.run(usual.fetch, self, request, *arguments)

@@ -687,6 +687,36 @@ ANSWERING_MIDDLEWARE = Case(
     },
 )
 
+START_REQUESTS_TOLD_APART = Case(
+    name="downloader-middleware-tells-start-requests-apart",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Doorman": 500}},
+    files={
+        "middlewares": """
+            class Doorman:
+                def process_request(self, request):
+                    request.meta["came"] = request.meta.get("is_start_request", "by a link")
+        """,
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    yield scrapy.Request(f"{SITE}/pieces/0", self.parse_piece)
+                    async for request in super().start():
+                        yield request
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "came": response.meta["came"]}
+                    yield response.follow(response.css("a.note")[0], self.parse_note)
+
+                def parse_note(self, response):
+                    yield {"note": response.url, "came": response.meta["came"]}
+        """,
+    },
+)
+
 IGNORING_MIDDLEWARE = Case(
     name="downloader-middleware-ignores",
     settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Closed": 500}},
@@ -949,6 +979,7 @@ CASES = [
     OWN_DUPEFILTER,
     HTTP_CACHE,
     ANSWERING_MIDDLEWARE,
+    START_REQUESTS_TOLD_APART,
     IGNORING_MIDDLEWARE,
     IGNORING_INDEX_PAGES,
     REFUSING_SPIDER_MIDDLEWARE,
@@ -975,6 +1006,8 @@ FAST_CASES = [
     (ALIASED_ATTRIBUTE, "push"),
     (OWN_NAME, "pull"),
     (DEPTH, "pull"),
+    (START_REQUESTS_TOLD_APART, "pull"),
+    (START_REQUESTS_TOLD_APART, "push"),
     (IGNORING_MIDDLEWARE, "push"),
     (IGNORING_INDEX_PAGES, "pull"),
     (REFUSING_SPIDER_MIDDLEWARE, "pull"),

@@ -187,8 +187,9 @@ def test_a_plain_request_is_only_its_url_and_its_callback() -> None:
 
 
 def test_meta_that_means_something_here_only_stays_here() -> None:
-    meta = {"depth": 2, "is_start_request": True, "distribute": True, "mine": 1}
-    assert there_and_back(Request("http://web/", meta=meta)).meta == {"depth": 2, "mine": 1}
+    kept = {"depth": 2, "is_start_request": True, "mine": 1}
+    request = Request("http://web/", meta={"distribute": True, **kept})
+    assert there_and_back(request).meta == kept
 
 
 def test_the_depth_means_nothing_to_another_spider() -> None:
