@@ -141,7 +141,10 @@ def _judge_without_log(state: JobState, *, signalled: bool) -> Verdict:
         return Verdict(outcome=Outcome.KILLED, reason=f"{BY_CANCEL}; it has no log")
     return Verdict(
         outcome=Outcome.UNKNOWN,
-        reason="it has no log: never started, or jobs_to_keep removed it",
+        reason=(
+            "it has no log: its code could not be loaded (see the node's own log), or jobs_to_keep"
+            " removed it"
+        ),
     )
 
 
