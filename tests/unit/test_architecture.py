@@ -75,6 +75,7 @@ def test_the_walks_are_found() -> None:
         "The start of its worker",
         "An option of `sdist crawl`",
         "A command begins and ends",
+        "A call from an event loop",
         "A drained node",
     ]
 
