@@ -73,7 +73,7 @@ class Trait(str, Enum):
         " change, seen when the crawl ends"
     )
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
-    CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
+    CACHE_ONLY = f"{CACHE}, and `HTTPCACHE_IGNORE_MISSING`"
     FEED_IN_ORDER = "a feed with `batch_item_count` or `postprocessing`"
     OWN_SCHEDULER = "a `SCHEDULER` that is not made from Scrapy's"
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
@@ -187,8 +187,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "It keeps what was seen on a Redis server, in one set for all processes that start"
                 " in the same second: jobs would drop each other's requests, and none leaves while"
-                " that server is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it"
-                " that no page is crawled twice."
+                " that server is away. Take DUPEFILTER_CLASS out of the settings: sdist itself"
+                " filters the requests of the whole crawl."
             ),
         ),
         Difference(
@@ -418,9 +418,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.FEED_IN_ORDER,
             sentence=(
                 "Scrapy writes items as its one process scrapes them; here they come in the order"
-                " in which batches end. So each of several files (batch_item_count) has other"
-                " items, and a compressed file (postprocessing) other bytes; taken together, the"
-                " items are the same. Sort them by a field where their order counts."
+                " of the batches, which differs from run to run. So each of several files"
+                " (batch_item_count) has other items, and a compressed file (postprocessing) other"
+                " bytes; taken together, the items are the same. Sort them by a field where their"
+                " order counts."
             ),
         ),
         Difference(

@@ -34,8 +34,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "ENABLED",
             _YES_NO,
             True,
-            "with `False`, the add-on does nothing and the crawl runs in one process. `scrapy"
-            " crawl` of a spider without a target does the same, with a warning",
+            "with `False`, the crawl runs in one process; throttle and time limits still hold."
+            " `scrapy crawl` of a spider without a target does the same, with a warning",
         ),
         _setting(
             "TARGET_RULE",
@@ -43,7 +43,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             -1,
             "number of the CrawlSpider rule whose requests go to the nodes, counted from 0. If"
             " neither a rule nor a callback is named, it is the only rule that has a callback"
-            " and does not follow; where all rules follow, it is all of them",
+            " and does not follow; where all rules follow, it is all of them. Of a SitemapSpider it"
+            " is the pages of its sitemaps; with `sdist crawl` else the only callback besides"
+            " `parse()`",
             option="--rule",
             least=-1,
             must_be="the number of a rule",
@@ -61,8 +63,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_BY_META",
             _YES_NO,
             False,
-            "with `True`, and without a rule or a callback, only requests with"
-            ' `meta={"distribute": True}` go to the nodes. Such requests go there in any case',
+            "with `True`, marked requests are target enough where nothing else names a target."
+            ' Requests with `meta={"distribute": True}` go to the nodes in any case',
             travels=_LEASING,
         ),
         _setting(
@@ -149,8 +151,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "SHARDS",
             _WHOLE,
             1,
-            "number of walks that share the index, each from its own start page; use at least"
-            " `CONCURRENT_REQUESTS`",
+            "number of walks that share the index, each from its own start page; at least as many"
+            " as index pages are requested at one time are of use",
             option="--shards",
             metavar="S",
             least=1,
@@ -335,8 +337,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "auto",
             "how batches reach the nodes. With `pull`, workers that stay lease them from the"
             " store; with `push`, each is sent as a job. With `auto`, a node's workers lease if"
-            " they reach the store, and batches are sent otherwise, with a feed URL, and without"
-            " waiting ([more](frontiers.md#workers))",
+            " they reach the store; otherwise batches are sent, as they always are with a feed"
+            " URL and without waiting ([more](frontiers.md#workers))",
             option="--pull/--push",
             choices=("auto", "push", "pull"),
         ),

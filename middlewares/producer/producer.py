@@ -79,7 +79,10 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
                 async for output in contained_start(self._crawler, start):
                     if not isinstance(output, Request):
                         yield output
-                    elif (kept := self._sort(run, output, own)) is not None:
+                        continue
+                    # Scrapy does that later, where a target request does not come by.
+                    output.meta.setdefault(IS_START, True)
+                    if (kept := self._sort(run, output, own)) is not None:
                         yield kept
         except Exception as error:
             run.start_failed(error)
@@ -200,8 +203,6 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             return None
         if page is not None and LOCAL in page.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if page is None:  # Scrapy does that later, where it does not come by
-            request.meta.setdefault(IS_START, True)
         if run.target.takes(request, spider, start=page is None):
             return self._sort_target(run, request, shard)
         if page is not None and run.options.sharded and run.index.is_border(request.url):
