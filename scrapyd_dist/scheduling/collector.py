@@ -208,11 +208,15 @@ class Collector:
         `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none
         dies of it. Returns their number.
         """
-        running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
-        leased = [attempt for attempt in running if attempt.worker == job]
+        leased = await self.leased_by(job)
         for attempt in leased:
             await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
         return len(leased)
+
+    async def leased_by(self, job: str) -> list[Attempt]:
+        """Return the attempts that a worker has leased and not acked."""
+        running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
+        return [attempt for attempt in running if attempt.worker == job]
 
     async def bury(self, pool: str, reason: str) -> None:
         """Give up all batches that wait in this pool, for this reason."""

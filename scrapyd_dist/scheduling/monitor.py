@@ -100,6 +100,7 @@ class NodeMonitor:
         await self._prepare(member)
         # Before the jobs: one that the node reports nothing about may keep their turn from its end.
         uncancelled = await self._cancel(member)
+        await self.workers.repeat_dismissals(member)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._poll_in_time(out)

@@ -174,7 +174,7 @@ class WorkerSupervisor:
         ]
         # one at a time
         if here and all(worker.posted and not worker.dismissed for worker in here):
-            self.state.spawn(self.dismiss(here[0]))
+            self._begin_dismissal(here[0])
         return bool(here)
 
     def _is_of_use(self, member: NodeState, pools: Collection[str]) -> bool:
@@ -189,13 +189,17 @@ class WorkerSupervisor:
         for worker in self.state.workers():
             may_stay = worker.dismissed or not worker.posted or not worker.member.up
             if worker.member.is_vacated and not may_stay:
-                worker.mark_dismissed()  # at once: this is called by several tasks
-                self.state.spawn(self.dismiss(worker))
+                self._begin_dismissal(worker)
+
+    def _begin_dismissal(self, worker: WorkerRun) -> None:
+        """Dismiss a worker in a task of its own."""
+        worker.mark_dismissed()  # at once: several tasks look for workers to dismiss
+        self.state.spawn(self.dismiss(worker))
 
     async def dismiss(self, worker: WorkerRun) -> None:
         """Make a worker end: it finishes the pages under way, and the rest goes to others.
 
-        Its end is as any other.
+        Its end is as any other. Where its node cannot be asked, it is told later.
         """
         worker.mark_dismissed()
         try:
@@ -205,7 +209,28 @@ class WorkerSupervisor:
                 await self._unlist(worker.job)
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
+            may_have_heard = error.maybe_accepted
+            worker.dismiss_again(await self._leased_by(worker) if may_have_heard else frozenset())
+            return
         worker.member.poll_now()
+
+    async def repeat_dismissals(self, member: NodeState) -> None:
+        """Tell the workers on this node once more to end that have not heard it.
+
+        A second signal would end a worker amid its pages that has heard the first. So one that may
+        have heard it is told again when it leases on, or has nothing leased any more.
+        """
+        for worker in list(member.out.values()):
+            if not isinstance(worker, WorkerRun) or worker.unheard_with is None:
+                continue
+            leased = await self._leased_by(worker)
+            if not leased or leased - worker.unheard_with:
+                await self.dismiss(worker)
+
+    async def _leased_by(self, worker: WorkerRun) -> frozenset[tuple[int, int]]:
+        """Return batch and attempt of what a worker has leased and not acked."""
+        leased = await self.collector.leased_by(worker.job)
+        return frozenset((attempt.batch, attempt.number) for attempt in leased)
 
     # posting
 

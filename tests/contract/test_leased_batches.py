@@ -26,7 +26,7 @@ from rig.scheduling import (
 from rig.stores import lease_next
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.errors import ApiRefused, ConnectionRefused
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused, NoReply
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
 from scrapyd_dist.frontier.packing import halve_batch
 from scrapyd_dist.job_record import key_of_attempt
@@ -37,6 +37,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
 
 WHY = "it is another machine"
+PATIENT = replace(QUICK, node_timeout=30)
 
 
 def far_away(node: Node) -> Way:
@@ -687,6 +688,34 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
         await o.over(whole=1)
 
 
+async def test_a_worker_is_told_to_end_once_its_node_answers_again(tmp_path: Path) -> None:
+    one = model("one")
+    async with alone(tmp_path, 2, node=one, limits=PATIENT) as (o, worker):
+        worker.lease()
+        one.failing["cancel.json"] = ConnectionRefused
+        o.store.update_node("one", draining=1.0)
+        await until(lambda: "cancel.json" in one.calls, "its node cannot be asked for that")
+        one.failing.clear()
+        await until(lambda: one.cancels == [worker.job], "it is told to end")
+
+
+async def test_a_worker_that_may_have_heard_a_signal_gets_no_second_one_while_it_ends(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    async with alone(tmp_path, 2, 2, node=one, limits=PATIENT) as (o, worker):
+        worker.lease()
+        one.failing["cancel.json"] = NoReply
+        o.store.update_node("one", draining=1.0)
+        await until(lambda: "cancel.json" in one.calls, "it may have been told to end")
+        del one.calls[:]
+        await until(lambda: one.calls.count("daemonstatus.json") > 2, "its node is polled again")
+        assert "cancel.json" not in one.calls
+        one.failing.clear()
+        worker.lease()
+        await until(lambda: one.cancels == [worker.job], "it leases on, and so has heard nothing")
+
+
 # rest, and another process
 
 
@@ -755,6 +784,20 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
         await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
         await until(lambda: len(one.posts) == 2, "another worker")
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
+
+
+async def test_a_worker_of_earlier_code_that_could_not_be_told_to_end_is_told_later(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
+        before.add(2)
+        await one_worker(before)
+    one.failing["cancel.json"] = ConnectionRefused
+    other = {"spec": replace(before.state.spec, version="v2"), "limits": PATIENT}
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", **other):
+        one.failing.clear()
+        await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
 
 
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(
