@@ -41,7 +41,8 @@ class NodeMonitor:
     state: SchedulerState
     jobs: Collector  #: receives how jobs end that were sent a batch
     workers: WorkerSupervisor  #: receives how workers end
-    #: brings the crawl's code to a node; returns a reason when it cannot
+    #: brings the crawl's code to a node; returns a reason when it cannot, and raises NodeError when
+    #: the node does not answer
     prepare: Callable[[NodeState], Awaitable[str]]
     #: seconds since the epoch when it was seen first that no node answers that could work
     _dark_since: float | None = None
@@ -97,27 +98,36 @@ class NodeMonitor:
         member.weighed(load, len(before) if settled else None, time.time())
         if was_down:
             logger.info("%s answers again", member.node)
-        await self._prepare(member)
+        unprepared = await self._prepare(member)
         # Before the jobs: one that the node reports nothing about may keep their turn from its end.
         uncancelled = await self._cancel(member)
         await self.workers.repeat_dismissals(member)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._poll_in_time(out)
-        if uncancelled is not None:
-            raise uncancelled
+        problem = unprepared or uncancelled
+        if problem is not None:
+            raise problem
         if member.liveness.blocked:
             await self._take_back(member)
 
-    async def _prepare(self, member: NodeState) -> None:
-        """Bring the crawl's code to a node that lacks it."""
+    async def _prepare(self, member: NodeState) -> NodeError | None:
+        """Bring the crawl's code to a node that lacks it.
+
+        Returns the error if it does not answer amid that: the next poll begins anew.
+        """
         readiness = member.readiness
-        if not readiness.prepared and not readiness.unfit:
+        if readiness.prepared or readiness.unfit:
+            return None
+        try:
             readiness.code_brought(problem=await self.prepare(member))
-            self.state.check_unfit()
-            if readiness.prepared:
-                # It may be another machine now; a batch that fails there again uses up an attempt.
-                self.state.queue.end_avoidance(member.node.name)
+        except NodeError as error:
+            return error
+        self.state.check_unfit()
+        if readiness.prepared:
+            # It may be another machine now; a batch that fails there again uses up an attempt.
+            self.state.queue.end_avoidance(member.node.name)
+        return None
 
     async def _cancel(self, member: NodeState) -> NodeError | None:
         """Cancel what was given up while the node did not answer.

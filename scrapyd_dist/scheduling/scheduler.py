@@ -61,7 +61,8 @@ class Scheduler:
 
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
-    #: brings the crawl's code to a node; returns a reason when it cannot
+    #: brings the crawl's code to a node; returns a reason when it cannot, and raises NodeError when
+    #: the node does not answer
     prepare: Callable[[NodeState], Awaitable[str]]
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     #: of batches that are sent
