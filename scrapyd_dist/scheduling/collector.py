@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
-#: attempts of a batch that may be lost with nodes that are restarted or away: a page may be what
-#: ends them
+#: attempts of a batch that may be forgiven: they are lost with nodes that are restarted or away,
+#: and a page may be what ends them
 SPARED = 20
 #: batches that are given up in one step
 BURIED = 50
@@ -92,8 +91,6 @@ class Collector:
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
-    #: batch -> its attempts that do not count
-    spared: Counter[int] = field(default_factory=Counter)
     #: batch and attempt of leased parts that are being fetched
     coming: set[tuple[int, int]] = field(default_factory=set)
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
@@ -563,17 +560,15 @@ class Collector:
         attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
-        spared = self.spared[batch.number]
-        harmless = harmless and spared < SPARED
+        harmless = harmless and batch.forgiven < SPARED
         blame = blame and not harmless
-        self.spared[batch.number] += harmless
         most = self.state.limits.max_attempts
         if blame:
             most = most_attempts(batch, most)
-        tried = number - batch.forgiven - spared
+        tried = number - batch.forgiven
         is_cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
-        if is_cut or harmless:
-            most = tried + 1  # a failure that does not count leaves it waiting, not dead
+        if is_cut:
+            most = tried + 1  # until it is cut it waits, and is not dead
         state = await self.state.run(
             self.state.db.fail,
             batch.number,
@@ -581,7 +576,8 @@ class Collector:
             reason=reason,
             now=time.time(),
             out=out,
-            max_attempts=most + spared,
+            max_attempts=most,
+            forgive=harmless,
         )
         self.state.counters.attempt_failed()
         if is_cut:
@@ -592,7 +588,9 @@ class Collector:
             self.state.counters.died(batch)
             self.state.ended(batch.number)
         else:
-            self.state.put_back(replace(batch, state=state, attempts=number, reason=reason), node)
+            forgiven = batch.forgiven + harmless
+            left = replace(batch, state=state, attempts=number, reason=reason, forgiven=forgiven)
+            self.state.put_back(left, node)
 
     async def _cut(self, batch: Batch, number: int) -> None:
         """Replace a batch by smaller ones: one of its requests kills workers."""
