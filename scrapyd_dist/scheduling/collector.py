@@ -190,9 +190,9 @@ class Collector:
                 continue
             reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
             member = self.state.member_at(attempt.url)
-            # its node answers and it does nothing, as if it had died
+            # its node answers and it does nothing, as if it had died; else it may only be cut off
             blame = member is not None and member.up
-            await self._give_up_lease(attempt, reason, blame=blame)
+            await self._give_up_lease(attempt, reason, blame=blame, harmless=not blame)
             if blame:
                 hanging[attempt.worker] = reason
         return hanging
@@ -307,11 +307,11 @@ class Collector:
         member = self.state.member_at(attempt.url)
         if member is None:
             reason = f"its node {attempt.node} is not in the fleet any more"
-            await self._give_up_lease(attempt, reason)
+            await self._give_up_lease(attempt, reason, harmless=True)
             return
         if not member.up:
             reason = f"{attempt.node}, where its part is, does not answer any more"
-            await self._give_up_lease(attempt, reason)
+            await self._give_up_lease(attempt, reason, harmless=True)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         if await self._finish(batch, attempt, member, report):

@@ -97,7 +97,7 @@ class Recovery:
         if member is None:
             self._cancel_again(attempt)
             reason = f"its node {attempt.node} is not in the fleet any more"
-            await self.collector.give_up(batch, attempt.number, reason)
+            await self.collector.give_up(batch, attempt.number, reason, harmless=True)
             return
         out = JobRun(
             batch=batch,

@@ -145,7 +145,8 @@ class WorkerSupervisor:
         for entry in entries:
             member = self.state.member_at(entry.url)
             if member is None:
-                await self.collector.worker_gone(entry.job, "its node is not in the fleet any more")
+                reason = "its node is not in the fleet any more"
+                await self.collector.worker_gone(entry.job, reason, harmless=True)
                 await self._unlist(entry.job)
                 continue
             start_by = entry.since + self.state.limits.start_timeout

@@ -653,6 +653,57 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
         assert (o.states(), o.state.counters.failed) == (["done"], 0)
 
 
+async def test_a_node_that_goes_down_after_an_ack_costs_the_batch_no_attempt(
+    tmp_path: Path,
+) -> None:
+    away, near = model("away", slots=1), model("near", slots=1)
+    once = replace(QUICK, max_attempts=1, node_timeout=0.5)
+    async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
+        lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
+        o.add(2)
+        await until(lost.lease, "it has the batch")
+        away.down = ConnectionRefused
+        await until(lambda: not o.state.members[0].up, "its node is seen to be away")
+        lost.finish()
+        await until(other.lease, "the batch waits again")
+        other.finish()
+        await o.over(whole=1)
+
+
+async def test_a_lease_that_runs_out_while_its_node_is_away_costs_the_batch_no_attempt(
+    tmp_path: Path,
+) -> None:
+    away, near = model("away", slots=1), model("near", slots=1)
+    once = replace(PATIENT, max_attempts=1)
+    async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
+        lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
+        away.down = ConnectionRefused
+        o.add(2)
+        lost.lease(seconds=0.2)
+        await until(lambda: not o.state.members[0].up, "its node is seen to be away")
+        await until(other.lease, "the batch waits again")
+        other.finish()
+        await o.over(whole=1)
+
+
+async def test_a_node_that_has_left_the_fleet_meanwhile_costs_its_batches_no_attempt(
+    tmp_path: Path,
+) -> None:
+    one, two = model("one", slots=1), model("two", slots=1)
+    options = {"producer": "me", "limits": replace(QUICK, max_attempts=1)}
+    async with stopped(tmp_path, one, **options) as before:
+        before.add(2, 2)
+        worker = await one_worker(before)
+        worker.lease(2)
+        before.scheduler.state.status.stop_sending()
+        one.down = NoReply
+        worker.finish()
+    async with leasing(tmp_path, two, **options) as after:
+        worker = await one_worker(after)
+        await until(lambda: worker.work_off().done == 4, "both are done")
+        await after.over(whole=2)
+
+
 async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(
     tmp_path: Path,
 ) -> None:
