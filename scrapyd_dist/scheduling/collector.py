@@ -41,7 +41,7 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.batch_counters import BatchCounters
+from scrapyd_dist.scheduling.attempt_failure import FailureKind, decide_after_failure
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
@@ -50,37 +50,10 @@ logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
-#: attempts of a batch that may be forgiven: they are lost with nodes that are restarted or away,
-#: and a page may be what ends them
-SPARED = 20
 #: batches that are given up in one step
 BURIED = 50
 #: parts of a node that are lost, one after the other, until it gets no more work
 LOST_PARTS = 3
-#: attempts of a single request that may kill its workers
-ALONE = 2
-#: most cuts per crawl: a spider that dies on every tenth page has to be corrected
-CUTS = 200
-#: most cuts while no batch has succeeded: code that fails on every page has to be corrected
-BLIND = 10
-
-
-# A batch that kills its workers is bisected, until the request that does it is alone and named.
-
-
-def most_attempts(batch: Batch, most: int) -> int:
-    """Return how many attempts a batch gets that may kill its workers.
-
-    A piece of a cut batch is cut again at once.
-    """
-    if not batch.parent:
-        return most
-    return min(most, 1 if batch.size > 1 else ALONE)
-
-
-def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
-    """Return whether to cut a batch now that its attempts are used up."""
-    return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 
 @dataclass(kw_only=True)
@@ -130,10 +103,12 @@ class Collector:
             has_forgotten = True
         name = out.member.node.name
         if has_forgotten:
+            kind = FailureKind.RESTART
             reason = f"{name} was restarted"
         else:
+            kind = FailureKind.SUSPECT
             reason = f"its worker on {name} was told to end (SIGTERM)"
-        await self.give_up(out.batch, out.number, reason, name, blame=True, harmless=has_forgotten)
+        await self.give_up(out.batch, out.number, reason, name, kind=kind)
 
     def not_in_store(self, out: JobRun, error: DistError) -> None:
         """Forget a job whose steps the store has lost: what it knows of the batch counts."""
@@ -147,14 +122,12 @@ class Collector:
         self.state.ended(out.batch.number)
 
     async def failed(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up an attempt that may still run: its job is cancelled first."""
         self.state.goals.count_for(out, lost=True)
         await self.state.abandon(out)
-        await self.give_up(
-            out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless
-        )
+        await self.give_up(out.batch, out.number, reason, out.member.node.name, kind=kind)
 
     # batches that workers have leased
 
@@ -190,24 +163,22 @@ class Collector:
                 continue
             reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
             member = self.state.member_at(attempt.url)
-            # its node answers and it does nothing, as if it had died; else it may only be cut off
-            blame = member is not None and member.up
-            await self._give_up_lease(attempt, reason, blame=blame, harmless=not blame)
-            if blame:
-                hanging[attempt.worker] = reason
+            if member is None or not member.up:  # it may only be cut off
+                await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
+                continue
+            # its node answers and it does nothing, as if it had died
+            await self._give_up_lease(attempt, reason, FailureKind.SUSPECT)
+            hanging[attempt.worker] = reason
         return hanging
 
-    async def worker_gone(
-        self, job: str, reason: str, *, blame: bool = False, harmless: bool = False
-    ) -> int:
+    async def worker_gone(self, job: str, reason: str, kind: FailureKind) -> int:
         """Let the batches wait again that a worker had leased and not acked when it ended.
 
-        `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none
-        dies of it. Returns their number.
+        Returns their number.
         """
         leased = await self.leased_by(job)
         for attempt in leased:
-            await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
+            await self._give_up_lease(attempt, reason, kind)
         return len(leased)
 
     async def leased_by(self, job: str) -> list[Attempt]:
@@ -307,21 +278,22 @@ class Collector:
         member = self.state.member_at(attempt.url)
         if member is None:
             reason = f"its node {attempt.node} is not in the fleet any more"
-            await self._give_up_lease(attempt, reason, harmless=True)
+            await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
             return
         if not member.up:
             reason = f"{attempt.node}, where its part is, does not answer any more"
-            await self._give_up_lease(attempt, reason, harmless=True)
+            await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         if await self._finish(batch, attempt, member, report):
             self.worked(batch.slot)
 
     async def _give_up_lease(
-        self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False
+        self, attempt: Attempt, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up an attempt that a worker has leased; see `give_up`."""
-        is_harmless = harmless or self._is_leased_while_down(attempt)
+        if self._is_leased_while_down(attempt):
+            kind = kind.made_harmless
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         not_acked = attempt.state is not AttemptState.ACKED  # its state when it was read
         try:
@@ -330,8 +302,7 @@ class Collector:
                 attempt.number,
                 reason,
                 attempt.node,
-                blame=blame,
-                harmless=is_harmless,
+                kind=kind,
                 out=not_acked,
             )
         except StepRefused as error:  # it was acked, or given back, at the same moment
@@ -358,8 +329,8 @@ class Collector:
         spec = self.state.spec
         self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
-            blame = report.blames_batch
-            await self.give_up(batch, attempt.number, reason, member.node.name, blame=blame)
+            kind = FailureKind.of_worker(to_blame=report.blames_batch)
+            await self.give_up(batch, attempt.number, reason, member.node.name, kind=kind)
             return False
         part = ""
         if report.part is not None and not spec.feed:
@@ -472,7 +443,8 @@ class Collector:
         is_harmless = (
             bool(readiness.unfit) or self._is_given_up(attempt) or self._has_another_node(member)
         )
-        await self.give_up(batch, attempt.number, reason, member.node.name, harmless=is_harmless)
+        kind = FailureKind.HARMLESS if is_harmless else FailureKind.COUNTED
+        await self.give_up(batch, attempt.number, reason, member.node.name, kind=kind)
         self.state.check_unfit()
 
     def _is_given_up(self, attempt: Attempt) -> bool:
@@ -549,26 +521,22 @@ class Collector:
         reason: str,
         node: str = "",
         *,
-        blame: bool = False,
-        harmless: bool = False,
+        kind: FailureKind = FailureKind.COUNTED,
         out: bool = False,
     ) -> None:
         """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
-        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about
-        the batch, and costs it no attempt, unless there are too many of them; `out`: fail the
-        attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
+        `out`: fail the attempt only if it was not acked meanwhile. The next attempt avoids the
+        `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
-        harmless = harmless and batch.forgiven < SPARED
-        blame = blame and not harmless
-        most = self.state.limits.max_attempts
-        if blame:
-            most = most_attempts(batch, most)
-        tried = number - batch.forgiven
-        is_cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
-        if is_cut:
-            most = tried + 1  # until it is cut it waits, and is not dead
+        after = decide_after_failure(
+            batch,
+            number,
+            kind,
+            max_attempts=self.state.limits.max_attempts,
+            counters=self.state.counters,
+        )
         state = await self.state.run(
             self.state.db.fail,
             batch.number,
@@ -576,11 +544,11 @@ class Collector:
             reason=reason,
             now=time.time(),
             out=out,
-            max_attempts=most,
-            forgive=harmless,
+            max_attempts=after.max_attempts,
+            forgive=after.is_forgiven,
         )
         self.state.counters.attempt_failed()
-        if is_cut:
+        if after.is_cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
             tries = counted(number, "attempt")
@@ -588,7 +556,7 @@ class Collector:
             self.state.counters.died(batch)
             self.state.ended(batch.number)
         else:
-            forgiven = batch.forgiven + harmless
+            forgiven = batch.forgiven + after.is_forgiven
             left = replace(batch, state=state, attempts=number, reason=reason, forgiven=forgiven)
             self.state.put_back(left, node)
 

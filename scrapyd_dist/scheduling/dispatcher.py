@@ -21,6 +21,7 @@ from scrapyd_dist.errors import (
     StepRefused,
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.placement import Placement
@@ -209,12 +210,13 @@ class Dispatcher:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
                     why = f"it is not known whether {name} took it ({error})"
-                    await self.collector.failed(out, why, harmless=True)
+                    await self.collector.failed(out, why, FailureKind.HARMLESS)
                     return False
                 await asyncio.sleep(state.limits.poll)
                 continue
             if not is_known:
-                await self.collector.failed(out, f"{name} did not take it ({error})", harmless=True)
+                reason = f"{name} did not take it ({error})"
+                await self.collector.failed(out, reason, FailureKind.HARMLESS)
             return is_known
 
     async def _is_known(self, out: JobRun) -> bool:

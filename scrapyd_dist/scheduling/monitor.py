@@ -16,6 +16,7 @@ from scrapyd_dist.errors import NodeError, NothingMatched, StepRefused
 from scrapyd_dist.job_record import Outcome, key_of_attempt
 from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
@@ -159,9 +160,9 @@ class NodeMonitor:
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 
     async def _fail(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
-        await self._events(out).failed(out, reason, blame=blame, harmless=harmless)
+        await self._events(out).failed(out, reason, kind)
 
     def _is_ours(self, out: JobRun) -> bool:
         """Whether this monitor may end a job: its post was answered, and its batch is open."""
@@ -257,7 +258,8 @@ class NodeMonitor:
             name = out.member.node.name
             await self._fail(out, f"its report is gone from the logs of {name}")
             return
-        await self._died(out, harmless=state is None)  # a node that does not know it was restarted
+        # a node that does not know it was restarted
+        await self._give_up_dead(out, is_restarted=state is None)
 
     async def _check_pending(self, out: JobRun, now: float) -> None:
         """Give up a job that has waited at its node for too long."""
@@ -274,7 +276,7 @@ class NodeMonitor:
                 f"its worker on {out.member.node.name} stands still: "
                 "it renews neither its report nor a lease"
             )
-            await self._fail(out, reason, blame=out.to_blame)
+            await self._fail(out, reason, FailureKind.of_worker(to_blame=out.to_blame))
             with suppress(NodeError):  # it ignores SIGINT
                 await self.state.client.signal(out.member, out.given_up, "KILL")
             return
@@ -284,15 +286,18 @@ class NodeMonitor:
             reason = f"its worker runs, but its report is gone from the logs of {name}"
             await self._fail(out, reason)
 
-    async def _died(self, out: JobRun, *, harmless: bool) -> None:
-        """Give up a job that has ended without a final report."""
+    async def _give_up_dead(self, out: JobRun, *, is_restarted: bool) -> None:
+        """Give up a job that has ended without a final report; its node may have been restarted."""
         words = await self.state.client.last_words(out)
         if out.report is not None:
             await self._write_down(out, out.report, words)
         if self._is_ours(out):
             how = "died while it worked" if out.report else "ended before it began"
             reason = f"the worker {how} on {out.member.node.name}{words}"
-            await self._fail(out, reason, blame=out.to_blame, harmless=harmless)
+            kind = FailureKind.of_worker(to_blame=out.to_blame)
+            if is_restarted:
+                kind = kind.made_harmless
+            await self._fail(out, reason, kind)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """Return whether a job runs by its node, but renews neither its report nor its lease.
@@ -321,7 +326,7 @@ class NodeMonitor:
         for out in list(member.out.values()):
             if self._is_ours(out):
                 reason = f"{member.node.name} has not answered for {patience:.0f} s"
-                await self._fail(out, reason, harmless=True)
+                await self._fail(out, reason, FailureKind.HARMLESS)
 
     def check_dark(self) -> None:
         """Stop when no node that could work has answered for `fleet_timeout`.

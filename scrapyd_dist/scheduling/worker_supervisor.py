@@ -23,6 +23,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
@@ -146,7 +147,7 @@ class WorkerSupervisor:
             member = self.state.member_at(entry.url)
             if member is None:
                 reason = "its node is not in the fleet any more"
-                await self.collector.worker_gone(entry.job, reason, harmless=True)
+                await self.collector.worker_gone(entry.job, reason, FailureKind.HARMLESS)
                 await self._unlist(entry.job)
                 continue
             start_by = entry.since + self.state.limits.start_timeout
@@ -309,11 +310,12 @@ class WorkerSupervisor:
             out.member.capacity.retire_slot()
         is_wanted = out.dismissed or out.member.is_vacated or self.state.status.over.is_set()
         was_signalled = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
-        blame = report.blames_batch or was_signalled  # one of its pages may have sent the signal
-        self.state.spawn(self._ended(out, _why(report), blame=blame))
+        # one of its pages may have sent the signal
+        kind = FailureKind.of_worker(to_blame=report.blames_batch or was_signalled)
+        self.state.spawn(self._ended(out, _why(report), kind))
 
     async def failed(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up a worker that died, never started, or whose node is lost.
 
@@ -322,16 +324,15 @@ class WorkerSupervisor:
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         self.ending += 1
         await self.state.abandon(out)
-        await self._ended(out, reason, blame=blame, harmless=harmless)
+        await self._ended(out, reason, kind)
 
     async def cancelled(self, job: str) -> None:
         """Put back what a worker has leased since it was given up.
 
         That is long before these leases expire.
         """
-        await self.collector.worker_gone(
-            job, "its worker was given up while its node was away", harmless=True
-        )
+        reason = "its worker was given up while its node was away"
+        await self.collector.worker_gone(job, reason, FailureKind.HARMLESS)
 
     def hangs(self, job: str, reason: str) -> None:
         """End a worker whose lease expired while its node answers.
@@ -344,24 +345,18 @@ class WorkerSupervisor:
                 return
 
     async def _end_hanging(self, worker: WorkerRun, reason: str) -> None:
-        await self.failed(worker, reason, blame=True)
+        await self.failed(worker, reason, FailureKind.SUSPECT)
         if worker.member.up:  # it ignores SIGINT
             with suppress(NodeError):
                 await self.state.client.signal(worker.member, worker.given_up, "KILL")
 
-    async def _ended(
-        self, worker: WorkerRun, reason: str, *, blame: bool, harmless: bool = False
-    ) -> None:
+    async def _ended(self, worker: WorkerRun, reason: str, kind: FailureKind) -> None:
         """Put back what a worker has leased, and judge it; `reason`: why it failed."""
         try:
             # the next worker finds again what its own pages led to
             await self.state.run(self.state.db.sign_off, worker.job)
-            leased = await self.collector.worker_gone(
-                worker.job,
-                reason or "its worker has ended without it",
-                blame=blame,
-                harmless=harmless,
-            )
+            why = reason or "its worker has ended without it"
+            leased = await self.collector.worker_gone(worker.job, why, kind)
             await self._unlist(worker.job)
             self._judge(worker, reason, begun=leased > 0)
         finally:

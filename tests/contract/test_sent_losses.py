@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.items import part_fetch
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import collector, monitor
+from scrapyd_dist.scheduling import attempt_failure, monitor
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store.reach import Way
 
@@ -173,7 +173,7 @@ async def test_after_a_resume_restarts_have_cost_a_batch_no_attempt_either(tmp_p
 async def test_a_page_that_ends_its_machine_again_and_again_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "SPARED", 2)
+    monkeypatch.setattr(attempt_failure, "SPARED", 2)
     one = model("one")
 
     def restart(node: ModelNode, job: Any) -> None:
