@@ -70,7 +70,7 @@ class Collector:
 
     # jobs that were sent a batch
 
-    def end(self, out: JobRun, report: WorkerReport) -> None:
+    def accept_end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a sent job, and end its attempt."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.member.readiness.believe_worker(report.no_lease)
@@ -89,7 +89,7 @@ class Collector:
             else:
                 await self._finish(out.batch, out.attempt, out.member, report)
         except (NothingMatched, StepRefused) as error:
-            self.not_in_store(out, error)
+            self.forget_lost_job(out, error)
 
     async def _give_up_shut_down(self, out: JobRun) -> None:
         """Give up a job that a signal has ended before it had done anything of its batch.
@@ -110,7 +110,7 @@ class Collector:
             reason = f"its worker on {name} was told to end (SIGTERM)"
         await self.give_up(out.batch, out.number, reason, name, kind=kind)
 
-    def not_in_store(self, out: JobRun, error: DistError) -> None:
+    def forget_lost_job(self, out: JobRun, error: DistError) -> None:
         """Forget a job whose steps the store has lost: what it knows of the batch counts."""
         logger.warning(
             "job %s is not what the store has of batch %d any more: %s",
@@ -119,9 +119,9 @@ class Collector:
             error,
         )
         out.member.drop(out)
-        self.state.ended(out.batch.number)
+        self.state.forget_batch(out.batch.number)
 
-    async def failed(
+    async def give_up_job(
         self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up an attempt that may still run: its job is cancelled first."""
@@ -351,7 +351,7 @@ class Collector:
         await self._store(attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)
-        self.state.ended(number)
+        self.state.forget_batch(number)
         return True
 
     async def _fetch(self, member: NodeState, job: str, part: PartInfo) -> str:
@@ -554,7 +554,7 @@ class Collector:
             tries = counted(number, "attempt")
             logger.error("batch %d is dead after %s: %s", batch.number, tries, reason)
             self.state.counters.died(batch)
-            self.state.ended(batch.number)
+            self.state.forget_batch(batch.number)
         else:
             forgiven = batch.forgiven + after.is_forgiven
             left = replace(batch, state=state, attempts=number, reason=reason, forgiven=forgiven)

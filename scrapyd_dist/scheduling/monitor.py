@@ -138,7 +138,7 @@ class NodeMonitor:
         try:
             while member.cancel_later:
                 await self.state.client.cancel(member, member.cancel_later[0])
-                await self.workers.cancelled(member.note_cancelled().job)
+                await self.workers.put_back_late_leases(member.note_cancelled().job)
         except NodeError as error:
             return error
         return None
@@ -155,14 +155,14 @@ class NodeMonitor:
             await self._fail(out, f"{member.node.name} takes jobs and starts none")
         member.liveness.gave_up_waiting(time.time())
 
-    def _events(self, out: JobRun) -> Collector | WorkerSupervisor:
+    def _receiver(self, out: JobRun) -> Collector | WorkerSupervisor:
         """Return what receives how this job ends."""
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 
     async def _fail(
         self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
-        await self._events(out).failed(out, reason, kind)
+        await self._receiver(out).give_up_job(out, reason, kind)
 
     def _is_ours(self, out: JobRun) -> bool:
         """Whether this monitor may end a job: its post was answered, and its batch is open."""
@@ -209,7 +209,7 @@ class NodeMonitor:
         try:
             await self.state.run(self.state.db.running, out.batch.number, out.number)
         except (NothingMatched, StepRefused) as error:
-            self.jobs.not_in_store(out, error)
+            self.jobs.forget_lost_job(out, error)
         else:
             out.mark_running()
 
@@ -220,7 +220,7 @@ class NodeMonitor:
             out.member.started(out)
         await self._write_down(out, report)
         if self._is_ours(out):  # its lease may have run out meanwhile
-            self._events(out).end(out, report)
+            self._receiver(out).accept_end(out, report)
 
     async def _write_down(self, out: JobRun, report: WorkerReport, words: str = "") -> None:
         """Keep how the job ended, for commands: the next crawl's workers remove its report.

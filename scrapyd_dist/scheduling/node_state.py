@@ -433,7 +433,7 @@ class NodeState:
         """Learn from a first report how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
             delay = out.report.started - self.liveness.skew - out.since
-            self.liveness.idle.learn_delay(delay)
+            self.liveness.wedge_watch.learn_delay(delay)
         self.liveness.job_started()
 
     def accepted(self, report: WorkerReport) -> None:

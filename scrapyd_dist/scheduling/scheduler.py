@@ -302,7 +302,7 @@ class Scheduler:
         if state.leases:
             state.counters.leased(ended, state.backlog.out)
         for job, reason in (await self.collector.process_backlog(state.backlog)).items():
-            self._supervisor.hangs(job, reason)
+            self._supervisor.kill_hanging_worker(job, reason)
         if state.sent_to:
             await self._recovery.take_up_lost()
         await self._queue_filler.read_waiting()

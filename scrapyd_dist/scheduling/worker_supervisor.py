@@ -137,8 +137,7 @@ class WorkerSupervisor:
 
         `accepted` are attempts that were accepted there.
         """
-        store = self.state.store
-        entries, self.last = await store(store.store.workers, self.state.spec.crawl)
+        entries, self.last = await self.state.run(self.state.db.workers)
         recalled = {entry.job: Counter[str]() for entry in entries}
         for attempt in accepted:
             if attempt.worker in recalled:
@@ -296,7 +295,7 @@ class WorkerSupervisor:
 
     # ends
 
-    def end(self, out: JobRun, report: WorkerReport) -> None:
+    def accept_end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.accept_last_report(report)
@@ -314,7 +313,7 @@ class WorkerSupervisor:
         kind = FailureKind.of_worker(to_blame=report.blames_batch or was_signalled)
         self.state.spawn(self._ended(out, _why(report), kind))
 
-    async def failed(
+    async def give_up_job(
         self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up a worker that died, never started, or whose node is lost.
@@ -326,7 +325,7 @@ class WorkerSupervisor:
         await self.state.abandon(out)
         await self._ended(out, reason, kind)
 
-    async def cancelled(self, job: str) -> None:
+    async def put_back_late_leases(self, job: str) -> None:
         """Put back what a worker has leased since it was given up.
 
         That is long before these leases expire.
@@ -334,7 +333,7 @@ class WorkerSupervisor:
         reason = "its worker was given up while its node was away"
         await self.collector.worker_gone(job, reason, FailureKind.HARMLESS)
 
-    def hangs(self, job: str, reason: str) -> None:
+    def kill_hanging_worker(self, job: str, reason: str) -> None:
         """End a worker whose lease expired while its node answers.
 
         Its event loop stands still, whatever its report says.
@@ -345,7 +344,7 @@ class WorkerSupervisor:
                 return
 
     async def _end_hanging(self, worker: WorkerRun, reason: str) -> None:
-        await self.failed(worker, reason, FailureKind.SUSPECT)
+        await self.give_up_job(worker, reason, FailureKind.SUSPECT)
         if worker.member.up:  # it ignores SIGINT
             with suppress(NodeError):
                 await self.state.client.signal(worker.member, worker.given_up, "KILL")
