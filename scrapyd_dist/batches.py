@@ -227,7 +227,9 @@ class Batch:
     attempts: int = 0  #: attempts that may have run
     sealed_at: float = 0.0
     reason: str = ""  #: why the last attempt failed
-    forgiven: int = 0  #: attempts before a requeue, which do not count against the limit
+    #: attempts that do not count against the limit: those before a requeue, and those that were
+    #: lost without the batch's fault
+    forgiven: int = 0
     parent: int = 0  #: the batch that was split into this one and others, or 0
     slot: str = ""  #: its frontier slot
     priority: int = 0  #: the highest in a slot is leased first

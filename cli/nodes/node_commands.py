@@ -117,7 +117,7 @@ def _exit_code_of_drain(watches: Sequence[DrainWatch]) -> int:
     any_wedged = False
     for watch in watches:
         errors.append(watch.status.error)
-        any_wedged = any_wedged or watch.idle_watch.wedged
+        any_wedged = any_wedged or watch.wedge_watch.wedged
     return answers_exit_code(len(watches), errors) or int(any_wedged)
 
 
@@ -136,7 +136,7 @@ def _report_drain(
                 f"{watch.status.error} What it still runs is not known; the drain is in force all "
                 "the same."
             )
-        elif watch.idle_watch.wedged:
+        elif watch.wedge_watch.wedged:
             jobs = counted(row["pending"], "job waits", "jobs wait")
             complain(
                 f"{watch.status.node}: {jobs} there and none is started, so it will never be "

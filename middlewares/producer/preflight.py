@@ -29,6 +29,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.scheduling.dispatcher import SAID_NO
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scrapyd import api
@@ -91,8 +92,12 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
             " home from there. Set logs_dir in scrapyd.conf there, or give a feed URL (--feed,"
             " DISTRIBUTED_TARGET_FEED_URL)."
         )
-    end = "the crawl goes on without it, and uses it when it answers"
-    return [f"{reason}; {end}" for reason in reasons]
+    return [_warn_of_absence(reason) for reason in reasons]
+
+
+def _warn_of_absence(reason: str) -> str:
+    """Return the warning that a node does not answer, for this reason."""
+    return f"{reason.rstrip('.')}; the crawl goes on without it, and uses it when it answers"
 
 
 def _unreachable(errors: Sequence[NodeError], why: str) -> DistError:
@@ -177,7 +182,25 @@ def _prepare(
         )
     up = [probe.asked for probe in probes if probe.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
-    unready = {node.node.name: node.reason for node in result.failed}
+    if not result.ready:
+        raise _why_nowhere(result)
+    return _judge_result(request, probes, result, warnings, egg, key, code=code)
+
+
+def _judge_result(
+    request: CrawlRequest,
+    probes: Sequence[NodeProbe],
+    result: rollout.RollOut,
+    warnings: Sequence[str],
+    egg: Egg | None,
+    key: bytes | None,
+    *,
+    code: CrawlCode,
+) -> Prepared:
+    """Describe the fleet by what its nodes have answered (`probes`), and made of the code."""
+    absences = _absences_in(result)
+    missed = [_warn_of_absence(str(absence)) for absence in absences.values()]
+    probes = _note_absences(probes, absences)
     before = {}
     uploaded = []
     version = result.version or _most_common_version(result)
@@ -189,13 +212,13 @@ def _prepare(
             key = None
     return Prepared(
         probes=probes,
-        members=_members(probes, unready),
+        members=_members(probes, _problems_in(result)),
         version=version,
         key=key,
         egg=egg,
         code=tuple(notes_on(code, version, before, eggs_kept(request.project))),
         uploaded=tuple(uploaded),
-        warnings=warnings,
+        warnings=[*warnings, *missed],
     )
 
 
@@ -204,6 +227,17 @@ def _probe(request: CrawlRequest, nodes: Sequence[Node]) -> tuple[NodeProbe, ...
     probe = partial(_serves_logs, timeout=request.options.limits.request_timeout)
     answers = {answer.asked: answer for answer in sweep(nodes, probe)}
     return tuple(answers[node] for node in nodes)
+
+
+def _note_absences(
+    probes: Sequence[NodeProbe], absences: Mapping[str, NodeError]
+) -> tuple[NodeProbe, ...]:
+    """Return what the nodes have answered; by `absences`, some have stopped to answer since."""
+    found = []
+    for probe in probes:
+        error = absences.get(probe.asked.name, probe.error)
+        found.append(replace(probe, error=error))
+    return tuple(found)
 
 
 def _most_common_version(result: rollout.RollOut) -> str | None:
@@ -245,7 +279,7 @@ def _roll_out(
     version: str | None,
     dirty: bool = True,
 ) -> rollout.RollOut:
-    """Bring the code, which must have the spider, to these nodes; DistError if none can run it.
+    """Bring the code, which must have the spider, to these nodes; return what came of it at each.
 
     Without a version it is named by its content; `dirty`: it is the working tree's, and may not be
     committed.
@@ -259,16 +293,37 @@ def _roll_out(
         given=given,
         only_missing=True,
     )
-    result = rollout.ensure(nodes, request.project.name, egg, order)
-    if result.ready:
-        return result
+    return rollout.ensure(nodes, request.project.name, egg, order)
+
+
+def _absences_in(result: rollout.RollOut) -> dict[str, NodeError]:
+    """Map the nodes that have not answered, and may yet, to their errors; none has said no."""
+    absences = {}
+    for node in result.failed:
+        if isinstance(node.error, NodeError) and not isinstance(node.error, SAID_NO):
+            absences[node.node.name] = node.error
+    return absences
+
+
+def _problems_in(result: rollout.RollOut) -> dict[str, str]:
+    """Map the nodes that cannot run the code to why."""
+    absences = _absences_in(result)
+    problems = {}
+    for node in result.failed:
+        if node.node.name not in absences:
+            problems[node.node.name] = node.reason
+    return problems
+
+
+def _why_nowhere(result: rollout.RollOut) -> DistError:
+    """Return the error of code that no node can run."""
     reasons = []
     for reason, names in result.failures.items():
         reasons.append(f"{', '.join(names)}: {reason}")
     why = f"No node can run this project's code, so nothing was started. {'; '.join(reasons)}"
     if {type(node.error) for node in result.failed} == {NothingMatched}:
-        raise NothingMatched(why)
-    raise ConfigError(why)
+        return NothingMatched(why)
+    return ConfigError(why)
 
 
 def _members(probes: Sequence[NodeProbe], unready: Mapping[str, str]) -> list[NodeState]:
@@ -299,6 +354,15 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
         result = _roll_out(request, [node], prepared.egg, version=version)
     except DistError as error:
         return str(error)
+    return _judge_late(node, result, prepared)
+
+
+def _judge_late(node: Node, result: rollout.RollOut, prepared: Prepared) -> str:
+    """Return why a node to which the code was brought later cannot be used; see `bring`."""
+    for absence in _absences_in(result).values():
+        raise absence
+    if not result.ready:
+        return str(_why_nowhere(result))
     if prepared.version and result.version != prepared.version:
         return (
             f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"

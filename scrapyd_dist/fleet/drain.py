@@ -10,7 +10,7 @@ from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_load
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.liveness import IdleWatch
+from scrapyd_dist.scheduling.liveness import WedgeWatch
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.transports import Sender, sweep
 
@@ -27,7 +27,7 @@ class DrainWatch:
     """A draining node that is asked for its load again and again, until it has none."""
 
     status: NodeStatus
-    idle_watch: IdleWatch = field(default_factory=IdleWatch)
+    wedge_watch: WedgeWatch = field(default_factory=WedgeWatch)
     empty_since: float | None = None  #: seconds since the epoch; None: it has jobs, or is silent
     silent: int = 0  #: looks in a row without an answer
     over: bool = False  #: nothing more is to be learned by waiting
@@ -48,20 +48,20 @@ class DrainWatch:
             self._saw_load(status.load, now, settled)
 
     def _saw_load(self, load: Load, now: float, settled: float) -> None:
-        self.idle_watch.saw(load, now)
+        self.wedge_watch.saw(load, now)
         if load.running or load.pending:
             self.empty_since = None
         elif self.empty_since is None:
             self.empty_since = now
         is_settled = self.empty_since is not None and now - self.empty_since >= settled
-        self.over = self.idle_watch.wedged or is_settled
+        self.over = self.wedge_watch.wedged or is_settled
 
     @property
     def stage(self) -> str:
         """Return how far the drain is: unknown, wedged, draining or drained."""
         if self.status.error is not None:
             return "unknown"
-        if self.idle_watch.wedged:
+        if self.wedge_watch.wedged:
             return "wedged"
         if self.over:
             return "drained"
@@ -87,8 +87,8 @@ def begin_draining(workspace: Workspace, nodes: Sequence[Node]) -> list[DrainWat
     watches = []
     for node in nodes:
         status = NodeStatus(node=node, draining=changes[node.name]["draining"])
-        idle_watch = IdleWatch(start_delay=records[node.name].start_delay)
-        watches.append(DrainWatch(status=status, idle_watch=idle_watch))
+        wedge_watch = WedgeWatch(start_delay=records[node.name].start_delay)
+        watches.append(DrainWatch(status=status, wedge_watch=wedge_watch))
     return watches
 
 

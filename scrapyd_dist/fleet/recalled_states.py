@@ -12,7 +12,7 @@ from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.messenger import Messenger
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.scheduling.liveness import IdleWatch, moved_since, start_delay_of
+from scrapyd_dist.scheduling.liveness import WedgeWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.transports import Sender
@@ -60,9 +60,9 @@ def recall_states(
 
 def _watch_idling(
     sender: Sender, status: NodeStatus, load: Load, record: NodeRecord, delay: float, timeout: float
-) -> IdleWatch:
+) -> WedgeWatch:
     """Return the watch of whether a node starts jobs, with the look that has just been taken."""
-    watch = IdleWatch(start_delay=delay, looks=record.idle_looks)
+    watch = WedgeWatch(start_delay=delay, looks=record.idle_looks)
     now = time.time()
     watch.saw(load, now)
     if watch.since is not None and _has_moved(sender, status, now - watch.since, timeout):

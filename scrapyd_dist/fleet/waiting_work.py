@@ -10,7 +10,7 @@ from scrapyd_dist.fleet.diagnosis import NodeDiagnosis
 from scrapyd_dist.fleet.recalled_states import start_delays
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node, NodeRecord
-from scrapyd_dist.scheduling.liveness import IdleWatch
+from scrapyd_dist.scheduling.liveness import WedgeWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 
@@ -45,7 +45,7 @@ def watch_waiting_work(
     if not waiting:
         return recalled
     deadline = time.monotonic() + LOOKING
-    watches = _idle_watches(workspace, waiting, records)
+    watches = _wedge_watches(workspace, waiting, records)
     with progress() as note:
         _watch_until(deadline, sender, waiting, watches, timeout, note)
     watched = []
@@ -59,7 +59,7 @@ def _watch_until(
     deadline: float,
     sender: Sender,
     waiting: Sequence[NodeDiagnosis],
-    watches: Mapping[Node, IdleWatch],
+    watches: Mapping[Node, WedgeWatch],
     timeout: float,
     note: Callable[[Sequence[NodeDiagnosis]], None],
 ) -> None:
@@ -77,18 +77,18 @@ def _watch_until(
         left = undecided
 
 
-def _idle_watches(
+def _wedge_watches(
     workspace: Workspace, exams: Sequence[NodeDiagnosis], records: Mapping[str, NodeRecord]
-) -> dict[Node, IdleWatch]:
+) -> dict[Node, WedgeWatch]:
     delays = start_delays(workspace, {exam.node.url: exam.skew or 0.0 for exam in exams})
     watches = {}
     for exam in exams:
         delay = max(delays.get(exam.node.url, 0.0), records[exam.node.name].start_delay)
-        watches[exam.node] = IdleWatch(start_delay=delay, looks=(time.time(),))
+        watches[exam.node] = WedgeWatch(start_delay=delay, looks=(time.time(),))
     return watches
 
 
-def _look_again(sender: Sender, exam: NodeDiagnosis, watch: IdleWatch, timeout: float) -> None:
+def _look_again(sender: Sender, exam: NodeDiagnosis, watch: WedgeWatch, timeout: float) -> None:
     """Look at a node whose work waits; without an answer it is not looked at any more."""
     try:
         load = sender.send(exam.node, api.daemonstatus(), timeout=timeout)

@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -42,7 +41,7 @@ from scrapyd_dist.joblogs.worker_report import (
 )
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.scheduling.batch_counters import BatchCounters
+from scrapyd_dist.scheduling.attempt_failure import FailureKind, decide_after_failure
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
@@ -51,37 +50,10 @@ logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
-#: attempts of a batch that may be lost with nodes that are restarted or away: a page may be what
-#: ends them
-SPARED = 20
 #: batches that are given up in one step
 BURIED = 50
 #: parts of a node that are lost, one after the other, until it gets no more work
 LOST_PARTS = 3
-#: attempts of a single request that may kill its workers
-ALONE = 2
-#: most cuts per crawl: a spider that dies on every tenth page has to be corrected
-CUTS = 200
-#: most cuts while no batch has succeeded: code that fails on every page has to be corrected
-BLIND = 10
-
-
-# A batch that kills its workers is bisected, until the request that does it is alone and named.
-
-
-def most_attempts(batch: Batch, most: int) -> int:
-    """Return how many attempts a batch gets that may kill its workers.
-
-    A piece of a cut batch is cut again at once.
-    """
-    if not batch.parent:
-        return most
-    return min(most, 1 if batch.size > 1 else ALONE)
-
-
-def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
-    """Return whether to cut a batch now that its attempts are used up."""
-    return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
 
 
 @dataclass(kw_only=True)
@@ -92,15 +64,13 @@ class Collector:
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
-    #: batch -> its attempts that do not count
-    spared: Counter[int] = field(default_factory=Counter)
     #: batch and attempt of leased parts that are being fetched
     coming: set[tuple[int, int]] = field(default_factory=set)
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
     # jobs that were sent a batch
 
-    def end(self, out: JobRun, report: WorkerReport) -> None:
+    def accept_end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a sent job, and end its attempt."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.member.readiness.believe_worker(report.no_lease)
@@ -119,7 +89,7 @@ class Collector:
             else:
                 await self._finish(out.batch, out.attempt, out.member, report)
         except (NothingMatched, StepRefused) as error:
-            self.not_in_store(out, error)
+            self.forget_lost_job(out, error)
 
     async def _give_up_shut_down(self, out: JobRun) -> None:
         """Give up a job that a signal has ended before it had done anything of its batch.
@@ -133,12 +103,14 @@ class Collector:
             has_forgotten = True
         name = out.member.node.name
         if has_forgotten:
+            kind = FailureKind.RESTART
             reason = f"{name} was restarted"
         else:
+            kind = FailureKind.SUSPECT
             reason = f"its worker on {name} was told to end (SIGTERM)"
-        await self.give_up(out.batch, out.number, reason, name, blame=True, harmless=has_forgotten)
+        await self.give_up(out.batch, out.number, reason, name, kind=kind)
 
-    def not_in_store(self, out: JobRun, error: DistError) -> None:
+    def forget_lost_job(self, out: JobRun, error: DistError) -> None:
         """Forget a job whose steps the store has lost: what it knows of the batch counts."""
         logger.warning(
             "job %s is not what the store has of batch %d any more: %s",
@@ -147,17 +119,15 @@ class Collector:
             error,
         )
         out.member.drop(out)
-        self.state.ended(out.batch.number)
+        self.state.forget_batch(out.batch.number)
 
-    async def failed(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+    async def give_up_job(
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up an attempt that may still run: its job is cancelled first."""
         self.state.goals.count_for(out, lost=True)
         await self.state.abandon(out)
-        await self.give_up(
-            out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless
-        )
+        await self.give_up(out.batch, out.number, reason, out.member.node.name, kind=kind)
 
     # batches that workers have leased
 
@@ -193,26 +163,28 @@ class Collector:
                 continue
             reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
             member = self.state.member_at(attempt.url)
+            if member is None or not member.up:  # it may only be cut off
+                await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
+                continue
             # its node answers and it does nothing, as if it had died
-            blame = member is not None and member.up
-            await self._give_up_lease(attempt, reason, blame=blame)
-            if blame:
-                hanging[attempt.worker] = reason
+            await self._give_up_lease(attempt, reason, FailureKind.SUSPECT)
+            hanging[attempt.worker] = reason
         return hanging
 
-    async def worker_gone(
-        self, job: str, reason: str, *, blame: bool = False, harmless: bool = False
-    ) -> int:
+    async def worker_gone(self, job: str, reason: str, kind: FailureKind) -> int:
         """Let the batches wait again that a worker had leased and not acked when it ended.
 
-        `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none
-        dies of it. Returns their number.
+        Returns their number.
         """
-        running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
-        leased = [attempt for attempt in running if attempt.worker == job]
+        leased = await self.leased_by(job)
         for attempt in leased:
-            await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
+            await self._give_up_lease(attempt, reason, kind)
         return len(leased)
+
+    async def leased_by(self, job: str) -> list[Attempt]:
+        """Return the attempts that a worker has leased and not acked."""
+        running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
+        return [attempt for attempt in running if attempt.worker == job]
 
     async def bury(self, pool: str, reason: str) -> None:
         """Give up all batches that wait in this pool, for this reason."""
@@ -306,21 +278,22 @@ class Collector:
         member = self.state.member_at(attempt.url)
         if member is None:
             reason = f"its node {attempt.node} is not in the fleet any more"
-            await self._give_up_lease(attempt, reason)
+            await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
             return
         if not member.up:
             reason = f"{attempt.node}, where its part is, does not answer any more"
-            await self._give_up_lease(attempt, reason)
+            await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         if await self._finish(batch, attempt, member, report):
             self.worked(batch.slot)
 
     async def _give_up_lease(
-        self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False
+        self, attempt: Attempt, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up an attempt that a worker has leased; see `give_up`."""
-        is_harmless = harmless or self._is_leased_while_down(attempt)
+        if self._is_leased_while_down(attempt):
+            kind = kind.made_harmless
         batch = await self.state.run(self.state.db.batch, attempt.batch)
         not_acked = attempt.state is not AttemptState.ACKED  # its state when it was read
         try:
@@ -329,8 +302,7 @@ class Collector:
                 attempt.number,
                 reason,
                 attempt.node,
-                blame=blame,
-                harmless=is_harmless,
+                kind=kind,
                 out=not_acked,
             )
         except StepRefused as error:  # it was acked, or given back, at the same moment
@@ -357,8 +329,8 @@ class Collector:
         spec = self.state.spec
         self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
-            blame = report.blames_batch
-            await self.give_up(batch, attempt.number, reason, member.node.name, blame=blame)
+            kind = FailureKind.of_worker(to_blame=report.blames_batch)
+            await self.give_up(batch, attempt.number, reason, member.node.name, kind=kind)
             return False
         part = ""
         if report.part is not None and not spec.feed:
@@ -379,7 +351,7 @@ class Collector:
         await self._store(attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)
-        self.state.ended(number)
+        self.state.forget_batch(number)
         return True
 
     async def _fetch(self, member: NodeState, job: str, part: PartInfo) -> str:
@@ -471,7 +443,8 @@ class Collector:
         is_harmless = (
             bool(readiness.unfit) or self._is_given_up(attempt) or self._has_another_node(member)
         )
-        await self.give_up(batch, attempt.number, reason, member.node.name, harmless=is_harmless)
+        kind = FailureKind.HARMLESS if is_harmless else FailureKind.COUNTED
+        await self.give_up(batch, attempt.number, reason, member.node.name, kind=kind)
         self.state.check_unfit()
 
     def _is_given_up(self, attempt: Attempt) -> bool:
@@ -548,28 +521,22 @@ class Collector:
         reason: str,
         node: str = "",
         *,
-        blame: bool = False,
-        harmless: bool = False,
+        kind: FailureKind = FailureKind.COUNTED,
         out: bool = False,
     ) -> None:
         """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
-        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about
-        the batch, and costs it no attempt, unless there are too many of them; `out`: fail the
-        attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
+        `out`: fail the attempt only if it was not acked meanwhile. The next attempt avoids the
+        `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
-        spared = self.spared[batch.number]
-        harmless = harmless and spared < SPARED
-        blame = blame and not harmless
-        self.spared[batch.number] += harmless
-        most = self.state.limits.max_attempts
-        if blame:
-            most = most_attempts(batch, most)
-        tried = number - batch.forgiven - spared
-        is_cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
-        if is_cut or harmless:
-            most = tried + 1  # a failure that does not count leaves it waiting, not dead
+        after = decide_after_failure(
+            batch,
+            number,
+            kind,
+            max_attempts=self.state.limits.max_attempts,
+            counters=self.state.counters,
+        )
         state = await self.state.run(
             self.state.db.fail,
             batch.number,
@@ -577,18 +544,21 @@ class Collector:
             reason=reason,
             now=time.time(),
             out=out,
-            max_attempts=most + spared,
+            max_attempts=after.max_attempts,
+            forgive=after.is_forgiven,
         )
         self.state.counters.attempt_failed()
-        if is_cut:
+        if after.is_cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
             tries = counted(number, "attempt")
             logger.error("batch %d is dead after %s: %s", batch.number, tries, reason)
             self.state.counters.died(batch)
-            self.state.ended(batch.number)
+            self.state.forget_batch(batch.number)
         else:
-            self.state.put_back(replace(batch, state=state, attempts=number, reason=reason), node)
+            forgiven = batch.forgiven + after.is_forgiven
+            left = replace(batch, state=state, attempts=number, reason=reason, forgiven=forgiven)
+            self.state.put_back(left, node)
 
     async def _cut(self, batch: Batch, number: int) -> None:
         """Replace a batch by smaller ones: one of its requests kills workers."""

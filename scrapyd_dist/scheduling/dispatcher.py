@@ -21,6 +21,7 @@ from scrapyd_dist.errors import (
     StepRefused,
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.placement import Placement
@@ -132,7 +133,7 @@ class Dispatcher:
         try:
             payload = await state.run(state.db.payload, out.batch.number)
         except ForeignRow as error:
-            await self.collector.failed(out, str(error))
+            await self.collector.give_up_job(out, str(error))
             return
         try:
             await state.client.post(out, payload, state.rules)
@@ -159,7 +160,7 @@ class Dispatcher:
             logger.info("batch %d is not sent: %s", out.batch.number, error)
             state.goals.count_for(out, over=True)
             out.member.drop(out)
-            state.ended(out.batch.number)
+            state.forget_batch(out.batch.number)
             return False
         return True
 
@@ -209,12 +210,13 @@ class Dispatcher:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
                     why = f"it is not known whether {name} took it ({error})"
-                    await self.collector.failed(out, why, harmless=True)
+                    await self.collector.give_up_job(out, why, FailureKind.HARMLESS)
                     return False
                 await asyncio.sleep(state.limits.poll)
                 continue
             if not is_known:
-                await self.collector.failed(out, f"{name} did not take it ({error})", harmless=True)
+                reason = f"{name} did not take it ({error})"
+                await self.collector.give_up_job(out, reason, FailureKind.HARMLESS)
             return is_known
 
     async def _is_known(self, out: JobRun) -> bool:

@@ -24,7 +24,7 @@ TRIAL_AFTER = 60.0
 
 
 @dataclass(kw_only=True)
-class IdleWatch:
+class WedgeWatch:
     """Keeps the polls in a row that found jobs waiting on a node and none running.
 
     A job may wait for the node's next poll of its own queue, so polls close together count as one.
@@ -134,7 +134,7 @@ class Liveness:
     skew: float = 0.0  #: its clock minus ours, seconds
     wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
-    idle: IdleWatch = field(default_factory=IdleWatch)
+    wedge_watch: WedgeWatch = field(default_factory=WedgeWatch)
 
     @property
     def up(self) -> bool:
@@ -161,7 +161,7 @@ class Liveness:
         if self.down_since is None:
             self.down_since = now
         self.down_reason = reason
-        self.idle.restart()
+        self.wedge_watch.restart()
 
     def answered(self) -> None:
         """Note that it answered."""
@@ -177,8 +177,8 @@ class Liveness:
         if load.running:
             self.wedged_since = None
             self.trial = False
-        self.idle.saw(load, now)
-        if self.idle.wedged:
+        self.wedge_watch.saw(load, now)
+        if self.wedge_watch.wedged:
             if self.wedged_since is None or self.trial:
                 self.wedged_since = now
                 self.trial = False
@@ -197,4 +197,4 @@ class Liveness:
         """Begin to watch anew whether it starts jobs."""
         self.wedged_since = wedged_since
         self.trial = False
-        self.idle.restart()
+        self.wedge_watch.restart()

@@ -64,14 +64,14 @@ class Membership:
 
     async def _read_lists(self) -> None:
         """Let nodes join or leave."""
-        records = await self.state.store(self.state.store.store.nodes)
+        records = await self.state.store(self.state.db.nodes)
         nodes = await self.listed(records) if self.listed else None
         if nodes is not None:
             self._compare(nodes)
 
     async def _read_records(self) -> None:
         """Do what users want of nodes."""
-        records = await self.state.store(self.state.store.store.nodes)
+        records = await self.state.store(self.state.db.nodes)
         by_name = {record.name: record for record in records}
         await self._apply(by_name)
         self._warn_if_drained()
@@ -131,15 +131,14 @@ class Membership:
 
     async def _share_delay(self, member: NodeState, stored: float) -> None:
         """Store the start delay of a node if it is much longer than the stored one, in seconds."""
-        store = self.state.store
-        idle = member.liveness.idle
-        if idle.start_delay > max(stored, 1.0) * LONGER:
-            await store(
-                store.store.update_node,
+        watch = member.liveness.wedge_watch
+        if watch.start_delay > max(stored, 1.0) * LONGER:
+            await self.state.store(
+                self.state.db.update_node,
                 member.node.name,
-                start_delay=round(idle.start_delay, 1),
+                start_delay=round(watch.start_delay, 1),
             )
-        idle.learn_delay(stored)
+        watch.learn_delay(stored)
 
     def _warn_if_drained(self) -> None:
         """Warn once when batches wait and every node is drained."""

@@ -16,6 +16,7 @@ from scrapyd_dist.errors import NodeError, NothingMatched, StepRefused
 from scrapyd_dist.job_record import Outcome, key_of_attempt
 from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
@@ -41,7 +42,8 @@ class NodeMonitor:
     state: SchedulerState
     jobs: Collector  #: receives how jobs end that were sent a batch
     workers: WorkerSupervisor  #: receives how workers end
-    #: brings the crawl's code to a node; returns a reason when it cannot
+    #: brings the crawl's code to a node; returns a reason when it cannot, and raises NodeError when
+    #: the node does not answer
     prepare: Callable[[NodeState], Awaitable[str]]
     #: seconds since the epoch when it was seen first that no node answers that could work
     _dark_since: float | None = None
@@ -97,26 +99,36 @@ class NodeMonitor:
         member.weighed(load, len(before) if settled else None, time.time())
         if was_down:
             logger.info("%s answers again", member.node)
-        await self._prepare(member)
+        unprepared = await self._prepare(member)
         # Before the jobs: one that the node reports nothing about may keep their turn from its end.
         uncancelled = await self._cancel(member)
+        await self.workers.repeat_dismissals(member)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._poll_in_time(out)
-        if uncancelled is not None:
-            raise uncancelled
+        problem = unprepared or uncancelled
+        if problem is not None:
+            raise problem
         if member.liveness.blocked:
             await self._take_back(member)
 
-    async def _prepare(self, member: NodeState) -> None:
-        """Bring the crawl's code to a node that lacks it."""
+    async def _prepare(self, member: NodeState) -> NodeError | None:
+        """Bring the crawl's code to a node that lacks it.
+
+        Returns the error if it does not answer amid that: the next poll begins anew.
+        """
         readiness = member.readiness
-        if not readiness.prepared and not readiness.unfit:
+        if readiness.prepared or readiness.unfit:
+            return None
+        try:
             readiness.code_brought(problem=await self.prepare(member))
-            self.state.check_unfit()
-            if readiness.prepared:
-                # It may be another machine now; a batch that fails there again uses up an attempt.
-                self.state.queue.end_avoidance(member.node.name)
+        except NodeError as error:
+            return error
+        self.state.check_unfit()
+        if readiness.prepared:
+            # It may be another machine now; a batch that fails there again uses up an attempt.
+            self.state.queue.end_avoidance(member.node.name)
+        return None
 
     async def _cancel(self, member: NodeState) -> NodeError | None:
         """Cancel what was given up while the node did not answer.
@@ -126,7 +138,7 @@ class NodeMonitor:
         try:
             while member.cancel_later:
                 await self.state.client.cancel(member, member.cancel_later[0])
-                await self.workers.cancelled(member.note_cancelled().job)
+                await self.workers.put_back_late_leases(member.note_cancelled().job)
         except NodeError as error:
             return error
         return None
@@ -143,14 +155,14 @@ class NodeMonitor:
             await self._fail(out, f"{member.node.name} takes jobs and starts none")
         member.liveness.gave_up_waiting(time.time())
 
-    def _events(self, out: JobRun) -> Collector | WorkerSupervisor:
+    def _receiver(self, out: JobRun) -> Collector | WorkerSupervisor:
         """Return what receives how this job ends."""
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 
     async def _fail(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
-        await self._events(out).failed(out, reason, blame=blame, harmless=harmless)
+        await self._receiver(out).give_up_job(out, reason, kind)
 
     def _is_ours(self, out: JobRun) -> bool:
         """Whether this monitor may end a job: its post was answered, and its batch is open."""
@@ -197,7 +209,7 @@ class NodeMonitor:
         try:
             await self.state.run(self.state.db.running, out.batch.number, out.number)
         except (NothingMatched, StepRefused) as error:
-            self.jobs.not_in_store(out, error)
+            self.jobs.forget_lost_job(out, error)
         else:
             out.mark_running()
 
@@ -208,7 +220,7 @@ class NodeMonitor:
             out.member.started(out)
         await self._write_down(out, report)
         if self._is_ours(out):  # its lease may have run out meanwhile
-            self._events(out).end(out, report)
+            self._receiver(out).accept_end(out, report)
 
     async def _write_down(self, out: JobRun, report: WorkerReport, words: str = "") -> None:
         """Keep how the job ended, for commands: the next crawl's workers remove its report.
@@ -246,7 +258,8 @@ class NodeMonitor:
             name = out.member.node.name
             await self._fail(out, f"its report is gone from the logs of {name}")
             return
-        await self._died(out, harmless=state is None)  # a node that does not know it was restarted
+        # a node that does not know it was restarted
+        await self._give_up_dead(out, is_restarted=state is None)
 
     async def _check_pending(self, out: JobRun, now: float) -> None:
         """Give up a job that has waited at its node for too long."""
@@ -263,7 +276,7 @@ class NodeMonitor:
                 f"its worker on {out.member.node.name} stands still: "
                 "it renews neither its report nor a lease"
             )
-            await self._fail(out, reason, blame=out.to_blame)
+            await self._fail(out, reason, FailureKind.of_worker(to_blame=out.to_blame))
             with suppress(NodeError):  # it ignores SIGINT
                 await self.state.client.signal(out.member, out.given_up, "KILL")
             return
@@ -273,15 +286,18 @@ class NodeMonitor:
             reason = f"its worker runs, but its report is gone from the logs of {name}"
             await self._fail(out, reason)
 
-    async def _died(self, out: JobRun, *, harmless: bool) -> None:
-        """Give up a job that has ended without a final report."""
+    async def _give_up_dead(self, out: JobRun, *, is_restarted: bool) -> None:
+        """Give up a job that has ended without a final report; its node may have been restarted."""
         words = await self.state.client.last_words(out)
         if out.report is not None:
             await self._write_down(out, out.report, words)
         if self._is_ours(out):
             how = "died while it worked" if out.report else "ended before it began"
             reason = f"the worker {how} on {out.member.node.name}{words}"
-            await self._fail(out, reason, blame=out.to_blame, harmless=harmless)
+            kind = FailureKind.of_worker(to_blame=out.to_blame)
+            if is_restarted:
+                kind = kind.made_harmless
+            await self._fail(out, reason, kind)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """Return whether a job runs by its node, but renews neither its report nor its lease.
@@ -310,7 +326,7 @@ class NodeMonitor:
         for out in list(member.out.values()):
             if self._is_ours(out):
                 reason = f"{member.node.name} has not answered for {patience:.0f} s"
-                await self._fail(out, reason, harmless=True)
+                await self._fail(out, reason, FailureKind.HARMLESS)
 
     def check_dark(self) -> None:
         """Stop when no node that could work has answered for `fleet_timeout`.

@@ -167,7 +167,10 @@ class WorkerRun(JobRun):
     """Describes a long-lived job that leases batches; `entry` is how the store lists it."""
 
     entry: WorkerEntry
-    dismissed: bool = False  #: it was told to end
+    dismissed: bool = False  #: it is to end: it was told so, or is told when its node answers
+    #: batch and attempt of what it had leased when it may not have heard that it is to end; None:
+    #: it was told, or is being told
+    unheard_with: frozenset[tuple[int, int]] | None = None
     #: counts of its accepted batches, which are counted there
     counted: Counter[str] = field(init=False)
 
@@ -219,6 +222,14 @@ class WorkerRun(JobRun):
     def mark_dismissed(self) -> None:
         """Note that it is told to end."""
         self.dismissed = True
+        self.unheard_with = None
+
+    def dismiss_again(self, leased: frozenset[tuple[int, int]]) -> None:
+        """Have it told once more to end, when its node answers.
+
+        `leased`: batch and attempt of what it may be finishing, as it may have heard it.
+        """
+        self.unheard_with = leased
 
     def count_home(self, counts: Counter[str]) -> None:
         """Count a batch that has come home no longer as its progress."""
@@ -422,7 +433,7 @@ class NodeState:
         """Learn from a first report how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
             delay = out.report.started - self.liveness.skew - out.since
-            self.liveness.idle.learn_delay(delay)
+            self.liveness.wedge_watch.learn_delay(delay)
         self.liveness.job_started()
 
     def accepted(self, report: WorkerReport) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scrapyd_dist.batches import PUT_OFF_REASON, Attempt, AttemptState
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.membership import Membership
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
@@ -97,7 +98,8 @@ class Recovery:
         if member is None:
             self._cancel_again(attempt)
             reason = f"its node {attempt.node} is not in the fleet any more"
-            await self.collector.give_up(batch, attempt.number, reason)
+            kind = FailureKind.HARMLESS
+            await self.collector.give_up(batch, attempt.number, reason, kind=kind)
             return
         out = JobRun(
             batch=batch,

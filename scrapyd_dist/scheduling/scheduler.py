@@ -61,7 +61,8 @@ class Scheduler:
 
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
-    #: brings the crawl's code to a node; returns a reason when it cannot
+    #: brings the crawl's code to a node; returns a reason when it cannot, and raises NodeError when
+    #: the node does not answer
     prepare: Callable[[NodeState], Awaitable[str]]
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     #: of batches that are sent
@@ -301,7 +302,7 @@ class Scheduler:
         if state.leases:
             state.counters.leased(ended, state.backlog.out)
         for job, reason in (await self.collector.process_backlog(state.backlog)).items():
-            self._supervisor.hangs(job, reason)
+            self._supervisor.kill_hanging_worker(job, reason)
         if state.sent_to:
             await self._recovery.take_up_lost()
         await self._queue_filler.read_waiting()

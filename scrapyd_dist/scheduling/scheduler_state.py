@@ -270,7 +270,7 @@ class SchedulerState:
         It goes to another node than `avoid` if there is one.
         """
         if not self.sent_to:
-            self.ended(batch.number)
+            self.forget_batch(batch.number)
         elif self.queue.put_back(batch, avoid):
             self.pump()
         self.poll_now()
@@ -278,10 +278,10 @@ class SchedulerState:
     def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Replace a batch by the smaller ones that took over its requests; they wait first."""
         self.queue.replace(batch, pieces)
-        self.ended(batch.number)
+        self.forget_batch(batch.number)
         self.pump()
 
-    def ended(self, batch: int) -> None:
+    def forget_batch(self, batch: int) -> None:
         """Forget a batch that is done, dead, or nowhere."""
         self.queue.forget(batch)
         self.poll_now()

@@ -23,6 +23,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
+from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
@@ -136,8 +137,7 @@ class WorkerSupervisor:
 
         `accepted` are attempts that were accepted there.
         """
-        store = self.state.store
-        entries, self.last = await store(store.store.workers, self.state.spec.crawl)
+        entries, self.last = await self.state.run(self.state.db.workers)
         recalled = {entry.job: Counter[str]() for entry in entries}
         for attempt in accepted:
             if attempt.worker in recalled:
@@ -145,7 +145,8 @@ class WorkerSupervisor:
         for entry in entries:
             member = self.state.member_at(entry.url)
             if member is None:
-                await self.collector.worker_gone(entry.job, "its node is not in the fleet any more")
+                reason = "its node is not in the fleet any more"
+                await self.collector.worker_gone(entry.job, reason, FailureKind.HARMLESS)
                 await self._unlist(entry.job)
                 continue
             start_by = entry.since + self.state.limits.start_timeout
@@ -174,7 +175,7 @@ class WorkerSupervisor:
         ]
         # one at a time
         if here and all(worker.posted and not worker.dismissed for worker in here):
-            self.state.spawn(self.dismiss(here[0]))
+            self._begin_dismissal(here[0])
         return bool(here)
 
     def _is_of_use(self, member: NodeState, pools: Collection[str]) -> bool:
@@ -189,13 +190,17 @@ class WorkerSupervisor:
         for worker in self.state.workers():
             may_stay = worker.dismissed or not worker.posted or not worker.member.up
             if worker.member.is_vacated and not may_stay:
-                worker.mark_dismissed()  # at once: this is called by several tasks
-                self.state.spawn(self.dismiss(worker))
+                self._begin_dismissal(worker)
+
+    def _begin_dismissal(self, worker: WorkerRun) -> None:
+        """Dismiss a worker in a task of its own."""
+        worker.mark_dismissed()  # at once: several tasks look for workers to dismiss
+        self.state.spawn(self.dismiss(worker))
 
     async def dismiss(self, worker: WorkerRun) -> None:
         """Make a worker end: it finishes the pages under way, and the rest goes to others.
 
-        Its end is as any other.
+        Its end is as any other. Where its node cannot be asked, it is told later.
         """
         worker.mark_dismissed()
         try:
@@ -205,7 +210,28 @@ class WorkerSupervisor:
                 await self._unlist(worker.job)
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
+            may_have_heard = error.maybe_accepted
+            worker.dismiss_again(await self._leased_by(worker) if may_have_heard else frozenset())
+            return
         worker.member.poll_now()
+
+    async def repeat_dismissals(self, member: NodeState) -> None:
+        """Tell the workers on this node once more to end that have not heard it.
+
+        A second signal would end a worker amid its pages that has heard the first. So one that may
+        have heard it is told again when it leases on, or has nothing leased any more.
+        """
+        for worker in list(member.out.values()):
+            if not isinstance(worker, WorkerRun) or worker.unheard_with is None:
+                continue
+            leased = await self._leased_by(worker)
+            if not leased or leased - worker.unheard_with:
+                await self.dismiss(worker)
+
+    async def _leased_by(self, worker: WorkerRun) -> frozenset[tuple[int, int]]:
+        """Return batch and attempt of what a worker has leased and not acked."""
+        leased = await self.collector.leased_by(worker.job)
+        return frozenset((attempt.batch, attempt.number) for attempt in leased)
 
     # posting
 
@@ -269,7 +295,7 @@ class WorkerSupervisor:
 
     # ends
 
-    def end(self, out: JobRun, report: WorkerReport) -> None:
+    def accept_end(self, out: JobRun, report: WorkerReport) -> None:
         """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.accept_last_report(report)
@@ -283,11 +309,12 @@ class WorkerSupervisor:
             out.member.capacity.retire_slot()
         is_wanted = out.dismissed or out.member.is_vacated or self.state.status.over.is_set()
         was_signalled = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
-        blame = report.blames_batch or was_signalled  # one of its pages may have sent the signal
-        self.state.spawn(self._ended(out, _why(report), blame=blame))
+        # one of its pages may have sent the signal
+        kind = FailureKind.of_worker(to_blame=report.blames_batch or was_signalled)
+        self.state.spawn(self._ended(out, _why(report), kind))
 
-    async def failed(
-        self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False
+    async def give_up_job(
+        self, out: JobRun, reason: str, kind: FailureKind = FailureKind.COUNTED
     ) -> None:
         """Give up a worker that died, never started, or whose node is lost.
 
@@ -296,18 +323,17 @@ class WorkerSupervisor:
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         self.ending += 1
         await self.state.abandon(out)
-        await self._ended(out, reason, blame=blame, harmless=harmless)
+        await self._ended(out, reason, kind)
 
-    async def cancelled(self, job: str) -> None:
+    async def put_back_late_leases(self, job: str) -> None:
         """Put back what a worker has leased since it was given up.
 
         That is long before these leases expire.
         """
-        await self.collector.worker_gone(
-            job, "its worker was given up while its node was away", harmless=True
-        )
+        reason = "its worker was given up while its node was away"
+        await self.collector.worker_gone(job, reason, FailureKind.HARMLESS)
 
-    def hangs(self, job: str, reason: str) -> None:
+    def kill_hanging_worker(self, job: str, reason: str) -> None:
         """End a worker whose lease expired while its node answers.
 
         Its event loop stands still, whatever its report says.
@@ -318,24 +344,18 @@ class WorkerSupervisor:
                 return
 
     async def _end_hanging(self, worker: WorkerRun, reason: str) -> None:
-        await self.failed(worker, reason, blame=True)
+        await self.give_up_job(worker, reason, FailureKind.SUSPECT)
         if worker.member.up:  # it ignores SIGINT
             with suppress(NodeError):
                 await self.state.client.signal(worker.member, worker.given_up, "KILL")
 
-    async def _ended(
-        self, worker: WorkerRun, reason: str, *, blame: bool, harmless: bool = False
-    ) -> None:
+    async def _ended(self, worker: WorkerRun, reason: str, kind: FailureKind) -> None:
         """Put back what a worker has leased, and judge it; `reason`: why it failed."""
         try:
             # the next worker finds again what its own pages led to
             await self.state.run(self.state.db.sign_off, worker.job)
-            leased = await self.collector.worker_gone(
-                worker.job,
-                reason or "its worker has ended without it",
-                blame=blame,
-                harmless=harmless,
-            )
+            why = reason or "its worker has ended without it"
+            leased = await self.collector.worker_gone(worker.job, why, kind)
             await self._unlist(worker.job)
             self._judge(worker, reason, begun=leased > 0)
         finally:

@@ -26,7 +26,7 @@ from rig.scheduling import (
 from rig.stores import lease_next
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.errors import ApiRefused, ConnectionRefused
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused, NoReply
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
 from scrapyd_dist.frontier.packing import halve_batch
 from scrapyd_dist.job_record import key_of_attempt
@@ -37,6 +37,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
 
 WHY = "it is another machine"
+PATIENT = replace(QUICK, node_timeout=30)
 
 
 def far_away(node: Node) -> Way:
@@ -652,6 +653,57 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
         assert (o.states(), o.state.counters.failed) == (["done"], 0)
 
 
+async def test_a_node_that_goes_down_after_an_ack_costs_the_batch_no_attempt(
+    tmp_path: Path,
+) -> None:
+    away, near = model("away", slots=1), model("near", slots=1)
+    once = replace(QUICK, max_attempts=1, node_timeout=0.5)
+    async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
+        lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
+        o.add(2)
+        await until(lost.lease, "it has the batch")
+        away.down = ConnectionRefused
+        await until(lambda: not o.state.members[0].up, "its node is seen to be away")
+        lost.finish()
+        await until(other.lease, "the batch waits again")
+        other.finish()
+        await o.over(whole=1)
+
+
+async def test_a_lease_that_runs_out_while_its_node_is_away_costs_the_batch_no_attempt(
+    tmp_path: Path,
+) -> None:
+    away, near = model("away", slots=1), model("near", slots=1)
+    once = replace(PATIENT, max_attempts=1)
+    async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
+        lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
+        away.down = ConnectionRefused
+        o.add(2)
+        lost.lease(seconds=0.2)
+        await until(lambda: not o.state.members[0].up, "its node is seen to be away")
+        await until(other.lease, "the batch waits again")
+        other.finish()
+        await o.over(whole=1)
+
+
+async def test_a_node_that_has_left_the_fleet_meanwhile_costs_its_batches_no_attempt(
+    tmp_path: Path,
+) -> None:
+    one, two = model("one", slots=1), model("two", slots=1)
+    options = {"producer": "me", "limits": replace(QUICK, max_attempts=1)}
+    async with stopped(tmp_path, one, **options) as before:
+        before.add(2, 2)
+        worker = await one_worker(before)
+        worker.lease(2)
+        before.scheduler.state.status.stop_sending()
+        one.down = NoReply
+        worker.finish()
+    async with leasing(tmp_path, two, **options) as after:
+        worker = await one_worker(after)
+        await until(lambda: worker.work_off().done == 4, "both are done")
+        await after.over(whole=2)
+
+
 async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(
     tmp_path: Path,
 ) -> None:
@@ -685,6 +737,34 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
         await until(other.lease, "its batch waits again")
         other.finish()
         await o.over(whole=1)
+
+
+async def test_a_worker_is_told_to_end_once_its_node_answers_again(tmp_path: Path) -> None:
+    one = model("one")
+    async with alone(tmp_path, 2, node=one, limits=PATIENT) as (o, worker):
+        worker.lease()
+        one.failing["cancel.json"] = ConnectionRefused
+        o.store.update_node("one", draining=1.0)
+        await until(lambda: "cancel.json" in one.calls, "its node cannot be asked for that")
+        one.failing.clear()
+        await until(lambda: one.cancels == [worker.job], "it is told to end")
+
+
+async def test_a_worker_that_may_have_heard_a_signal_gets_no_second_one_while_it_ends(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    async with alone(tmp_path, 2, 2, node=one, limits=PATIENT) as (o, worker):
+        worker.lease()
+        one.failing["cancel.json"] = NoReply
+        o.store.update_node("one", draining=1.0)
+        await until(lambda: "cancel.json" in one.calls, "it may have been told to end")
+        del one.calls[:]
+        await until(lambda: one.calls.count("daemonstatus.json") > 2, "its node is polled again")
+        assert "cancel.json" not in one.calls
+        one.failing.clear()
+        worker.lease()
+        await until(lambda: one.cancels == [worker.job], "it leases on, and so has heard nothing")
 
 
 # rest, and another process
@@ -755,6 +835,20 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
         await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
         await until(lambda: len(one.posts) == 2, "another worker")
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
+
+
+async def test_a_worker_of_earlier_code_that_could_not_be_told_to_end_is_told_later(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
+        before.add(2)
+        await one_worker(before)
+    one.failing["cancel.json"] = ConnectionRefused
+    other = {"spec": replace(before.state.spec, version="v2"), "limits": PATIENT}
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", **other):
+        one.failing.clear()
+        await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
 
 
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(

@@ -308,3 +308,16 @@ async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path
     async with sending(tmp_path, one, two, **fields) as b:
         await until(lambda: len(b.state.members) == 2 and not b.state.members[1].up, "it is down")
         await b.work_off(3)
+
+
+async def test_a_node_that_does_not_take_the_code_any_more_ends_its_jobs(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+
+    async def bring(_: NodeState) -> str:
+        raise NoReply.at("one")
+
+    async with sending(tmp_path, one, prepare=bring, limits=replace(QUICK, node_timeout=30)) as b:
+        await b.seal_and_start()
+        b.state.members[0].readiness.code_lost()
+        one.finish("c.b1.a1")
+        await b.ended(whole=1)

@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.items import part_fetch
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import collector, monitor
+from scrapyd_dist.scheduling import attempt_failure, monitor
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store.reach import Way
 
@@ -150,10 +150,30 @@ async def test_restarts_of_nodes_cost_a_batch_no_attempt(tmp_path: Path) -> None
         assert (b.state.counters.dead, b.state.counters.cuts) == (0, 0)
 
 
+async def test_after_a_resume_restarts_have_cost_a_batch_no_attempt_either(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+
+    def restart(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        node.start(job.id, done=1)
+        job.forgotten = True
+
+    one.plays = [restart] * 4
+    async with sending(tmp_path, one) as before:
+        await before.seal()
+        await until(lambda: "c.b1.a5" in one.jobs, "it waits for its fifth attempt")
+    async with sending(tmp_path, one) as after:
+        one.finish("c.b1.a5", finish_reason="failed")
+        await until(lambda: "c.b1.a6" in one.jobs, "one failure that counts leaves it attempts")
+        one.finish_all()
+        after.scheduler.no_more()
+        await after.ended(whole=1)
+
+
 async def test_a_page_that_ends_its_machine_again_and_again_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "SPARED", 2)
+    monkeypatch.setattr(attempt_failure, "SPARED", 2)
     one = model("one")
 
     def restart(node: ModelNode, job: Any) -> None:

@@ -176,6 +176,17 @@ def test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing(out: Stor
     accept(out, number=2)
 
 
+def test_a_failure_that_is_forgiven_costs_a_batch_no_attempt(store: Store) -> None:
+    seal(store)
+    answers = []
+    for number, is_forgiven in ((1, True), (2, False), (3, True), (4, False)):
+        store.open_attempt("c", attempt(number))
+        answers.append(fail(store, number=number, most=2, forgive=is_forgiven))
+    assert answers == [BatchState.FAILED] * 3 + [BatchState.DEAD]
+    batch = store.batch("c", 1)
+    assert (batch.state, batch.attempts, batch.forgiven) == (BatchState.DEAD, 4, 2)
+
+
 def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: Store) -> None:
     bring_to(store, BatchState.DEAD)
     bring_to(store, BatchState.DONE)

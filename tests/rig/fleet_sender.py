@@ -3,7 +3,7 @@
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from scrapyd_dist.errors import ConnectionRefused, NotFound
+from scrapyd_dist.errors import ConnectionRefused, NodeError, NotFound
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, Job, Jobs, JobState, Load
 
@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class FleetSender:
-    """Answers by the name of the node and the path of the call; a node without answers is down."""
+    """Answers by the name of the node and the path of the call; a node without answers is down.
+
+    An answer that is an error is raised.
+    """
 
     def __init__(self, **answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -25,6 +28,8 @@ class FleetSender:
         if call.path not in found:
             raise NotFound.at(str(node))
         value: T = found[call.path]
+        if isinstance(value, NodeError):
+            raise value
         return value
 
 

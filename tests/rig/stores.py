@@ -181,8 +181,8 @@ def accept(store: Store, batch: int = 1, number: int = 1, misses: tuple[Miss, ..
     )
 
 
-def fail(store: Store, batch: int = 1, number: int = 1, most: int = 9) -> BatchState:
-    return store.fail("c", batch, number, reason="broken", now=20.0, max_attempts=most)
+def fail(store: Store, batch: int = 1, number: int = 1, most: int = 9, **given: bool) -> BatchState:
+    return store.fail("c", batch, number, reason="broken", now=20.0, max_attempts=most, **given)
 
 
 def bring_to(store: Store, state: BatchState) -> int:

@@ -21,7 +21,7 @@ from scrapyd_dist.fleet.drain import (
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.liveness import IdleWatch
+from scrapyd_dist.scheduling.liveness import WedgeWatch
 from scrapyd_dist.scrapyd.api import Load
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
@@ -65,7 +65,7 @@ def test_waiting_for_one_that_is_silent_ends() -> None:
 
 
 def test_waiting_for_one_that_starts_nothing_ends() -> None:
-    waited = DrainWatch(status=NodeStatus(node=NODE), idle_watch=IdleWatch(start_delay=10))
+    waited = DrainWatch(status=NodeStatus(node=NODE), wedge_watch=WedgeWatch(start_delay=10))
     for at in (100, 106, 112, 118, 124):
         waited.saw(loaded(pending=2), at, settled=0)
     assert (waited.over, waited.stage) == (True, "wedged")

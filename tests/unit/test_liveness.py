@@ -6,14 +6,14 @@ import pytest
 from rig.members import load, member
 
 from scrapyd_dist.scheduling import liveness
-from scrapyd_dist.scheduling.liveness import IdleWatch, Liveness
+from scrapyd_dist.scheduling.liveness import Liveness, WedgeWatch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
 
-def row(*times: float, start_delay: float = 0.0) -> IdleWatch:
+def row(*times: float, start_delay: float = 0.0) -> WedgeWatch:
     """Looks at these times, each with work waiting and nothing running."""
-    watch = IdleWatch(start_delay=start_delay)
+    watch = WedgeWatch(start_delay=start_delay)
     for now in times:
         watch.saw(load(0, 2), now)
     return watch
@@ -35,13 +35,13 @@ def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
     assert not row(100, 106, 112, 118, start_delay=30).wedged
     assert row(100, 131, 162, start_delay=30).wedged
     # learned later: looks that were two by the old measure are one by the new
-    assert not IdleWatch(looks=(100, 106, 112), start_delay=30).wedged
-    assert IdleWatch(looks=(100, 106, 112, 131, 140, 162), start_delay=30).wedged
+    assert not WedgeWatch(looks=(100, 106, 112), start_delay=30).wedged
+    assert WedgeWatch(looks=(100, 106, 112, 131, 140, 162), start_delay=30).wedged
 
 
 def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
     slow, quick = (
-        member("slow", liveness=Liveness(idle=IdleWatch(start_delay=30.0))),
+        member("slow", liveness=Liveness(wedge_watch=WedgeWatch(start_delay=30.0))),
         member("quick"),
     )
     for at in (100.0, 106.0, 112.0, 118.0):

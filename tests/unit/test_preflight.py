@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 from rig.commands import Result
+from rig.fleet_sender import FleetSender
 from scrapy.settings import Settings
-from scrapyd_dist.deploy import local_nodes
+from scrapyd_dist.deploy import local_nodes, rollout
 from scrapyd_dist.deploy.local_nodes import LocalNode
 from scrapyd_dist.middlewares.producer import preflight
 from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, find_project
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
-from scrapyd_dist.errors import ConfigError, NoNodeReachable
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    ConfigError,
+    ConnectionLost,
+    NodeError,
+    NoNodeReachable,
+    NoReply,
+)
+from scrapyd_dist.nodes import Node
 
 
 def request_of(**options: Any) -> CrawlRequest:
@@ -58,6 +68,56 @@ def test_an_error_with_nodes_that_were_started_names_them(
     monkeypatch.setattr(local_nodes, "start_nodes", lambda *_, **__: (started,))
     with pytest.raises(NoNodeReachable, match=r"started on this machine \(1 node\) still runs"):
         preflight.prepare(request_of(), ())
+
+
+# nodes that cannot be asked for their code
+
+GOOD = {
+    "daemonstatus.json": True,
+    "logs/": True,
+    "listversions.json": ("v1",),
+    "listspiders.json": ("s",),
+}
+NODES = [Node.parse(f"{name}:6800", name=name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def answer(no_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> FleetSender:
+    """What two nodes answer that have the code; `no_nodes`: there is none here to be sent."""
+    sender = FleetSender(one=dict(GOOD), two=dict(GOOD))
+    monkeypatch.setattr(preflight, "RequestsTransport", lambda: sender)
+    monkeypatch.setattr(rollout, "RequestsTransport", lambda: sender)
+    return sender
+
+
+@pytest.mark.parametrize("path", ["listversions.json", "listspiders.json"])
+@pytest.mark.parametrize(
+    ("error", "is_answer"),
+    [(NoReply, False), (ConnectionLost, False), (AuthRefused, True), (ApiRefused, True)],
+)
+def test_a_node_that_does_not_answer_while_it_gets_the_code_is_not_judged(
+    answer: FleetSender, path: str, error: type[NodeError], is_answer: bool
+) -> None:
+    request = request_of(deploy="never")
+    prepared = preflight.prepare(request, NODES)
+    answer.answers["two"][path] = error.at("two")
+    if is_answer:
+        assert str(error.at("two")) in preflight.bring(request, NODES[1], prepared)
+    else:
+        with pytest.raises(error):
+            preflight.bring(request, NODES[1], prepared)
+
+
+def test_a_node_that_does_not_answer_amid_the_start_is_one_that_is_away(
+    answer: FleetSender,
+) -> None:
+    answer.answers["two"]["listspiders.json"] = NoReply.at("two")
+    prepared = preflight.prepare(request_of(deploy="never"), NODES)
+    one, two = prepared.members
+    assert (one.able, one.up) == (True, True)
+    assert (two.up, two.readiness.unfit, two.readiness.prepared) == (False, "", False)
+    assert [warning.split(":")[0] for warning in prepared.warnings] == ["two"]
+    assert "uses it when it answers" in prepared.warnings[0]
 
 
 @pytest.mark.parametrize("configuration", [None, "no section\n"])

@@ -23,8 +23,18 @@ from scrapyd_dist.joblogs.worker_report import (
     report_path,
     to_kept,
 )
+from scrapyd_dist.scheduling.attempt_failure import (
+    ALONE,
+    BLIND,
+    CUTS,
+    SPARED,
+    AfterFailure,
+    FailureKind,
+    decide_after_failure,
+    may_be_cut,
+    most_attempts,
+)
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
-from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, may_be_cut, most_attempts
 from scrapyd_dist.scrapyd.api import JobState
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
@@ -160,6 +170,12 @@ def test_files_are_named_by_us_and_not_by_a_report() -> None:
 # batches that kill their workers
 
 BATCH = Batch(number=1, size=4)
+#: two of its attempts do not count, or as many as may not
+FORGIVEN = replace(BATCH, forgiven=2)
+SPENT = replace(BATCH, forgiven=SPARED)
+#: what a batch was cut into, down to a single request
+PIECE = replace(BATCH, parent=1)
+ONE = replace(PIECE, size=1)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +203,38 @@ def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
         (CUTS, 1, False),
     ):
         assert may_be_cut(BATCH, BatchCounters(cuts=cuts, done=done)) is cut
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "number", "after"),
+    [
+        (FailureKind.COUNTED, BATCH, 1, AfterFailure(max_attempts=3)),
+        (FailureKind.COUNTED, BATCH, 3, AfterFailure(max_attempts=3)),
+        (FailureKind.SUSPECT, BATCH, 2, AfterFailure(max_attempts=3)),
+        (FailureKind.SUSPECT, BATCH, 3, AfterFailure(max_attempts=4, is_cut=True)),
+        (FailureKind.SUSPECT, FORGIVEN, 4, AfterFailure(max_attempts=3)),
+        (FailureKind.SUSPECT, FORGIVEN, 5, AfterFailure(max_attempts=4, is_cut=True)),
+        (FailureKind.SUSPECT, PIECE, 1, AfterFailure(max_attempts=2, is_cut=True)),
+        (FailureKind.SUSPECT, ONE, 2, AfterFailure(max_attempts=2)),
+        (FailureKind.COUNTED, ONE, 2, AfterFailure(max_attempts=3)),
+        (FailureKind.HARMLESS, BATCH, 3, AfterFailure(max_attempts=3, is_forgiven=True)),
+        (FailureKind.RESTART, PIECE, 1, AfterFailure(max_attempts=3, is_forgiven=True)),
+        (FailureKind.HARMLESS, SPENT, 23, AfterFailure(max_attempts=3)),
+        (FailureKind.RESTART, SPENT, 22, AfterFailure(max_attempts=3)),
+        (FailureKind.RESTART, SPENT, 23, AfterFailure(max_attempts=4, is_cut=True)),
+    ],
+)
+def test_a_batch_goes_on_after_a_failure_as_its_kind_says(
+    kind: FailureKind, batch: Batch, number: int, after: AfterFailure
+) -> None:
+    counters = BatchCounters(done=1)
+    assert decide_after_failure(batch, number, kind, max_attempts=3, counters=counters) == after
+
+
+def test_a_failure_that_is_made_harmless_is_remembered_as_what_it_was() -> None:
+    assert FailureKind.of_worker(to_blame=True).made_harmless is FailureKind.RESTART
+    assert FailureKind.of_worker(to_blame=False).made_harmless is FailureKind.HARMLESS
+    assert FailureKind.RESTART.made_harmless is FailureKind.RESTART
 
 
 # the judgement on jobs

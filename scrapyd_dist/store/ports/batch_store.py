@@ -250,17 +250,21 @@ class BatchStore(ABC):
         reason: str,
         now: float,
         max_attempts: int,
+        forgive: bool = False,
         out: bool = False,
     ) -> BatchState:
         """Note that the attempt ended badly, and return the state of the batch.
 
-        It is FAILED, or DEAD when it has no attempt left. `out`: only if the attempt is still out;
-        one that was acked meanwhile is `StepRefused`.
+        It is FAILED, or DEAD when it has no attempt left. `forgive`: it costs the batch none.
+        `out`: only if the attempt is still out; one that was acked meanwhile is `StepRefused`.
         """
-        # How many attempts are forgiven changes only while a batch is dead, so it may be read
-        # before.
+        # How many attempts are forgiven changes only with the end of an attempt, and while a batch
+        # is dead, so it may be read before: an attempt ends once.
         forgiven = self.batch(crawl, batch).forgiven
-        end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
+        if forgive:
+            forgiven += 1
+        is_alive = forgive or attempt - forgiven < max_attempts
+        end = BatchState.FAILED if is_alive else BatchState.DEAD
         step = BatchStep(
             crawl,
             batch,
@@ -269,7 +273,7 @@ class BatchStore(ABC):
             changes={"reason": reason, "ended_at": now},
             batch_to=BatchState.FAILED,
             # The step of the table is to FAILED; a batch without attempts goes on to DEAD at once.
-            batch_changes={"reason": reason, "state": end.value},
+            batch_changes={"reason": reason, "state": end.value, "forgiven": forgiven},
             out=out,
         )
         self._step(step)
