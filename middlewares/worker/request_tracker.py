@@ -517,7 +517,8 @@ class RequestTracker:
 
     def _newest_batch(self) -> WorkUnit | None:
         for unit in reversed(self.begun.values()):
-            if isinstance(unit, BatchUnit):
+            # One that cannot be read ends at once, and leads to nothing.
+            if isinstance(unit, BatchUnit) and (unit.values or unit.row):
                 return unit
         return None
 

@@ -506,8 +506,11 @@ class BatchUnit(WorkUnit):
         """Return a request of the batch as Scrapy gets it."""
         return request
 
-    def events(self) -> Sequence[LinkEvent]:
-        """Return the events of the batch for a strategy; none without one."""
+    def events(self, *, is_good: bool = True) -> Sequence[LinkEvent]:
+        """Return the events of the batch for a strategy; none without one.
+
+        A batch that is not good is made again, and has those of its requests then.
+        """
         return ()
 
     def item(self, item: Any, mark: UnitMark) -> None:
