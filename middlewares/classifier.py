@@ -287,6 +287,7 @@ class FoundRequests(FrontierFeed):
         has_found = bool(self.found)
         other.found.extend(self.found)
         other.counts.update(self.take_counts())
+        other._misses.extend(self.take_misses())  # noqa: SLF001 - one of the same class
         self.found.clear()
         return has_found
 
