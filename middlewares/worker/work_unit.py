@@ -99,9 +99,8 @@ class RequestLedger:
         #: hashes of requests that Scrapy has dropped, as it had the same page already
         self._repeated: set[bytes] = set()
         self._redirected: dict[int, str] = {}  #: request -> where it has gone
-        #: serial of a request that followed and failed -> the request that it followed from, and
-        #: why
-        self._failed_followers: dict[int, tuple[int, str]] = {}
+        #: request -> serial of one that followed from it and failed -> why
+        self._failed_followers: dict[int, dict[int, str]] = {}
         self.pages = 0
         self.items = 0
         self.logins = 0  #: pages in whose place the site has sent its login
@@ -135,11 +134,15 @@ class RequestLedger:
         """
         self.failed = self.failed or reason
         if mark.source is not None:
-            self._failed_followers[mark.serial] = (mark.source, reason)
+            self._failed_followers.setdefault(mark.source, {})[mark.serial] = reason
 
     def reopen(self, mark: UnitMark) -> None:
         """Forget what was noted of a request, as it is made again."""
-        self._failed_followers.pop(mark.serial, None)
+        if mark.source is not None:
+            failed = self._failed_followers.get(mark.source, {})
+            failed.pop(mark.serial, None)
+            if not failed:
+                self._failed_followers.pop(mark.source, None)
         if mark.position is not None:
             self._done.discard(mark.position)
             self._missed.pop(mark.position, None)
@@ -198,7 +201,7 @@ class RequestLedger:
         """Return the counts so far; a thread may call it."""
         # Copies, since a thread may call this.
         misses = list(self._missed.values())
-        incomplete = {source for source, _ in list(self._failed_followers.values())} & self._done
+        incomplete = set(self._failed_followers) & self._done
         missed = errors = len(incomplete)
         for kind, _ in misses:
             if kind != PUT_OFF:
@@ -217,10 +220,8 @@ class RequestLedger:
         """Return kind and reason of a request without its whole result; None if it is done."""
         if index not in self._done:
             return self.page_outcome(index)
-        for source, reason in self._failed_followers.values():
-            if source == index:
-                return "failed", reason
-        return None
+        reasons = self._failed_followers.get(index)
+        return ("failed", next(iter(reasons.values()))) if reasons else None
 
     def page_outcome(self, index: int) -> tuple[str, str] | None:
         """Return the same of a request's own page alone, whatever became of those that followed."""
