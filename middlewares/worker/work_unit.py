@@ -107,6 +107,8 @@ class RequestLedger:
         self.failed = ""  #: why the first that gave no result did not, whatever it was
         #: kind and reason of requests that have not ended
         self.rest = ("unended", "nothing was heard of it")
+        #: requests that are known to be under way when their process ends
+        self.under_way: Container[int | None] = ()
 
     def done(self, index: int | None) -> None:
         """Note that the callback of a request has run to the end."""
@@ -227,9 +229,11 @@ class RequestLedger:
         """Return the same of a request's own page alone, whatever became of those that followed."""
         if index in self._done:
             return None
-        if index in self._redirected and index not in self._missed:
+        if index in self._missed:
+            return self._missed[index]
+        if index in self._redirected and index not in self.under_way:
             return "gone", f"redirected to {self._redirected[index]}, which was filtered"
-        return self._missed.get(index, self.rest)
+        return self.rest
 
     def address(self, index: int) -> str:
         """Return where a request has gone, with redirects, as far as that is known."""
@@ -477,6 +481,7 @@ class BatchUnit(WorkUnit):
             return True
         if meaning(reason).by_settings:  # the next attempt would end there as well
             self.ledger.rest = not_made(reason)
+            self.ledger.under_way = frozenset(self._open.values())
             return True
         return False
 
