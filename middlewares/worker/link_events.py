@@ -44,7 +44,7 @@ from scrapyd_dist.strategy.links import (
 from ..classifier import Disposition, FoundRequests
 from ..codec import plain_request
 from ..slot_routing import Addressee, Undeliverable
-from .work_unit import BatchUnit, RequestLedger, mark_of
+from .work_unit import BatchUnit, RequestLedger, UnitMark, mark_of
 
 logger = logging.getLogger(__name__)
 #: bytes of text in one event
@@ -211,6 +211,14 @@ class LinkLedger(RequestLedger):
         response = getattr(error, "response", None)
         if isinstance(response, Response):  # of an HttpError, which no callback sees
             self.notes[index] = PageNote(response.url, response.status)
+
+    def reopen(self, mark: UnitMark) -> None:
+        """Forget what was noted of a request, as it is made again."""
+        super().reopen(mark)
+        if mark.position is not None:
+            self._errors.pop(mark.position, None)
+            self.notes.pop(mark.position, None)
+            self.bodies.pop(mark.position, None)
 
     def error(self, index: int) -> str | None:
         """Return the error of a request that gave no page, for its event.

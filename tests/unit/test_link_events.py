@@ -357,6 +357,23 @@ def test_each_request_leads_to_one_event_whatever_became_of_it() -> None:
     assert {event.partition for event in events} == {partition_of("web")}
 
 
+def test_an_event_names_the_error_of_the_last_time_that_its_request_was_made() -> None:
+    """A middleware has made it again after the first one."""
+    bench = Bench(told(0), told(1))
+    ledger = bench.batch.ledger
+    marks = [bench.batch.begin(index) for index in range(2)]
+    ledger.missed(0, "failed", "TimeoutError: slow", TimeoutError("slow"))
+    ledger.missed(1, "gone", "HTTP 404", HttpError(Response("http://web/1/", status=404)))
+    for mark in marks:
+        ledger.reopen(mark)
+    ledger.missed(0, "failed", "HTTP 500", HttpError(Response("http://web/0/", status=500)))
+    ledger.missed(1, "failed", "TimeoutError: slow", TimeoutError("slow"))
+    assert [(event.error, event.status, event.url) for event in bench.batch.events()] == [
+        ("HttpError", 500, "http://web/0/"),
+        ("TimeoutError", 0, "http://web/1"),
+    ]
+
+
 def test_an_event_has_the_request_as_it_was_requested_and_the_digest_of_its_page() -> None:
     bench = Bench({**told(0), REPLACES: [3, 1]}, told(1), told(2))
     for index, body in enumerate((b"same", b"same", b"other")):
