@@ -247,9 +247,21 @@ class RequestFeeder:
         for slot, number in self._count_by_site().items():
             if number > self._enough:
                 enough.add(slot)
-        limit = -(-self.room // self._size)  # rounded up
+        wanted = -(-self.room // self._size)  # rounded up
+        limit = max(1, min(wanted, MOST_HELD - len(self._acker.held)))
         leased = await self._client.next(limit, enough)
-        return [(lease, self._open(lease)) for lease in leased]
+        try:
+            return [(lease, self._open(lease)) for lease in leased]
+        except Exception as error:
+            await self._give_back_unopened(leased, f"its worker cannot begin it: {error}")
+            raise
+
+    async def _give_back_unopened(self, leased: Sequence[Leased], reason: str) -> None:
+        """Give back those of these batches that this worker does not hold."""
+        for lease in leased:
+            key = (lease.batch.number, lease.attempt)
+            if key not in self._acker.held:
+                await self._client.give_back(key, reason)
 
     async def _settle_round(self, besides: BatchUnit | None = None) -> None:
         """Call the project's idle handlers for all batches but one, and wait for their ends."""
