@@ -46,6 +46,7 @@ from .work_unit import (
     NO_PAGE,
     OURS,
     PAGE,
+    REMEMBERED,
     BatchUnit,
     UnitMark,
     WorkUnit,
@@ -204,8 +205,8 @@ class RequestTracker:
         #: Scrapy's own drops
         self._refused: dict[UnitMark, bool] = {}
         self.begun: dict[tuple[int, int], WorkUnit] = {}
-        #: units whose items are kept, and that take no more
-        self._acked: set[tuple[int, int]] = set()
+        #: units whose items are kept, and that take no more; the last ones
+        self._acked: dict[tuple[int, int], None] = {}
         #: unit and mark of all that has no mark and is of no page
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
         self._generators = read_generators(crawler.spider)
@@ -234,7 +235,9 @@ class RequestTracker:
     def leave(self, unit: WorkUnit, *, acked: bool = False) -> None:
         """Count nothing more of a unit; its requests that are still waiting are not made."""
         if acked:
-            self._acked.add(unit.key)
+            self._acked[unit.key] = None
+            if len(self._acked) > REMEMBERED:
+                del self._acked[next(iter(self._acked))]
         for mark in [mark for mark in self._refused if mark.key == unit.key]:
             del self._refused[mark]
         if self.begun.pop(unit.key, None) is not None:

@@ -51,6 +51,8 @@ SESSION = "distributed_session"
 OURS = (BATCH, REPEATED, SESSION)
 #: Scrapy signal, with `key`: nothing of this attempt is in the process any more
 attempt_over = object()
+#: attempts of a worker that are remembered, the last ones
+REMEMBERED = 10_000
 #: pages that followed of which it is known that they are noted
 LATEST = 1_000
 #: the `serial` of the mark under which the project's handlers of `spider_idle` are called

@@ -23,8 +23,10 @@ from scrapyd_dist.middlewares.codec import NotLetOut, PagesUsedUp
 from scrapyd_dist.middlewares.worker import work_unit
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
 from scrapyd_dist.middlewares.worker.work_unit import (
+    REMEMBERED,
     RequestLedger,
     UnitMark,
+    WorkUnit,
     judge_failure,
     mark_of,
 )
@@ -425,3 +427,13 @@ def test_a_password_of_a_feed_is_not_in_the_report(tmp_path: Path) -> None:
     session = session_of(opened(tmp_path, job={"feed": True}))
     session._feed_closed(SimpleNamespace(uri="ftp://me:secret@host:21/1.jl", itemcount=0))
     assert session._feeds == ["ftp://host:21/1.jl"]
+
+
+def test_a_worker_that_runs_for_days_remembers_its_last_batches_only() -> None:
+    tracker = session_of(worker_of()).tracker
+    for number in range(1, REMEMBERED + 6):
+        unit = WorkUnit(number, 1, None, RequestLedger([]))
+        tracker.enter(unit)
+        tracker.leave(unit, acked=True)
+    assert len(tracker._acked) == REMEMBERED
+    assert (REMEMBERED + 5, 1) in tracker._acked
