@@ -561,6 +561,8 @@ class RequestTracker:
             unit.item(item, mark)
             if response is not None and self._is_filtered and not unit.row:
                 self._note_followed(unit, mark, response)
+        else:  # there is no part for those of start requests and logins
+            count(self._crawler, "items_of_own_pages")
         self._on_item_gone(response)
 
     def _note_followed(self, unit: BatchUnit, mark: UnitMark, response: Response) -> None:
