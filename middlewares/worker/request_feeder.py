@@ -79,7 +79,7 @@ class RequestBuilder:
                 count(self._crawler, "requests_returned")
                 # Scrapy's queues need it; `RequestTracker` removes it before it can be read.
                 made.meta.setdefault(IS_START, STARTS_BATCH)
-                yield self._tracker.watched(batch.made(made, index), batch, index)
+                yield self._tracker.open_request(batch.made(made, index), batch, index)
             else:
                 count(self._crawler, made.stat)
                 batch.ledger.missed(index, made.kind, made.reason)
@@ -296,8 +296,9 @@ class RequestFeeder:
         self._worked = time.monotonic()
         self._pause = SOON
         row = leased.batch
-        values, problem = readable_values(leased.payload.get, self._client.key)
-        problem = leased.fault or problem
+        payload = read_payload(leased.payload.get, self._client.key)
+        problem = leased.fault or payload.problem
+        values = payload.values
         self._adjust_to(values)
         name = f"{self._job.crawl}.b{row.number}.a{leased.attempt}"
         part = PartFile(self._folder, name, typed=self._job.typed)
@@ -366,9 +367,16 @@ def most_of_a_site(crawler: Crawler) -> int:
     return most if most > 0 else UNLIMITED
 
 
-def readable_values(get: Callable[[str], Any], key: bytes | None) -> tuple[list[RequestValue], str]:
-    """Return the requests that `get` has the settings of, or none and what is wrong with them."""
+class ReadPayload(NamedTuple):
+    """The requests of a batch; none where they cannot be read."""
+
+    values: list[RequestValue]
+    problem: str = ""  #: why they cannot be read
+
+
+def read_payload(get: Callable[[str], Any], key: bytes | None) -> ReadPayload:
+    """Read the requests that `get` has the settings of; what is wrong with them is no exception."""
     try:
-        return decode(get, key=key), ""
+        return ReadPayload(decode(get, key=key))
     except PayloadError as error:
-        return [], str(error)
+        return ReadPayload([], str(error))

@@ -65,7 +65,7 @@ class Frontier:
     def enter(self, batch: Any) -> None:
         self.begun[batch.key] = batch
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         return request
 
     def changed(self, batch: Any) -> None:
@@ -164,7 +164,7 @@ class EndsRounds(Frontier):
             replace(one, attempt=2) if one.batch.number == self.suspect else one for one in leased
         ]
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         if batch.key[0] == self.suspect:
             self.unsettled = max(self.unsettled, len(self.held) - 1)
         return request
@@ -244,7 +244,7 @@ class LongBatch(Frontier):
         super().__init__([1])
         self.left = questions
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         batch.begin(index)
         return request
 
@@ -274,7 +274,7 @@ def test_whose_last_batch_has_ended_asks_soon_again(tmp_path: Path) -> None:
 class Kept(Frontier):
     """Nothing ends."""
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         batch.begin(index)
         return request
 
