@@ -282,6 +282,15 @@ class FoundRequests(FrontierFeed):
             self.found.append(found)
         return disposition
 
+    def give_to(self, other: "FoundRequests") -> bool:
+        """Let another batch have all that was found; say whether that was any request."""
+        has_found = bool(self.found)
+        other.found.extend(self.found)
+        other.counts.update(self.take_counts())
+        other._misses.extend(self.take_misses())  # noqa: SLF001 - one of the same class
+        self.found.clear()
+        return has_found
+
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if fingerprint in self._fingerprints:
             return Disposition.DUPLICATE

@@ -20,7 +20,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 
 from .consume_request import ConsumeRequest
-from .crawl_findings import values_as_text
+from .crawl_findings import describe_own_items, values_as_text
 from .crawl_repository import CrawlRepository
 from .run_delivery import Delivered, NotDelivered, RunDelivery
 from .run_order import BaseRun
@@ -224,6 +224,7 @@ class ConsumeRun(BaseRun):
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
         """Give the frontier's row its end, and return the exit code."""
         await self.stop_clock()
+        self._reporter.warn(*describe_own_items(self._scheduler.state.own_items))
         self._reporter.snapshot.message = message
         await end_row(self.repository, state, code, message, self._reporter.summary(state))
         return code

@@ -118,6 +118,19 @@ def login_pages(accepted: Iterable[Attempt]) -> list[str]:
     return [warning]
 
 
+def describe_own_items(number: int) -> list[str]:
+    """Say that workers have scraped items of their own start requests and logins, if they have."""
+    if not number:
+        return []
+    items = counted(number, "item")
+    are = "is" if number == 1 else "are"
+    warning = (
+        f"{items} of start requests and logins {are} not collected: a worker makes these pages for"
+        " itself, and they belong to no batch. Yield such items from the pages of batches."
+    )
+    return [warning]
+
+
 def walk_findings(
     index: IndexWalk, capture: Capture, counts: dict[str, int]
 ) -> list[FoundDifference]:

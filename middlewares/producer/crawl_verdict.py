@@ -24,7 +24,13 @@ from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 from scrapyd_dist.progress.summary_document import count_in
 
 from .completion_hooks import judge_items
-from .crawl_findings import SESSION_REMEDY, ChangedAttributes, found_trait, values_as_text
+from .crawl_findings import (
+    SESSION_REMEDY,
+    ChangedAttributes,
+    describe_own_items,
+    found_trait,
+    values_as_text,
+)
 from .index_walk import WalkEnd
 from .producer_options import ProducerOptions
 from .run_delivery import Delivered
@@ -79,6 +85,7 @@ class CrawlVerdict:
         is_empty = not (repository.counts["sealed"] or items)
         lost_requests = await repository.lost_requests()
         reporter.warn(*_warn_of_stray(state.stray_items), *_warn_of_lost(lost_requests))
+        reporter.warn(*describe_own_items(state.own_items))
         if too_few or (self.start_fault and is_empty):
             return 1
         if code:

@@ -201,8 +201,7 @@ class BatchAcker:
             # Before the ack: better twice than never; as the batch's own, which no walk forgets.
             misses = [replace(miss, batch=batch.key[0]) for miss in finds.take_misses()]
             await self._client.missed(misses)
-        # One that is not good is made again, and has its events then.
-        events = batch.events() if is_good else ()
+        events = batch.events(is_good=is_good)
         kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
         if kept is None:
             return "lost"

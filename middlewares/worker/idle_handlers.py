@@ -98,24 +98,14 @@ class IdleHandlers:
             PAGE.reset(token)
         # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when
         # this worker ends.
-        has_work = self._give_finds_to(batch, finds) or not self._is_quiet(besides)
+        assert batch.finds is not None
+        has_found = finds.give_to(batch.finds)  # it goes to the fleet with the ack of this batch
+        has_work = has_found or not self._is_quiet(besides)
         stays_open = False
         for _, answer in answers:
             if isinstance(answer, Failure) and isinstance(answer.value, DontCloseSpider):
                 stays_open = True
         return has_work, stays_open
-
-    def _give_finds_to(self, batch: BatchUnit, finds: FoundRequests) -> bool:
-        """Let what the handlers have asked for go to the fleet with the ack of this batch.
-
-        Returns whether there was anything.
-        """
-        assert batch.finds is not None
-        has_found = bool(finds.found)
-        batch.finds.found.extend(finds.found)
-        batch.finds.counts.update(finds.take_counts())
-        finds.found.clear()
-        return has_found
 
 
 class IdleLimit:

@@ -26,6 +26,7 @@ from ..assignment import Assignment
 from ..classifier import FoundRequests
 from .lease_renewer import LeaseRenewer, clock
 from .request_tracker import RequestTracker
+from .work_unit import REMEMBERED
 
 #: name of a count -> number
 Counts = Mapping[str, int]
@@ -41,8 +42,6 @@ HURRY = 10.0
 MAY_RETURN = 5.0
 #: batches that one call brings at most
 MOST_LEASED = 1_000
-#: leases of this worker that are remembered, the last ones
-REMEMBERED = 10_000
 
 
 class Notifier:

@@ -152,7 +152,7 @@ class OwnRequests:
         try:
             async for output in each(make()):
                 if isinstance(output, Request):
-                    self._crawler.engine.crawl(self._tracker.watched(output, own))
+                    self._crawler.engine.crawl(self._tracker.open_request(output, own))
         except Exception as error:
             logger.exception("the worker's own requests could not be made")
             own.ledger.failed = f"{type(error).__name__}: {error}"
@@ -189,7 +189,7 @@ class OwnRequests:
             return False
         if read_mark(request, REPEATED, 0) >= MOST_REPEATS:
             return False
-        repeated = self._tracker.watched(_afresh(request), unit, mark.position, mark.source)
+        repeated = self._tracker.open_request(_afresh(request), unit, mark.position, mark.source)
         self.waiting.append((unit, repeated))
         if self._task is None:
             # One that was made in an earlier session needs no new login.

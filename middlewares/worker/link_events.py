@@ -44,7 +44,7 @@ from scrapyd_dist.strategy.links import (
 from ..classifier import Disposition, FoundRequests
 from ..codec import plain_request
 from ..slot_routing import Addressee, Undeliverable
-from .work_unit import BatchUnit, RequestLedger, mark_of
+from .work_unit import BatchUnit, RequestLedger, UnitMark, mark_of
 
 logger = logging.getLogger(__name__)
 #: bytes of text in one event
@@ -106,15 +106,18 @@ class PageLinks(FoundRequests):
     _pages: dict[int | None, dict[bytes, FoundLink]] = field(default_factory=dict)
     #: the links of the request that is in work
     _page: dict[bytes, FoundLink] = field(default_factory=dict)
+    #: those that no request of the batch led to, as a timer or an idle handler asked for them
+    of_no_page: list[FoundLink] = field(default_factory=list)
 
     def keep(self, request: Request, source: int | None = None) -> Disposition:
         """Keep a link that the request `source` led to."""
         request.meta.pop(LINK_META, None)  # a spider has passed on the meta of its page
         disposition, found = self._sort_on_page(request, source)
         if found is not None:
-            self._page[found.fingerprint] = FoundLink(
-                fingerprint=found.fingerprint, request=found.value, slot=found.slot
-            )
+            link = FoundLink(fingerprint=found.fingerprint, request=found.value, slot=found.slot)
+            self._page[link.fingerprint] = link
+            if source is None:
+                self.of_no_page.append(link)
         return disposition
 
     def take_address(self, url: str, source: int | None, read: str) -> None:
@@ -131,6 +134,14 @@ class PageLinks(FoundRequests):
         self._page[found.fingerprint] = FoundLink(
             fingerprint=found.fingerprint, slot=found.slot, request=value
         )
+
+    def give_to(self, other: FoundRequests) -> bool:
+        """Let another batch have all that was found; say whether that was anything."""
+        assert isinstance(other, PageLinks)
+        has_links = bool(self.of_no_page)
+        other.of_no_page.extend(self.of_no_page)
+        self.of_no_page.clear()
+        return super().give_to(other) or has_links
 
     def links_of(self, source: int) -> Iterable[FoundLink]:
         """Return the links that a request of the batch led to."""
@@ -200,6 +211,14 @@ class LinkLedger(RequestLedger):
         response = getattr(error, "response", None)
         if isinstance(response, Response):  # of an HttpError, which no callback sees
             self.notes[index] = PageNote(response.url, response.status)
+
+    def reopen(self, mark: UnitMark) -> None:
+        """Forget what was noted of a request, as it is made again."""
+        super().reopen(mark)
+        if mark.position is not None:
+            self._errors.pop(mark.position, None)
+            self.notes.pop(mark.position, None)
+            self.bodies.pop(mark.position, None)
 
     def error(self, index: int) -> str | None:
         """Return the error of a request that gave no page, for its event.
@@ -300,21 +319,43 @@ class StrategyBatch(BatchUnit):
 
     # events
 
-    def events(self) -> list[LinkEvent]:
-        """Return the events of all requests."""
+    def events(self, *, is_good: bool = True) -> list[LinkEvent]:
+        """Return the events of all requests, if the batch is good, and those of other links."""
         events: list[LinkEvent] = []
-        for index, value in enumerate(self.values):
-            events.extend(self._events_of_request(index, value))
+        if is_good:
+            for index, value in enumerate(self.values):
+                events.extend(self._events_of_request(index, value))
+        events.extend(self._events_of_no_page())
         return events
 
+    def _events_of_no_page(self) -> Iterator[LinkEvent]:
+        """Yield the events of links that no page led to, as links of the last one that has ended.
+
+        A strategy knows links by their page only.
+        """
+        links = self.finds.of_no_page
+        if not links:
+            return
+        if not self.values:
+            logger.warning(
+                "%d links that no page led to cannot be told to the strategy: the batch that was"
+                " to tell of them cannot be read",
+                len(links),
+            )
+            self.finds.counts[Disposition.REFUSED.value] += len(links)
+            return
+        last = len(self.values) - 1
+        for index in range(len(self.values)):
+            if self.ledger.error(index) is not None:
+                last = index
+        yield from self._events_of_links(last, links)
+
     def _events_of_request(self, index: int, value: RequestValue) -> Iterator[LinkEvent]:
-        """Yield the event of the page, then those of its links, by partitions of their sites."""
+        """Yield the event of the page, then those of its links."""
         error = self.ledger.error(index)
         if error is None:
             return
-        request = {name: item for name, item in value.items() if name != REPLACES}
-        fingerprint = self._links[index].fingerprint
-        note = self.ledger.notes.get(index) or PageNote(self.ledger.address(index), 0)
+        note = self._note_of(index)
         kind = EventKind.ERROR
         body = None
         if not error:
@@ -322,8 +363,8 @@ class StrategyBatch(BatchUnit):
             body = self.ledger.bodies.get(index)
         yield LinkEvent(
             kind=kind,
-            fingerprint=fingerprint,
-            request=request,
+            fingerprint=self._links[index].fingerprint,
+            request=_without_replaces(value),
             url=note.url,
             partition=_partition(value["url"]),
             status=note.status,
@@ -331,20 +372,35 @@ class StrategyBatch(BatchUnit):
             digest=note.digest,
             body=body,
         )
+        yield from self._events_of_links(index, self.finds.links_of(index))
+
+    def _note_of(self, index: int) -> PageNote:
+        """Return the answer to a request; of one without any, where it has gone."""
+        return self.ledger.notes.get(index) or PageNote(self.ledger.address(index), 0)
+
+    def _events_of_links(self, index: int, found: Iterable[FoundLink]) -> Iterator[LinkEvent]:
+        """Yield the events of links of a page, by partitions of their sites."""
+        request = _without_replaces(self.values[index])
+        note = self._note_of(index)
         parts: dict[int, list[FoundLink]] = {}
-        for link in self.finds.links_of(index):
+        for link in found:
             parts.setdefault(_partition(link.request["url"]), []).append(link)
         for partition, links in parts.items():
             for start in range(0, len(links), EVENT_LINKS):
                 yield LinkEvent(
                     kind=EventKind.LINKS,
-                    fingerprint=fingerprint,
+                    fingerprint=self._links[index].fingerprint,
                     request=request,
                     partition=partition,
                     url=note.url,
                     status=note.status,
                     links=links[start : start + EVENT_LINKS],
                 )
+
+
+def _without_replaces(value: RequestValue) -> RequestValue:
+    """Return the request as the strategy has asked for it."""
+    return {name: item for name, item in value.items() if name != REPLACES}
 
 
 class NoSitemap(ValueError):

@@ -79,7 +79,7 @@ class RequestBuilder:
                 count(self._crawler, "requests_returned")
                 # Scrapy's queues need it; `RequestTracker` removes it before it can be read.
                 made.meta.setdefault(IS_START, STARTS_BATCH)
-                yield self._tracker.watched(batch.made(made, index), batch, index)
+                yield self._tracker.open_request(batch.made(made, index), batch, index)
             else:
                 count(self._crawler, made.stat)
                 batch.ledger.missed(index, made.kind, made.reason)
@@ -247,9 +247,21 @@ class RequestFeeder:
         for slot, number in self._count_by_site().items():
             if number > self._enough:
                 enough.add(slot)
-        limit = -(-self.room // self._size)  # rounded up
+        wanted = -(-self.room // self._size)  # rounded up
+        limit = max(1, min(wanted, MOST_HELD - len(self._acker.held)))
         leased = await self._client.next(limit, enough)
-        return [(lease, self._open(lease)) for lease in leased]
+        try:
+            return [(lease, self._open(lease)) for lease in leased]
+        except Exception as error:
+            await self._give_back_unopened(leased, f"its worker cannot begin it: {error}")
+            raise
+
+    async def _give_back_unopened(self, leased: Sequence[Leased], reason: str) -> None:
+        """Give back those of these batches that this worker does not hold."""
+        for lease in leased:
+            key = (lease.batch.number, lease.attempt)
+            if key not in self._acker.held:
+                await self._client.give_back(key, reason)
 
     async def _settle_round(self, besides: BatchUnit | None = None) -> None:
         """Call the project's idle handlers for all batches but one, and wait for their ends."""
@@ -284,8 +296,9 @@ class RequestFeeder:
         self._worked = time.monotonic()
         self._pause = SOON
         row = leased.batch
-        values, problem = readable_values(leased.payload.get, self._client.key)
-        problem = leased.fault or problem
+        payload = read_payload(leased.payload.get, self._client.key)
+        problem = leased.fault or payload.problem
+        values = payload.values
         self._adjust_to(values)
         name = f"{self._job.crawl}.b{row.number}.a{leased.attempt}"
         part = PartFile(self._folder, name, typed=self._job.typed)
@@ -354,9 +367,16 @@ def most_of_a_site(crawler: Crawler) -> int:
     return most if most > 0 else UNLIMITED
 
 
-def readable_values(get: Callable[[str], Any], key: bytes | None) -> tuple[list[RequestValue], str]:
-    """Return the requests that `get` has the settings of, or none and what is wrong with them."""
+class ReadPayload(NamedTuple):
+    """The requests of a batch; none where they cannot be read."""
+
+    values: list[RequestValue]
+    problem: str = ""  #: why they cannot be read
+
+
+def read_payload(get: Callable[[str], Any], key: bytes | None) -> ReadPayload:
+    """Read the requests that `get` has the settings of; what is wrong with them is no exception."""
     try:
-        return decode(get, key=key), ""
+        return ReadPayload(decode(get, key=key))
     except PayloadError as error:
-        return [], str(error)
+        return ReadPayload([], str(error))

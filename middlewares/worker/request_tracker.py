@@ -46,6 +46,7 @@ from .work_unit import (
     NO_PAGE,
     OURS,
     PAGE,
+    REMEMBERED,
     BatchUnit,
     UnitMark,
     WorkUnit,
@@ -204,8 +205,8 @@ class RequestTracker:
         #: Scrapy's own drops
         self._refused: dict[UnitMark, bool] = {}
         self.begun: dict[tuple[int, int], WorkUnit] = {}
-        #: units whose items are kept, and that take no more
-        self._acked: set[tuple[int, int]] = set()
+        #: units whose items are kept, and that take no more; the last ones
+        self._acked: dict[tuple[int, int], None] = {}
         #: unit and mark of all that has no mark and is of no page
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
         self._generators = read_generators(crawler.spider)
@@ -234,7 +235,9 @@ class RequestTracker:
     def leave(self, unit: WorkUnit, *, acked: bool = False) -> None:
         """Count nothing more of a unit; its requests that are still waiting are not made."""
         if acked:
-            self._acked.add(unit.key)
+            self._acked[unit.key] = None
+            if len(self._acked) > REMEMBERED:
+                del self._acked[next(iter(self._acked))]
         for mark in [mark for mark in self._refused if mark.key == unit.key]:
             del self._refused[mark]
         if self.begun.pop(unit.key, None) is not None:
@@ -252,10 +255,14 @@ class RequestTracker:
 
     # requests
 
-    def watched(
+    def open_request(
         self, request: Request, unit: WorkUnit, index: int | None = None, source: int | None = None
     ) -> Request:
-        """Return the request with its mark, and with an errback that notes its failure."""
+        """Open the request in the account of its unit; return it as Scrapy gets it.
+
+        It has a mark, and an errback that notes its failure. One that has a mark already is copied:
+        it is handed over a second time.
+        """
         errback = own_errback(request)
         # One with a mark is handed over a second time, or has the whole meta of its response.
         if BATCH in request.meta:
@@ -265,8 +272,13 @@ class RequestTracker:
         request.errback = WatchedDict(self._failed, mark, errback)
         return request
 
-    def _routed(self, request: Request, unit: WorkUnit, source: int | None) -> Request | None:
-        """Return the request as this worker crawls it; None if it goes elsewhere or is dropped."""
+    def _route_request(
+        self, request: Request, unit: WorkUnit, source: int | None
+    ) -> Request | None:
+        """Open the request, keep it for the frontier, or drop it and count it.
+
+        Returns it as this worker crawls it, which may be a copy; None if it does not.
+        """
         for name in OURS:
             request.meta.pop(name, None)
         left = self._left_callback
@@ -280,7 +292,7 @@ class RequestTracker:
                 return None
             if unit.finds.keep(request, source) is not Disposition.LOCAL:
                 return None
-        return self.watched(unit.followed(request, source), unit, source=source)
+        return self.open_request(unit.followed(request, source), unit, source=source)
 
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
         """Note that a request has failed, and return what its own errback makes of that."""
@@ -335,7 +347,7 @@ class RequestTracker:
             return
         try:
             async for result in output:
-                if (kept := self._carried(unit, mark, result)) is not None:
+                if (kept := self._pass_output_on(unit, mark, result)) is not None:
                     yield kept
         except Exception:
             self._ended(unit, mark)
@@ -380,7 +392,7 @@ class RequestTracker:
         try:
             async for output in contained_stream(result):
                 self._take_refused(unit, mark, response)
-                if (kept := self._carried(unit, mark, output)) is not None:
+                if (kept := self._pass_output_on(unit, mark, output)) is not None:
                     yield kept
         except Exception as error:
             _end_broken_off(unit, mark, error, response.url)
@@ -429,10 +441,13 @@ class RequestTracker:
         self._ended(unit, mark)
         return None
 
-    def _carried(self, unit: WorkUnit, mark: UnitMark, output: Any) -> Any:
-        """Return an output of a page as it goes on; None if it does not."""
+    def _pass_output_on(self, unit: WorkUnit, mark: UnitMark, output: Any) -> Any:
+        """Take an output of a page into the account of its unit: a request or an item.
+
+        Returns it as it goes on, a request perhaps as a copy; None if it does not.
+        """
         if isinstance(output, Request):
-            return self._routed(output, unit, mark.source)
+            return self._route_request(output, unit, mark.source)
         if output is not None:
             unit.item_in()
         return output
@@ -508,7 +523,7 @@ class RequestTracker:
         if mark.serial == IDLE:
             self._adopt_idle(request, unit)
             return
-        kept = self._routed(request, unit, mark.source)
+        kept = self._route_request(request, unit, mark.source)
         if kept is request:
             return
         if kept is not None:
@@ -517,7 +532,8 @@ class RequestTracker:
 
     def _newest_batch(self) -> WorkUnit | None:
         for unit in reversed(self.begun.values()):
-            if isinstance(unit, BatchUnit):
+            # One that cannot be read ends at once, and leads to nothing.
+            if isinstance(unit, BatchUnit) and (unit.values or unit.row):
                 return unit
         return None
 
@@ -526,7 +542,7 @@ class RequestTracker:
         assert self.idle_finds is not None
         if self.idle_finds.keep(request) is not Disposition.LOCAL:
             raise IgnoreRequest
-        self.watched(request, unit)
+        self.open_request(request, unit)
 
     def _on_dropped(self, request: Request) -> None:
         mark = mark_of(request)
@@ -557,6 +573,8 @@ class RequestTracker:
             unit.item(item, mark)
             if response is not None and self._is_filtered and not unit.row:
                 self._note_followed(unit, mark, response)
+        else:  # there is no part for those of start requests and logins
+            count(self._crawler, "items_of_own_pages")
         self._on_item_gone(response)
 
     def _note_followed(self, unit: BatchUnit, mark: UnitMark, response: Response) -> None:

@@ -17,7 +17,6 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.store_thread import StoreThread
 
@@ -31,7 +30,7 @@ from .files import PartFile, plain_stats, report_head
 from .idle_handlers import IdleLimit, find_handlers
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
-from .request_feeder import RequestBuilder, readable_values
+from .request_feeder import ReadPayload, RequestBuilder, read_payload
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
 
@@ -60,17 +59,16 @@ class SentSession:
         self._crawler = crawler
         self._job = job or Assignment(crawl="")
         self._fail = fail
-        values: list[RequestValue] = []
-        fault = ""
+        payload = ReadPayload([])
         if not self._job.row:
-            values, fault = readable_values(crawler.settings.get, egg_key())
+            payload = read_payload(crawler.settings.get, egg_key())
         #: why no request is made; empty while requests may be made
-        self._refused = self._find_refusal(fault, is_typed=job is None)
+        self._refused = self._find_refusal(payload.problem, is_typed=job is None)
         self.has_work = True  #: till it ends
         self._batch = BatchUnit(
             self._job.batch,
             self._job.attempt,
-            values,
+            payload.values,
             self._open_part(folder),
             row=self._job.row,
             sent=True,
@@ -133,7 +131,7 @@ class SentSession:
         try:
             async for output in start:
                 if isinstance(output, Request):
-                    yield self.tracker.watched(output, self._batch)
+                    yield self.tracker.open_request(output, self._batch)
                 else:
                     yield output
         except Exception as error:  # Scrapy would only log it, and end as if all were done

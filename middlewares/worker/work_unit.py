@@ -51,6 +51,8 @@ SESSION = "distributed_session"
 OURS = (BATCH, REPEATED, SESSION)
 #: Scrapy signal, with `key`: nothing of this attempt is in the process any more
 attempt_over = object()
+#: attempts of a worker that are remembered, the last ones
+REMEMBERED = 10_000
 #: pages that followed of which it is known that they are noted
 LATEST = 1_000
 #: the `serial` of the mark under which the project's handlers of `spider_idle` are called
@@ -99,15 +101,16 @@ class RequestLedger:
         #: hashes of requests that Scrapy has dropped, as it had the same page already
         self._repeated: set[bytes] = set()
         self._redirected: dict[int, str] = {}  #: request -> where it has gone
-        #: serial of a request that followed and failed -> the request that it followed from, and
-        #: why
-        self._failed_followers: dict[int, tuple[int, str]] = {}
+        #: request -> serial of one that followed from it and failed -> why
+        self._failed_followers: dict[int, dict[int, str]] = {}
         self.pages = 0
         self.items = 0
         self.logins = 0  #: pages in whose place the site has sent its login
         self.failed = ""  #: why the first that gave no result did not, whatever it was
         #: kind and reason of requests that have not ended
         self.rest = ("unended", "nothing was heard of it")
+        #: requests that are known to be under way when their process ends
+        self.under_way: Container[int | None] = ()
 
     def done(self, index: int | None) -> None:
         """Note that the callback of a request has run to the end."""
@@ -135,11 +138,15 @@ class RequestLedger:
         """
         self.failed = self.failed or reason
         if mark.source is not None:
-            self._failed_followers[mark.serial] = (mark.source, reason)
+            self._failed_followers.setdefault(mark.source, {})[mark.serial] = reason
 
     def reopen(self, mark: UnitMark) -> None:
         """Forget what was noted of a request, as it is made again."""
-        self._failed_followers.pop(mark.serial, None)
+        if mark.source is not None:
+            failed = self._failed_followers.get(mark.source, {})
+            failed.pop(mark.serial, None)
+            if not failed:
+                self._failed_followers.pop(mark.source, None)
         if mark.position is not None:
             self._done.discard(mark.position)
             self._missed.pop(mark.position, None)
@@ -198,7 +205,7 @@ class RequestLedger:
         """Return the counts so far; a thread may call it."""
         # Copies, since a thread may call this.
         misses = list(self._missed.values())
-        incomplete = {source for source, _ in list(self._failed_followers.values())} & self._done
+        incomplete = set(self._failed_followers) & self._done
         missed = errors = len(incomplete)
         for kind, _ in misses:
             if kind != PUT_OFF:
@@ -217,18 +224,18 @@ class RequestLedger:
         """Return kind and reason of a request without its whole result; None if it is done."""
         if index not in self._done:
             return self.page_outcome(index)
-        for source, reason in self._failed_followers.values():
-            if source == index:
-                return "failed", reason
-        return None
+        reasons = self._failed_followers.get(index)
+        return ("failed", next(iter(reasons.values()))) if reasons else None
 
     def page_outcome(self, index: int) -> tuple[str, str] | None:
         """Return the same of a request's own page alone, whatever became of those that followed."""
         if index in self._done:
             return None
-        if index in self._redirected and index not in self._missed:
+        if index in self._missed:
+            return self._missed[index]
+        if index in self._redirected and index not in self.under_way:
             return "gone", f"redirected to {self._redirected[index]}, which was filtered"
-        return self._missed.get(index, self.rest)
+        return self.rest
 
     def address(self, index: int) -> str:
         """Return where a request has gone, with redirects, as far as that is known."""
@@ -476,6 +483,7 @@ class BatchUnit(WorkUnit):
             return True
         if meaning(reason).by_settings:  # the next attempt would end there as well
             self.ledger.rest = not_made(reason)
+            self.ledger.under_way = frozenset(self._open.values())
             return True
         return False
 
@@ -506,8 +514,11 @@ class BatchUnit(WorkUnit):
         """Return a request of the batch as Scrapy gets it."""
         return request
 
-    def events(self) -> Sequence[LinkEvent]:
-        """Return the events of the batch for a strategy; none without one."""
+    def events(self, *, is_good: bool = True) -> Sequence[LinkEvent]:
+        """Return the events of the batch for a strategy; none without one.
+
+        A batch that is not good is made again, and has those of its requests then.
+        """
         return ()
 
     def item(self, item: Any, mark: UnitMark) -> None:

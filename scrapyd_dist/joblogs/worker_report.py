@@ -98,6 +98,11 @@ class WorkerReport:
         return self.stat("distributed/items_of_no_batch") + self.stat("distributed/items_too_late")
 
     @property
+    def own_items(self) -> int:
+        """Count the items of the worker's own start requests and logins: they are in no part."""
+        return self.stat("distributed/items_of_own_pages")
+
+    @property
     def pace(self) -> float:
         """Return the requests per second so far, by the node's clock; 0 while unknown."""
         if not self.started:

@@ -14,6 +14,7 @@ from scrapyd_dist.errors import NodeError, StoreError, as_store_error
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.joblogs.remedies import remedy_for
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
@@ -78,6 +79,7 @@ class SchedulerState:
     backlog: Backlog = field(default_factory=Backlog)  #: by the last poll of the store
     #: items that workers have scraped for no batch: there is no part for them, and they are lost
     stray_items: int = 0
+    own_items: int = 0  #: those of the start requests and logins that workers have made
     queue: SendQueue = field(default_factory=SendQueue)
     status: RunStatus = field(default_factory=RunStatus)
 
@@ -258,9 +260,10 @@ class SchedulerState:
                 return
         member.cancel_when_up(out.given_up)
 
-    def note_stray(self, items: int) -> None:
-        """Count items that a worker has scraped for no batch."""
-        self.stray_items += items
+    def note_uncollected(self, report: WorkerReport) -> None:
+        """Count items that a worker has scraped, and that are in no part."""
+        self.stray_items += report.stray_items
+        self.own_items += report.own_items
 
     # batches
 

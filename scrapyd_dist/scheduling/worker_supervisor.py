@@ -299,7 +299,7 @@ class WorkerSupervisor:
         """Take the final report of a worker, and judge its end."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.accept_last_report(report)
-        self.state.note_stray(report.stray_items)
+        self.state.note_uncollected(report)
         self.state.close_crawl(report.closed_by)
         out.member.drop(out)
         self.ending += 1

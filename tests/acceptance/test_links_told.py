@@ -204,6 +204,43 @@ def test_what_is_no_link_is_made_with_its_page_and_its_links_are_those_of_that_p
     )
 
 
+#: asks for pages past the output of its callbacks: an idle handler, and what begins with no page
+ASKING = """
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.asked = False
+        crawler.signals.connect(spider.ask, scrapy.signals.spider_idle)
+        return spider
+
+    def parse_article(self, response):
+        import contextvars
+
+        yield {"url": response.url}
+        later = scrapy.Request(response.url + "?timer", self.parse_second)
+        contextvars.Context().run(self.crawler.engine.crawl, later)
+
+    def ask(self):
+        if not self.asked:
+            self.asked = True
+            self.crawler.engine.crawl(scrapy.Request("http://other.invalid/idle", self.parse_second))
+            raise scrapy.exceptions.DontCloseSpider
+"""
+
+
+@pytest.mark.black_box
+def test_what_timers_and_idle_handlers_ask_for_is_told_to_the_strategy(
+    project: Any, frontier: Any, site: Any
+) -> None:
+    shop = site(2)
+    queue = frontier(project(spiders={"linking": LINKING + ASKING}), "linking", kind="frontier")
+    queue.add([told(0, shop.detail(0))])
+    work(queue)
+    links = [link.request["url"] for event in events(queue) for link in event.links]
+    assert sorted(links) == sorted([f"{shop.detail(0)}?timer", "http://other.invalid/idle"])
+    assert sum(shop.hits().values()) == 1
+
+
 RULED = """
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule

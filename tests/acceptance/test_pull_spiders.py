@@ -139,9 +139,31 @@ def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(
     assert queue.store.counts(CRAWL)["offsite"] == 1, (
         "what its own pages lead to is in the account, too"
     )
+    assert queue.report(1).own_items == 0
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
     queue.work(2)
     assert {item["first"] for item in queue.items[10:]} == {None}
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(
+    ("order", "settings", "page"),
+    [
+        ({"start": "first"}, {}, 'self.seen_first = "own"'),
+        ({}, {"DISTRIBUTED_LOGIN": "log_in"}, "assert response.status == 200"),
+    ],
+)
+def test_items_of_the_workers_own_pages_are_in_no_part_and_counted(
+    project: Any, site: Any, frontier: Any, order: Any, settings: Any, page: str
+) -> None:
+    shop = site(20, per_page=10)
+    code = MEMBER.replace(page, f"{page}\n        yield {{'url': response.url}}")
+    place = project(spiders={"member": code}, settings={"SITE": shop.url, **settings})
+    queue = frontier(place, "member")
+    queue.add(values_of(map(shop.detail, range(5)), callback="parse_article"))
+    queue.work(1, **order)
+    assert sorted(item["url"] for item in queue.items) == sorted(map(shop.detail, range(5)))
+    assert (queue.report(1).own_items, queue.report(1).stray_items) == (1, 0)
 
 
 @pytest.mark.black_box

@@ -20,7 +20,7 @@ class Crawl:
     def __init__(self) -> None:
         self.index = IndexWalk([], None)
         self.warnings: list[str] = []
-        state = MagicMock(ends_early=False, closed_by="", stray_items=0)
+        state = MagicMock(ends_early=False, closed_by="", stray_items=0, own_items=0)
         self.reporter = MagicMock(index=self.index, scheduler=MagicMock(state=state))
         self.reporter.warn = lambda *texts: self.warnings.extend(texts)
         self.reporter.snapshot.output = ()
@@ -80,6 +80,18 @@ async def test_what_speaks_against_a_crawl_is_in_its_exit_code(
     monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
     monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
     assert await Crawl().verdict(**found).decide_exit_code() == code
+
+
+async def test_items_of_the_workers_own_pages_are_told_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
+    crawl = Crawl()
+    crawl.reporter.scheduler.state.own_items = 2
+    assert await crawl.verdict().decide_exit_code() == 0
+    (warning,) = crawl.warnings
+    assert warning.startswith("2 items of start requests and logins are not collected")
 
 
 async def test_too_few_items_are_no_success_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

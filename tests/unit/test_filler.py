@@ -104,6 +104,19 @@ class Bench:
         return miss.reason
 
 
+def test_what_idle_handlers_ask_for_goes_to_a_batch_with_its_account_and_its_misses() -> None:
+    idle = Bench()
+    batch = Bench()
+    idle.take("http://web/a")
+    idle.take("http://web/a")
+    assert idle.take("http://web/b", meta={"distribute": "nobody"}) == "refused"
+    assert idle.finds.give_to(batch.finds)
+    assert not idle.finds.give_to(batch.finds)
+    assert [found.value["url"] for found in batch.finds.found] == ["http://web/a"]
+    assert batch.finds.take_counts() == {"duplicate": 1, "refused": 1}
+    assert [miss.url for miss in batch.finds.take_misses()] == ["http://web/b"]
+
+
 # slots
 
 

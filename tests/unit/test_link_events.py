@@ -15,6 +15,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.classifier import Disposition
 from scrapyd_dist.middlewares.codec import from_value
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.targets import find_links, with_target
@@ -227,6 +228,39 @@ def test_links_go_by_the_partitions_of_their_sites_and_no_event_has_too_many() -
     assert {event.fingerprint for event in events} == {page.fingerprint}
 
 
+def test_links_that_no_page_led_to_are_told_with_the_last_page_that_has_ended() -> None:
+    """A timer, a signal or an idle handler has asked for them."""
+    bench = Bench(told(0), told(1), told(2))
+    assert bench.links.keep(Request("http://web/timer")) is Disposition.SEALED
+    idle = PageLinks(crawler=bench.crawler, key=None, slotting=bench.links.slotting)
+    assert [idle.keep(Request("http://other/idle")).value for _ in range(2)] == [
+        "sealed",
+        "duplicate",
+    ]
+    assert idle.give_to(bench.links)
+    assert not idle.give_to(bench.links)
+    bench.page(0)
+    bench.page(1)
+    bench.batch.ledger.put_off(2)
+    events = [event for event in bench.batch.events() if event.kind is EventKind.LINKS]
+    assert [(event.url, *urls(event)) for event in events] == [
+        ("http://web/1", "http://web/timer"),
+        ("http://web/1", "http://other/idle"),
+    ]
+    # A batch that is made again tells of its own requests then, but nothing brings these again.
+    assert bench.batch.events(is_good=False) == events
+    assert bench.links.take_counts() == {"duplicate": 1}
+
+
+def test_links_of_no_page_that_no_batch_can_tell_of_are_counted_and_told(caplog: Any) -> None:
+    bench = Bench()
+    bench.batch.values.clear()
+    bench.links.keep(Request("http://web/timer"))
+    assert bench.batch.events() == []
+    assert bench.links.take_counts() == {"refused": 1}
+    assert "1 links that no page led to cannot be told" in caplog.text
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -321,6 +355,23 @@ def test_each_request_leads_to_one_event_whatever_became_of_it() -> None:
     ]
     assert [event.fingerprint.hex()[-1] for event in events] == list("01234568")
     assert {event.partition for event in events} == {partition_of("web")}
+
+
+def test_an_event_names_the_error_of_the_last_time_that_its_request_was_made() -> None:
+    """A middleware has made it again after the first one."""
+    bench = Bench(told(0), told(1))
+    ledger = bench.batch.ledger
+    marks = [bench.batch.begin(index) for index in range(2)]
+    ledger.missed(0, "failed", "TimeoutError: slow", TimeoutError("slow"))
+    ledger.missed(1, "gone", "HTTP 404", HttpError(Response("http://web/1/", status=404)))
+    for mark in marks:
+        ledger.reopen(mark)
+    ledger.missed(0, "failed", "HTTP 500", HttpError(Response("http://web/0/", status=500)))
+    ledger.missed(1, "failed", "TimeoutError: slow", TimeoutError("slow"))
+    assert [(event.error, event.status, event.url) for event in bench.batch.events()] == [
+        ("HttpError", 500, "http://web/0/"),
+        ("TimeoutError", 0, "http://web/1"),
+    ]
 
 
 def test_an_event_has_the_request_as_it_was_requested_and_the_digest_of_its_page() -> None:

@@ -1,6 +1,7 @@
 """How many batches a leasing worker takes at a time: enough to work, and never all that the others could do."""
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,10 @@ from scrapy import Spider
 from scrapy.signals import spider_idle
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.worker import request_feeder
+from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier
-from scrapyd_dist.middlewares.worker.request_feeder import POLL, SOON, RequestFeeder
+from scrapyd_dist.middlewares.worker.request_feeder import MOST_HELD, POLL, SOON, RequestFeeder
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import SPREAD, Leased
@@ -35,6 +38,7 @@ class Frontier:
         self.sizes, self.unreadable = sizes, unreadable  #: numbers of batches
         self.asked: list[int] = []
         self.taken = 0
+        self.given_back: list[int] = []  #: numbers of batches
         self.held: dict[Any, Any] = {}
         self.begun: dict[Any, Any] = {}
         self.feeder: Any = None
@@ -54,10 +58,14 @@ class Frontier:
     async def no_more(self) -> bool:
         return True
 
+    async def give_back(self, key: tuple[int, int], reason: str) -> bool:
+        self.given_back.append(key[0])
+        return True
+
     def enter(self, batch: Any) -> None:
         self.begun[batch.key] = batch
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         return request
 
     def changed(self, batch: Any) -> None:
@@ -72,8 +80,8 @@ class NoFinds:
         self.found: list[Any] = []
         self.counts: Counter[str] = Counter()
 
-    def take_counts(self) -> Counter[str]:
-        return self.counts
+    def give_to(self, other: Any) -> bool:
+        return False
 
 
 def made_of(
@@ -156,7 +164,7 @@ class EndsRounds(Frontier):
             replace(one, attempt=2) if one.batch.number == self.suspect else one for one in leased
         ]
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         if batch.key[0] == self.suspect:
             self.unsettled = max(self.unsettled, len(self.held) - 1)
         return request
@@ -236,7 +244,7 @@ class LongBatch(Frontier):
         super().__init__([1])
         self.left = questions
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         batch.begin(index)
         return request
 
@@ -266,7 +274,7 @@ def test_whose_last_batch_has_ended_asks_soon_again(tmp_path: Path) -> None:
 class Kept(Frontier):
     """Nothing ends."""
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
+    def open_request(self, request: Any, batch: Any, index: int) -> Any:
         batch.begin(index)
         return request
 
@@ -350,3 +358,30 @@ def test_where_a_site_has_pauses_nothing_of_it_is_kept_ahead(
     frontier = Kept([20] * 9)
     frontier.hosts = hosts
     assert taken(frontier, tmp_path, DOWNLOAD_DELAY=delay) == {"": requests}
+
+
+def test_no_more_files_are_open_at_one_time_than_a_process_may_have(tmp_path: Path) -> None:
+    frontier = Kept([1] * 3_000)
+    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=1_000)
+    assert has == {"": MOST_HELD + 1}
+
+
+def test_what_cannot_be_opened_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full, or the process may open no more files."""
+
+    def open_part(folder: Path, name: str, *, typed: bool) -> PartFile:
+        if frontier.asked[-1] > 2 and len(frontier.held) > 5:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return PartFile(folder, name, typed=typed)
+
+    monkeypatch.setattr(request_feeder, "PartFile", open_part)
+    frontier = Kept([1] * 20)
+    with pytest.raises(OSError, match="Too many open files"):
+        made_of(frontier, tmp_path)
+    for batch in frontier.held.values():
+        batch.part.discard()
+    numbers = {number for number, _ in frontier.held}
+    assert numbers == set(range(1, 7))
+    assert set(frontier.given_back) == set(range(7, frontier.taken + 1))

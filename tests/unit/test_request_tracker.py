@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
+from rig.steps import count_steps
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
@@ -19,8 +20,16 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.codec import NotLetOut, PagesUsedUp
+from scrapyd_dist.middlewares.worker import work_unit
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
-from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge_failure, mark_of
+from scrapyd_dist.middlewares.worker.work_unit import (
+    REMEMBERED,
+    RequestLedger,
+    UnitMark,
+    WorkUnit,
+    judge_failure,
+    mark_of,
+)
 from scrapyd_dist.middlewares.worker.worker import Worker
 from twisted.python.failure import Failure
 
@@ -51,6 +60,36 @@ def test_every_request_ends_in_one_place() -> None:
     assert reasons == [["HTTP 404", redirected], ["HTTP 500"], ["nothing was heard of it"]]
     urls = [row["url"] for kind in ("gone", "failed", "unended") for row in closed[kind]]
     assert urls == [URLS[1], "http://web/3", URLS[2], "http://web/4"]
+
+
+def close_account(requests: int) -> None:
+    """Close the account of a batch of which each request has led to one that failed."""
+    account = RequestLedger(["http://web/"] * requests)
+    for index in range(requests):
+        account.done(index)
+        for number in range(2):
+            follower = UnitMark(1, 1, None, 2 * index + number, index)
+            account.follower_failed(follower, f"{index}: {number}")
+    reasons = [row["reason"] for row in account.close()["failed"]]
+    assert reasons == [f"{index}: 0" for index in range(requests)]
+
+
+def test_the_account_of_a_batch_is_closed_in_steps_by_the_number_of_its_requests() -> None:
+    few = count_steps(lambda: close_account(100), work_unit)
+    many = count_steps(lambda: close_account(400), work_unit)
+    assert many < 5 * few
+
+
+def test_a_follower_that_is_made_again_has_not_failed() -> None:
+    account = RequestLedger(URLS)
+    marks = [UnitMark(1, 1, None, serial, 0) for serial in range(2)]
+    account.done(0)
+    for mark in marks:
+        account.follower_failed(mark, f"{mark.serial}")
+    account.reopen(marks[0])
+    assert account.outcome(0) == ("failed", "1")
+    account.reopen(marks[1])
+    assert (account.outcome(0), account.progress()["done"]) == (None, 1)
 
 
 STEP = st.tuples(st.sampled_from(["done", "gone", "failed", "redirected"]), st.integers(0, 4))
@@ -388,3 +427,13 @@ def test_a_password_of_a_feed_is_not_in_the_report(tmp_path: Path) -> None:
     session = session_of(opened(tmp_path, job={"feed": True}))
     session._feed_closed(SimpleNamespace(uri="ftp://me:secret@host:21/1.jl", itemcount=0))
     assert session._feeds == ["ftp://host:21/1.jl"]
+
+
+def test_a_worker_that_runs_for_days_remembers_its_last_batches_only() -> None:
+    tracker = session_of(worker_of()).tracker
+    for number in range(1, REMEMBERED + 6):
+        unit = WorkUnit(number, 1, None, RequestLedger([]))
+        tracker.enter(unit)
+        tracker.leave(unit, acked=True)
+    assert len(tracker._acked) == REMEMBERED
+    assert (REMEMBERED + 5, 1) in tracker._acked

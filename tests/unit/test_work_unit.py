@@ -62,3 +62,18 @@ def test_a_row_of_arguments_is_done_when_its_run_did_what_its_settings_ask_for(
     is_settled = batch.settle_rest(reason, keeps_part=False)
     outcome = batch.ledger.outcome(0)
     assert (is_settled, outcome is None) == (settled, settled)
+
+
+@pytest.mark.parametrize("reason", [BY_SETTINGS, "closespider_errorcount"])
+def test_a_redirect_that_is_still_under_way_when_the_settings_end_the_job_was_not_made(
+    reason: str,
+) -> None:
+    """It was not filtered, and may be retried."""
+    batch = begun()
+    batch.ledger.redirected(1, "http://web/elsewhere")
+    batch.end(batch.begin(batch.todo.popleft()))
+    batch.ledger.redirected(2, "http://web/filtered")
+    batch.settle_rest(reason, keeps_part=False)
+    filtered = ("gone", "redirected to http://web/filtered, which was filtered")
+    outcomes = [batch.ledger.outcome(index) for index in range(3)]
+    assert outcomes == [None, not_made(reason), filtered]
