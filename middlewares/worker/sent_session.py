@@ -150,8 +150,7 @@ class SentSession:
         since = clock()
         try:
             store = await self._reach()
-            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
-            wanted = store.wanted(job.crawl)
+            current, wanted = await asyncio.to_thread(self._take_lease, store)
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
             logger.info("This attempt has no lease: %s", error)
@@ -178,6 +177,19 @@ class SentSession:
         # Once another attempt has taken this one's place, not one more request leaves.
         guard_downloads(self._crawler, why_not)
         self._obey(wanted)
+
+    def _take_lease(self, store: Store) -> tuple[bool, str]:
+        """Take the lease, or close the store with which that fails. Blocking.
+
+        Returns whether this attempt is the current one, and what the crawl was asked for.
+        """
+        job = self._job
+        try:
+            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
+            return current, store.wanted(job.crawl)
+        except BaseException:
+            store.close()
+            raise
 
     async def _reach(self) -> Store:
         """Return the crawl's store.
