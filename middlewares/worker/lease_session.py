@@ -529,7 +529,7 @@ class LeaseSession:
         """Return the report of a job that goes on."""
         if self._work is None:
             return self._report.progress(())
-        return self._report.progress(list(self._work.acker.held.values()))
+        return self._work.acker.progress()
 
     def stop(self) -> None:
         """Lease and count nothing more."""
