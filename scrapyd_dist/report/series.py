@@ -31,11 +31,12 @@ ROWS = 60
 SILENCE = 10.0
 #: parts of the time so far whose pace goes into the forecast
 WINDOWS = (0.1, 0.25, 0.5, 1.0)
-#: how an attempt ended
+#: how an attempt ended; one that was refused has made nothing
 OUTCOMES = {
     AttemptState.ACCEPTED: "done",
     AttemptState.FAILED: "failed",
     AttemptState.RUNNING: "running",
+    AttemptState.ACKED: "running",  # till its part is home
     AttemptState.SENT: "waiting",
     AttemptState.SENDING: "waiting",
 }

@@ -308,6 +308,12 @@ def test_every_piece_of_a_chart_lies_within_its_plot() -> None:
     )
 
 
+@pytest.mark.parametrize("state", sorted({*AttemptState} - {AttemptState.REFUSED}))
+def test_a_job_is_in_the_picture_in_each_of_its_states(state: AttemptState) -> None:
+    made = Facts(crawl=crawl(), now=BEGUN + 9, attempts=[attempt(1, state=state)])
+    assert [bar.name for bar in known(series.gantt(made)).bars] == ["batch 1, attempt 1"]
+
+
 def test_thousands_of_jobs_are_joined_where_they_touch() -> None:
     bars = [
         series.Bar(lane=0, begin=n / 10, end=n / 10 + 0.1, outcome="done", name="")
