@@ -23,7 +23,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..engine_compat import guard_downloads
-from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper
+from ..goal_keeper import PATIENCE, STORE_RETRY_SECONDS, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
@@ -212,7 +212,7 @@ class SentSession:
                     "The store is away, and no request leaves until it has said how many may: %s",
                     error,
                 )
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(STORE_RETRY_SECONDS)
 
     @property
     def _needs_store(self) -> bool:

@@ -347,7 +347,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_the_worker_with_the_lon
                 raise StoreError("away")
             return []
 
-    monkeypatch.setattr(lease_client, "AGAIN", 0.0)
+    monkeypatch.setattr(lease_client, "STORE_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     asked = leasing(replace(JOB, lease=lease), Away)
     if lost:
