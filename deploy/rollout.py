@@ -111,13 +111,23 @@ class NodeResult:
     undone: bool = False  #: whether the upload was undone because another node failed
     stays: str = ""  #: why the upload could not be undone
     error: DistError | None = None
+    #: the version that was sent and that a node which failed may have; None if it surely has not
+    left: str | None = None
+
+    @property
+    def sent(self) -> str | None:
+        """Return the version that the node has, or may have, from this deployment."""
+        return self.version if self.uploaded else self.left
 
     @property
     def reason(self) -> str:
         """Return why it failed, if possible without the node's name, for grouping."""
+        why = str(self.error or "")
         if isinstance(self.error, BrokenEggError):
-            return self.error.reason
-        return str(self.error or "")
+            why = self.error.reason
+        if self.left is None:
+            return why
+        return f"{why.rstrip('.')}. It may have the version {self.left} now, though it failed."
 
 
 class RollOut:
@@ -408,6 +418,8 @@ class NodeUpload:
     #: ids of the jobs that ran or waited before the upload; recorded if it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
     error: DistError | None = None  #: why the versions are not known
+    _left: str | None = None  #: the sent version that the node has or may have
+    _unsure: bool = False  #: whether a call that failed may have been accepted, since it was unset
     _deadline: float = field(init=False)  #: monotonic time, set by the first `list_versions`
 
     def list_versions(self) -> None:
@@ -467,13 +479,14 @@ class NodeUpload:
         )
 
     def undo(self, result: NodeResult) -> NodeResult:
-        """Delete the uploaded version, unless a job may run it."""
-        version = result.version
-        if result.error is not None or not result.uploaded or version is None:
+        """Delete the version that the node has or may have from us, unless a job may run it."""
+        version = result.sent
+        if version is None:
             return result
         if version in self.versions:
+            replaced = "replaced" if result.error is None else "may have replaced"
             stays = (
-                f"it replaced a version of the same name, {version}, "
+                f"it {replaced} a version of the same name, {version}, "
                 "which Scrapyd does not give back"
             )
             return replace(result, stays=stays)
@@ -484,10 +497,12 @@ class NodeUpload:
                 return replace(result, stays=stays)
             self._send(api.delversion(self.project, version))
         except NodeError as error:
+            if result.left and isinstance(error, ApiRefused):  # it has never got it
+                return replace(result, left=None)
             stays = f"the version {version} could not be removed again: {error}"
             return replace(result, stays=stays)
         self.report_step(self.node, Step.UNDONE)
-        return replace(result, version=None, undone=True)
+        return replace(result, version=None, left=None, undone=True)
 
     def _jobs_using(self, version: str) -> set[str]:
         """Return the ids of the jobs that may run this version, which was just uploaded."""
@@ -544,7 +559,7 @@ class NodeUpload:
             spiders = work()
         except DistError as error:
             self.report_step(self.node, Step.FAILED)
-            return NodeResult(node=self.node, before=self.versions, error=error)
+            return NodeResult(node=self.node, before=self.versions, error=error, left=self._left)
         self.report_step(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(
@@ -568,14 +583,21 @@ class NodeUpload:
             ) from error
 
     def _add_version(self, version: str, egg: Egg) -> None:
+        """Upload the egg, and keep in `_left` whether the node has or may have it."""
+        self._unsure = False
         try:
             self._send(api.addversion(self.project, version, egg.data))
         except NodeError as error:
-            if not error.maybe_accepted:
+            if isinstance(error, ApiRefused) or not self._unsure:
                 raise
             # The upload may have succeeded although the reply was lost.
-            if version not in self._send(api.listversions(self.project)):
+            self._left = version
+            if version in self.versions:  # which of the two it has cannot be seen
                 raise
+            if version not in self._send(api.listversions(self.project)):
+                self._left = None
+                raise
+        self._left = version
 
     def _check(self, version: str) -> tuple[str, ...]:
         """Return the spiders of a version, which proves that the node can import it."""
@@ -593,11 +615,14 @@ class NodeUpload:
         try:
             self._send(api.delversion(self.project, version))
         except ApiRefused:
+            self._left = None
             return ""  # the node has not kept it
         except NodeError as error:
+            self._left = version
             return (
                 f" The version {version} is still there and may be the node's default now: {error}"
             )
+        self._left = None
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], at_most: float = float("inf"), *, tried: int = 0) -> T:
@@ -607,8 +632,9 @@ class NodeUpload:
                 left = self._deadline - time.monotonic()
                 timeout = max(min(CHECK_TIMEOUT, self.request.timeout), left)
                 return self.transport.send(self.node, call, timeout=min(timeout, at_most))
-            except _PASSING:
-                if not self._pause(tried):
+            except NodeError as error:
+                self._unsure = self._unsure or error.maybe_accepted
+                if not isinstance(error, _PASSING) or not self._pause(tried):
                     raise
             tried += 1
 

@@ -30,11 +30,11 @@ FINGERPRINT = "frontier_fingerprint"
 PERMIT = "distributed_permit"
 #: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own
 #: dont_filter
-AGAIN = "distributed_again"
+SENT_BACK = "distributed_again"
 #: request meta: it waits for its turn outside of the queue: for a permit, or by a goal of the crawl
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
+LOCAL_META = frozenset({"distribute", PERMIT, SENT_BACK, WAITS, PREFIX, NUMBER, FINGERPRINT})
 #: request meta: the spider began with it; Scrapy sets it, and has a queue of its own for these
 IS_START = "is_start_request"
 #: its value where a worker, but not the spider, begins with the request

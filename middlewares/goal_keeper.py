@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: schemes of requests that no site sees
 NOWHERE = ("data:", "file:")
 #: seconds between two questions to a store that does not answer
-AGAIN = 1.0
+STORE_RETRY_SECONDS = 1.0
 #: seconds for which requests wait for such a store
 PATIENCE = 60.0
 
@@ -243,11 +243,11 @@ class GoalKeeper:
                     return
                 self._waiting[:0] = waiting
                 self._counted.update(counted)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(STORE_RETRY_SECONDS)
                 continue
             away_since = None
             if self._grant(spent, waiting):
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(STORE_RETRY_SECONDS)
 
     def _give_up(self, error: Exception, waiting: list[asyncio.Future[bool]]) -> None:
         """Let no more requests leave, as goals cannot be counted."""

@@ -57,6 +57,19 @@ def reach(job: Assignment) -> Store:
     return store
 
 
+def reach_several(job: Assignment, number: int) -> list[Store]:
+    """Open the store of a job's crawl as often as this, or not at all; else as `reach`."""
+    stores: list[Store] = []
+    try:
+        while len(stores) < number:
+            stores.append(reach(job))
+    except BaseException:
+        for store in stores:
+            store.close()
+        raise
+    return stores
+
+
 def _find_address(job: Assignment) -> str:
     plain = os.environ.get(VARIABLE, "").strip() or job.store
     if plain:

@@ -145,7 +145,9 @@ def texts(documents: Sequence[Any]) -> list[str]:
     return lines
 
 
-_SAME, _TOLD, _REFUSED = Meaning
+_SAME = Meaning.SAME
+_TOLD = Meaning.TOLD
+_REFUSED = Meaning.REFUSED
 #: heading in docs/reference/what-changes.md -> its rows
 GROUPS: dict[str, tuple[Difference, ...]] = {
     "Queue and duplicates": (

@@ -24,8 +24,21 @@ def _setting(name: str, kind: ValueKind, default: Any, help_: str, **more: Any) 
     return Setting(name=PREFIX + name, kind=kind, default=default, help=help_, **more)
 
 
-_, _CALL, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
-_YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING, _FILES = ValueKind
+_CALL = Travels.CALL
+_JOBS = Travels.JOBS
+_FLEET = Travels.FLEET
+_LIMITS = Travels.LIMITS
+_LEASING = Travels.LEASING
+_SLOTS = Travels.SLOTS
+_YES_NO = ValueKind.YES_NO
+_WHOLE = ValueKind.WHOLE
+_SECONDS = ValueKind.SECONDS
+_NUMBER = ValueKind.NUMBER
+_TEXT = ValueKind.TEXT
+_CHOICE = ValueKind.CHOICE
+_LIST = ValueKind.LIST
+_MAPPING = ValueKind.MAPPING
+_FILES = ValueKind.FILES
 _CALLBACKS = "a mapping of callbacks' names"
 #: heading in docs/reference/settings.md -> its settings
 GROUPS: dict[str, tuple[Setting, ...]] = {

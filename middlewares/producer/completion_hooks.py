@@ -1,24 +1,22 @@
 """Judge the number of a finished crawl's items, and notify `DISTRIBUTED_ON_FINISH`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress.summary_document import SCHEMA, UNUSUAL
-from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.progress.earlier_runs import earlier_runs
+from scrapyd_dist.progress.summary_document import SCHEMA, UNUSUAL, count_in
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.transports.event_hook import EventHook
 
 from .crawl_repository import CrawlRepository
 from .producer_options import ProducerOptions
 
-#: maximum number of earlier crawls to compare with
-RUNS = 20
 #: minimum number of earlier crawls for a comparison
 RUNS_NEEDED = 3
 #: items are unusually few below the median minus this many scaled median absolute deviations …
@@ -69,38 +67,6 @@ def too_few(items: int, least: int) -> str:
     )
 
 
-def earlier_items(
-    crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str
-) -> list[int]:
-    """Return the item counts of the last finished crawls like this one, newest first.
-
-    They are of the same spider with the same arguments. `rows` are all crawls, newest first.
-    """
-    counts: list[int] = []
-    for row in rows:
-        if row.id == crawl or row.spider != spider or row.state is not CrawlState.FINISHED:
-            continue
-        if dict(row.options.get("args") or {}) != dict(args):
-            continue
-        items = row.summary.get("items")
-        if _is_whole(row) and isinstance(items, int):
-            counts.append(int(items))
-        if len(counts) == RUNS:
-            break
-    return counts
-
-
-def _is_whole(row: Crawl) -> bool:
-    """Return whether a finished crawl has crawled all; a trial run says nothing of the site."""
-    if row.summary.get("goal") or row.summary.get("closed_by"):
-        return False
-    for name in ("settings", "spider_settings"):
-        settings = row.options.get(name) or {}
-        if str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0":
-            return False
-    return True
-
-
 def unusual(items: int, earlier: Sequence[int]) -> str:
     """Return a warning if there are unusually few items.
 
@@ -132,14 +98,16 @@ def refusal(crawl: str | None, spider: str, error: DistError) -> dict[str, Any]:
 
 
 async def judge_items(
-    options: ProducerOptions, repository: CrawlRepository, spec: JobRequest, items: int
+    options: ProducerOptions, repository: CrawlRepository, items: int
 ) -> tuple[list[str], str]:
     """Return warnings of an unusual number of items, and why it is too small, if it is."""
     warnings: list[str] = []
     if not options.limit:  # a limited crawl says nothing of the site
-        crawls = await repository.thread(repository.thread.store.crawls)
-        warning = unusual(items, earlier_items(repository.id, spec.args, crawls, spec.spider))
-        if warning:
+        store = repository.thread.store
+        row = await repository.thread(store.crawl, repository.id)
+        crawls = await repository.thread(store.crawls)
+        counts = [count_in(run.summary, "items") for run in earlier_runs(crawls, row)]
+        if warning := unusual(items, counts):
             warnings.append(warning)
     return warnings, too_few(items, options.min_items)
 

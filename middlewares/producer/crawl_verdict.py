@@ -79,7 +79,7 @@ class CrawlVerdict:
         items = self.delivered.delivery.items
         summary = reporter.summary(CrawlState.FINISHED)
         code = crawl_exit_code(summary, max_failed=self.options.max_failed)
-        unusual, too_few = await judge_items(self.options, repository, state.spec, items)
+        unusual, too_few = await judge_items(self.options, repository, items)
         reporter.warn(*unusual)
         self._report_faults(too_few, self.start_fault)
         is_empty = not (repository.counts["sealed"] or items)

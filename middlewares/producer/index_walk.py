@@ -91,7 +91,8 @@ class IndexWalk:
         pages = self.pages + self.done_before
         wanted = float("inf") if room is None else float(room)
         if self.total is not None and pages >= KNOWN_PAGES:
-            more = found / pages * (self.total - pages)
+            # Pages beside the index count as well, so that there may be more than its own.
+            more = found / pages * max(0, self.total - pages)
             return min(more, wanted)
         if room is None:
             return None

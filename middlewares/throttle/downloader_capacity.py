@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.throttle.permits import Permit
 
-from ..codec import AGAIN, NotLetOut
+from ..codec import SENT_BACK, NotLetOut
 from ..engine_compat import is_closing
 
 #: seconds after its moment for which a permit is good: later, it would come close to those of other
@@ -48,7 +48,7 @@ _clock = getattr(scrapys, "monotonic", time.time)
 
 def sent_back(request: Request) -> Request:
     """Return the request as it goes into the queue again, past the duplicate filter."""
-    return request.replace(meta={**request.meta, AGAIN: request.dont_filter}, dont_filter=True)
+    return request.replace(meta={**request.meta, SENT_BACK: request.dont_filter}, dont_filter=True)
 
 
 class TimedPermit(NamedTuple):

@@ -36,7 +36,7 @@ from .downloader_capacity import (
     sent_back,
 )
 from .throttle_client import (
-    LONGEST_AGAIN,
+    LONGEST_RETRY_SECONDS,
     ClockOffset,
     PermitQueue,
     PermitStore,
@@ -188,7 +188,7 @@ class Gate:
             self._known.set()
             if found.why:
                 self._log_unheeded(found, logging.INFO if pause == LOOK else logging.DEBUG)
-                pause = min(2 * pause, LONGEST_AGAIN if self.awake else LONGEST_SEARCH)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS if self.awake else LONGEST_SEARCH)
             await asyncio.sleep(pause)
 
     def _go_on_without(self, found: PermitStore) -> None:

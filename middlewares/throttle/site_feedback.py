@@ -23,7 +23,7 @@ from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.throttle.permits import SiteNews
 
 from ..assignment import is_producer, is_worker
-from ..codec import AGAIN, PERMIT, WAITS
+from ..codec import PERMIT, SENT_BACK, WAITS
 from .downloader_capacity import sent_back
 from .gate import Gate
 
@@ -87,8 +87,8 @@ class PermitMiddleware:
         if not self._gate.awake:
             return None
         has = self._gate.use(request)
-        if AGAIN in request.meta:  # once is enough: it leaves as it was before
-            request.dont_filter = request.meta.pop(AGAIN)
+        if SENT_BACK in request.meta:  # once is enough: it leaves as it was before
+            request.dont_filter = request.meta.pop(SENT_BACK)
         elif has is False or (has is None and self._gate.left_before(request)):
             return sent_back(request)
         if has:

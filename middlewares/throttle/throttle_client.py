@@ -46,8 +46,8 @@ T = TypeVar("T")
 #: seconds after which a store that has not answered counts as away
 SLOW = 2.0
 #: seconds until a store that does not answer is asked again: at first, and at most
-AGAIN = 0.25
-LONGEST_AGAIN = 4.0
+FIRST_RETRY_SECONDS = 0.25
+LONGEST_RETRY_SECONDS = 4.0
 #: domains that a message names
 NAMED = 5
 #: seconds for which rules that the store has lost are waited for
@@ -384,7 +384,8 @@ class ThrottleClient:
                 self._listener.failed()
                 return False
             self._listener.queues.ask_no_more()
-            self._pause = min(2 * self._pause, LONGEST_AGAIN) if self._pause else AGAIN
+            longer = 2 * self._pause or FIRST_RETRY_SECONDS
+            self._pause = min(longer, LONGEST_RETRY_SECONDS)
             self._missed(str(error))
         except Exception:  # a fault of ours: not to be asked again for ever, by a crawl that waits
             logger.exception("The throttle itself has failed")

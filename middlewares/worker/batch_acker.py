@@ -7,6 +7,7 @@ files would grow for ever.
 import asyncio
 import logging
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -90,6 +91,10 @@ class LeaseReport:
             "stats": dict(answers),
         }
 
+    def take_back(self, report: Mapping[str, Any]) -> None:
+        """Note that the store has not taken this report of a batch; the next tells its share."""
+        self._answers.subtract(report["stats"])
+
     def progress(self, held: Collection[BatchUnit]) -> dict[str, Any]:
         """Return the report of a worker that goes on and holds these batches."""
         sums = Counter(self._ended)
@@ -135,6 +140,8 @@ class BatchAcker:
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._away = False  #: the store is lost: nothing can be written to it
         self.held: dict[tuple[int, int], BatchUnit] = {}
+        #: held while a batch goes from those that are held to those that have ended
+        self._parting = threading.Lock()
         #: no batch is acked before the project's handlers of `spider_idle` were called
         self.waits_for_idle = False
 
@@ -144,6 +151,11 @@ class BatchAcker:
             # Not at once: what a middleware makes of an exception comes right after the callback's
             # own output.
             asyncio.get_running_loop().call_soon(self._end_if_over, unit)
+
+    def progress(self) -> dict[str, Any]:
+        """Return the report of the worker, in which each batch counts once; for any thread."""
+        with self._parting:
+            return self._report.progress(list(self.held.values()))
 
     def end_round(self) -> None:
         """Ack the batches that are over."""
@@ -204,6 +216,7 @@ class BatchAcker:
         events = batch.events(is_good=is_good)
         kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
         if kept is None:
+            self._report.take_back(report)
             return "lost"
         count_found(self._crawler, kept)
         return "acked" if is_good else "failed"
@@ -214,10 +227,11 @@ class BatchAcker:
         self._context.tracker.leave(batch, acked=outcome == "acked")
         if outcome != "acked" and is_known:
             batch.discard_part()
-        self._report.note_outcome(batch, outcome)
+        with self._parting:
+            self._report.note_outcome(batch, outcome)
+            self.held.pop(batch.key, None)
         count(self._crawler, f"batches_{outcome}")
         count(self._crawler, "requests_left", batch.left)
-        self.held.pop(batch.key, None)
         self._context.notifier.wake()
 
     def lost(self, key: Key, loss: LeaseLoss) -> None:

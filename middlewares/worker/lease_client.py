@@ -34,7 +34,7 @@ Counts = Mapping[str, int]
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: seconds between two calls to a store that does not answer
-AGAIN = 1.0
+STORE_RETRY_SECONDS = 1.0
 #: seconds for which a worker that ends waits for the store
 HURRY = 10.0
 #: seconds that a worker waits for batches that may come back: from a worker that died, or whose
@@ -386,7 +386,7 @@ class LeaseClient:
                     logger.warning("the store does not answer, asking again: %s", error)
                 elif time.monotonic() - since > self._patience:
                     raise StoreLost(str(error)) from None
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(STORE_RETRY_SECONDS)
 
     def end(self) -> None:
         """Lease nothing more, and give up calls to the store soon, as the worker ends."""

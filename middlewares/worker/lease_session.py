@@ -28,7 +28,7 @@ from ..goal_keeper import GoalKeeper
 from ..own_meta import read_mark
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
-from ..store_access import OutOfReach, reach
+from ..store_access import OutOfReach, reach_several
 from ..targets import Target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
@@ -462,11 +462,8 @@ class LeaseSession:
         job = self._job
         try:
             key = job.crawl_key()
-            store = await asyncio.to_thread(reach, job)
-            renewals = await asyncio.to_thread(reach, job)
-            if self._goals is not None:
-                counts = StoreThread(await asyncio.to_thread(reach, job))
-                self._goals.open(counts, job.crawl, self._end_at_goal, own=True)
+            number = 2 if self._goals is None else 3
+            store, renewals, *others = await asyncio.to_thread(reach_several, job, number)
         except OutOfReach as why:
             text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             if not why.lasting:
@@ -475,6 +472,8 @@ class LeaseSession:
             raise WorkRefused(text) from None
         except SealError as error:
             raise WorkRefused(f"The key of this crawl cannot be opened: {error}.") from None
+        if self._goals is not None:
+            self._goals.open(StoreThread(others[0]), job.crawl, self._end_at_goal, own=True)
 
         def lost(key: Key, loss: LeaseLoss) -> None:
             work.acker.lost(key, loss)
@@ -530,7 +529,7 @@ class LeaseSession:
         """Return the report of a job that goes on."""
         if self._work is None:
             return self._report.progress(())
-        return self._report.progress(list(self._work.acker.held.values()))
+        return self._work.acker.progress()
 
     def stop(self) -> None:
         """Lease and count nothing more."""

@@ -22,7 +22,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..engine_compat import guard_downloads
-from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper
+from ..goal_keeper import PATIENCE, STORE_RETRY_SECONDS, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
@@ -148,8 +148,7 @@ class SentSession:
         since = clock()
         try:
             store = await self._reach()
-            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
-            wanted = store.wanted(job.crawl)
+            current, wanted = await asyncio.to_thread(self._take_lease, store)
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
             logger.info("This attempt has no lease: %s", error)
@@ -177,6 +176,19 @@ class SentSession:
         guard_downloads(self._crawler, why_not)
         self._obey(wanted)
 
+    def _take_lease(self, store: Store) -> tuple[bool, str]:
+        """Take the lease, or close the store with which that fails. Blocking.
+
+        Returns whether this attempt is the current one, and what the crawl was asked for.
+        """
+        job = self._job
+        try:
+            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
+            return current, store.wanted(job.crawl)
+        except BaseException:
+            store.close()
+            raise
+
     async def _reach(self) -> Store:
         """Return the crawl's store.
 
@@ -198,7 +210,7 @@ class SentSession:
                     "The store is away, and no request leaves until it has said how many may: %s",
                     error,
                 )
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(STORE_RETRY_SECONDS)
 
     @property
     def _needs_store(self) -> bool:

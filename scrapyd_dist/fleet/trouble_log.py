@@ -21,7 +21,7 @@ from scrapyd_dist.transports.event_hook import EventHook
 #: seconds that a command or an address may take
 PATIENCE = 20.0
 #: seconds after which it is tried again when it failed
-AGAIN = 30.0
+HOOK_RETRY_SECONDS = 30.0
 #: seconds in which a job or crawl can begin and end unseen
 UNSEEN = 300.0
 #: what an event has besides its schema
@@ -128,7 +128,7 @@ class TroubleLog:
     def _send(self) -> None:
         while self._pending and time.monotonic() >= self._again:
             if wrong := self._hook.notify(self._pending[0], patience=PATIENCE):
-                self._again = time.monotonic() + AGAIN
+                self._again = time.monotonic() + HOOK_RETRY_SECONDS
                 if wrong != self._wrong:
                     self._messenger.complain(f"{wrong} It is tried again.")
                 self._wrong = wrong

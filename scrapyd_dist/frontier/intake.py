@@ -59,13 +59,18 @@ class FrontierStore(ProducerStore, Protocol):
     def own_crawl(self, crawl: str) -> Crawl:
         """Return a crawl as `crawl` does, as one that this process is going to write to."""
 
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
-        """Store requests without a result."""
-
     def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]
+        self,
+        crawl: str,
+        new: Sequence[NewBatch],
+        counts: Mapping[str, int],
+        misses: Sequence[Miss] = (),
     ) -> list[Batch]:
-        """Store batches and counts in one step; raise SeenBefore for requests that are there."""
+        """Store batches, counts and requests without a result in one step.
+
+        Raises:
+            SeenBefore: requests of them are there already; nothing was stored.
+        """
 
 
 def open_frontier(
@@ -253,10 +258,9 @@ class FrontierProducer(Registration):
         """Add the requests that the frontier does not have yet; return the stored counts."""
         if not self.begun:
             self._register()
-        add = partial(self.store.add_batches, self.frontier)
+        # In one step: whoever fails here does all of it again.
+        add = partial(self.store.add_batches, self.frontier, misses=misses)
         _, kept = add_unseen(add, found, size=self.size, key=self.key, counts=counts)
-        if misses:
-            self.store.add_misses(self.frontier, misses)
         return kept
 
     def sign_off(self) -> None:

@@ -51,7 +51,8 @@ async def fetch_part(
 ) -> str:
     """Bring one part home, going on where a broken connection left off.
 
-    That is tried for `patience` seconds at most. `home` is the crawl's folder on the nodes, `job`
+    It is given up when nothing has come for `patience` seconds, or at last where it takes longer
+    than by `LONGEST` and `SLOWEST`. `home` is the crawl's folder on the nodes, `job`
     the attempt's job id, `part` what its worker says of it. Gives the name of the file below
     `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit here,
     or takes for ever; and OSError when nothing can be written here.
@@ -88,14 +89,18 @@ async def _fetch_part(
 ) -> str:
     growing = folder / f"{job}.jl.part"
     deadline = time.monotonic() + patience
+    came = 0  # bytes that were here when the deadline was set
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
+            if begin > came:
+                came = begin
+                deadline = time.monotonic() + patience
             left = part.bytes - begin
             try:
                 call = api.fetch(part_path(home, job), start=begin, limit=left, sink=file.write)
                 chunk = await sender.send(node, call)
             except NodeError as error:
-                if time.monotonic() > deadline:
+                if file.tell() == begin and time.monotonic() > deadline:
                     raise PartOutOfReach(
                         f"the part of {job} could not be fetched: {error}"
                     ) from error

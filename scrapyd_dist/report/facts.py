@@ -1,16 +1,14 @@
 """Reads what the store knows of one crawl, once, and reads the names and addresses in it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss
+from scrapyd_dist.progress.earlier_runs import earlier_runs
 from scrapyd_dist.store import Store
-
-#: maximum number of runs of one spider that are compared
-RUNS = 20
 
 _USER = re.compile(r"(://)[^/?#\s]*@")
 
@@ -37,7 +35,7 @@ class Facts:
     samples: Sequence[tuple[float, Mapping[str, Any]]] = ()
     misses: Sequence[Miss] = ()
     nodes_now: Sequence[NodeNow] = ()  #: empty if the nodes were not asked
-    runs: Sequence[Crawl] = ()  #: crawls of the same spider up to this one, oldest first
+    runs: Sequence[Crawl] = ()  #: comparable crawls before this one, oldest first, and this one
 
     @property
     def state(self) -> str:
@@ -83,25 +81,8 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
         attempts=tuple(store.attempts(crawl)),
         samples=tuple(store.samples(crawl)),
         misses=tuple(misses),
-        runs=comparable_runs(store.crawls(), row),
+        runs=(*earlier_runs(store.crawls(), row), row),
     )
-
-
-def comparable_runs(crawls: Iterable[Crawl], last: Crawl) -> tuple[Crawl, ...]:
-    """Return this crawl and comparable ones of its spider before it, oldest first."""
-    runs = []
-    for crawl in crawls:
-        if (crawl.spider, crawl.project) != (last.spider, last.project):
-            continue
-        if crawl.id == last.id or (crawl.created <= last.created and has_items(crawl)):
-            runs.append(crawl)
-    runs.sort(key=lambda crawl: (crawl.created, crawl.id == last.id))
-    return tuple(runs[-RUNS:])
-
-
-def has_items(crawl: Crawl) -> bool:
-    """Say whether a crawl came to its end, so that its items can be compared with other runs."""
-    return crawl.state.value == "finished" and bool(crawl.summary)
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -15,10 +15,11 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.joblogs.verdict import status_codes
+from scrapyd_dist.progress.earlier_runs import RUNS, earlier_runs, is_whole, kind_of
 from scrapyd_dist.progress.outlook import FINDING, estimate_outlook
 from scrapyd_dist.progress.samples import NUMBER
 from scrapyd_dist.progress.summary_document import count_in, finite_number, nested_value, summary_of
-from scrapyd_dist.report.facts import RUNS, Facts, comparable_runs, has_items, hidden, natural
+from scrapyd_dist.report.facts import Facts, hidden, natural
 
 #: maximum points of a line
 POINTS = 240
@@ -30,11 +31,12 @@ ROWS = 60
 SILENCE = 10.0
 #: parts of the time so far whose pace goes into the forecast
 WINDOWS = (0.1, 0.25, 0.5, 1.0)
-#: how an attempt ended
+#: how an attempt ended; one that was refused has made nothing
 OUTCOMES = {
     AttemptState.ACCEPTED: "done",
     AttemptState.FAILED: "failed",
     AttemptState.RUNNING: "running",
+    AttemptState.ACKED: "running",  # till its part is home
     AttemptState.SENT: "waiting",
     AttemptState.SENDING: "waiting",
 }
@@ -139,11 +141,11 @@ class Statuses:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Items of the last runs of a spider; the last one is this crawl."""
+    """Items of the last comparable runs; the last one is this crawl."""
 
     names: tuple[str, ...]
     items: tuple[int, ...]
-    median: float | None = None  #: of the finished runs before; None for fewer than two
+    median: float | None = None  #: of the whole runs before; None for fewer than two
     mad: float = 0.0  #: their median absolute deviation
 
 
@@ -547,7 +549,7 @@ def runs(facts: Facts) -> Runs | None:
     for run in facts.runs:
         count = count_in(run.summary, "items")
         items.append(count)
-        if run.id != facts.crawl.id and has_items(run):
+        if run.id != facts.crawl.id and is_whole(run):
             before.append(count)
     if not before:
         return None
@@ -565,21 +567,21 @@ def find_usual_items(crawls: Iterable[Crawl], wanted: Iterable[Crawl]) -> dict[s
 
     It is None where there are not two. All crawls are looked through once.
     """
-    ended = defaultdict[tuple[str, str], list[Crawl]](list)
+    whole = defaultdict[tuple[str, str, str], list[Crawl]](list)
     for crawl in sorted(crawls, key=attrgetter("created")):
-        if has_items(crawl):
-            ended[crawl.spider, crawl.project].append(crawl)
+        if is_whole(crawl):
+            whole[kind_of(crawl)].append(crawl)
     usual = {}
     for crawl in wanted:
-        alike = ended[crawl.spider, crawl.project]
+        alike = whole[kind_of(crawl)]
         end = bisect_right(alike, crawl.created, key=attrgetter("created"))
-        last = alike[max(0, end - RUNS) : end]
-        usual[crawl.id] = _find_median_items([run for run in last if run.id != crawl.id], crawl)
+        near = alike[max(0, end - RUNS - 1) : end]  # this crawl may be one of them
+        usual[crawl.id] = _find_median_items(near, crawl)
     return usual
 
 
-def _find_median_items(before: Sequence[Crawl], last: Crawl) -> float | None:
-    shown = comparable_runs([*before, last], last)
+def _find_median_items(near: Sequence[Crawl], last: Crawl) -> float | None:
+    shown = (*earlier_runs(near, last), last)
     found = runs(Facts(crawl=last, now=last.created, runs=shown))
     return None if found is None else found.median
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: seconds for which a store is waited for
 PATIENCE = 30.0
 #: seconds between two tries at a store that is away
-AGAIN = 0.5
+STORE_RETRY_SECONDS = 0.5
 
 
 class StoreThread:
@@ -41,9 +41,9 @@ class StoreThread:
             try:
                 return work()
             except StoreAway:
-                if time.monotonic() + AGAIN > deadline:
+                if time.monotonic() + STORE_RETRY_SECONDS > deadline:
                     raise
-            Event().wait(AGAIN)
+            Event().wait(STORE_RETRY_SECONDS)
 
     def close(self) -> None:
         """Wait for what is under way and close the store."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -244,6 +245,19 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
     await writer.write()
     assert (writer.waiting, writer.fault) == ([], "")
     assert (len(stored(shop)), shop.counts("shop")) == (3, {"sealed": 3, "offsite": 2})
+    assert shop.misses("shop") == [MISS]
+
+
+async def test_a_portion_of_which_the_store_refuses_a_part_is_counted_once_when_it_is_taken(
+    shop: Store, writer: FrontierWriter
+) -> None:
+    unkeepable = replace(MISS, reason=object())  # type: ignore[arg-type]
+    writer.remember(map(found, range(3)), {"offsite": 2}, [unkeepable])
+    await writer.write()
+    assert (writer.totals, writer.fault != "") == ({}, True)
+    writer._misses = [MISS]
+    await writer.write()
+    assert shop.counts("shop") == {"sealed": 3, "offsite": 2}
     assert shop.misses("shop") == [MISS]
 
 

@@ -12,7 +12,7 @@ import pytest
 from rig.gates import FakeCrawler, GateBench, as_any
 from scrapy import Request
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
-from scrapyd_dist.middlewares.codec import AGAIN
+from scrapyd_dist.middlewares.codec import SENT_BACK
 from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
@@ -92,7 +92,7 @@ async def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filt
     store.change_rules({ALL: Rule(hits=1, window=60.0), "other.example": Rule(paused=True)})
     store.change_rules({ALL: None, "other.example": None, "ruled.example": Rule(paused=True)})
     await it.look()
-    assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [
+    assert [(request.url, request.meta[SENT_BACK], request.dont_filter) for request in came] == [
         (RULED, False, True)
     ]
     assert slot.queue == [pairs[1]]

@@ -12,7 +12,6 @@ from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import completion_hooks as hooks
 
-from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
 
 DOCUMENT = {
@@ -46,31 +45,6 @@ def test_unusually_few_items_and_fewer_than_were_asked_for(
     assert hooks.too_few(10, 10) == hooks.too_few(0, 0) == ""
     assert hooks.too_few(1234, 5000).startswith(
         "The crawl has 1,234 items, and at least 5,000 were asked for"
-    )
-
-
-def row(number: int, **fields: Any) -> Crawl:
-    values: dict[str, Any] = {
-        "id": f"c{number}", "project": "p", "spider": "easy", "created": float(number), "state": CrawlState.FINISHED,
-        "options": {"args": {"shop": "a"}}, "summary": {"items": number},
-    }  # fmt: skip
-    return Crawl(**{**values, **fields})
-
-
-def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
-    rows = [
-        row(9),
-        row(8, state=CrawlState.STOPPED),
-        row(7, spider="other"),
-        row(6, options={"args": {"shop": "b"}}),
-        row(5),
-        row(4, summary={}),
-        row(3, options={"args": {"shop": "a"}, "settings": {"DISTRIBUTED_PAGES": 3}}),
-    ]
-    assert hooks.earlier_items("c9", {"shop": "a"}, rows, "easy") == [5, 3]
-    assert (
-        len(hooks.earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy"))
-        == hooks.RUNS
     )
 
 

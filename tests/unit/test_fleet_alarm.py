@@ -233,7 +233,7 @@ def test_a_node_without_disk(bench: Bench) -> None:
 def test_what_could_not_be_told_is_told_later_and_a_store_that_is_away_ends_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trouble_log, "AGAIN", 0.0)
+    monkeypatch.setattr(trouble_log, "HOOK_RETRY_SECONDS", 0.0)
     good, bench.command = bench.command, "exit 3"
     bench.begin()
     bench.look(**DOWN)

@@ -12,7 +12,7 @@ from rig.gates import GateBench, as_any
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
-from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
+from scrapyd_dist.middlewares.codec import PERMIT, SENT_BACK
 from scrapyd_dist.middlewares.throttle import gate
 from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
 from scrapyd_dist.middlewares.throttle.queue import ThrottledQueue, lane_name, lane_of
@@ -212,7 +212,7 @@ async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_
         request = it.popped()
         it.time += 2 * STALE
         again = as_any(it.charging.process_request(request))
-        assert (again.dont_filter, again.meta[AGAIN]) == (True, False)
+        assert (again.dont_filter, again.meta[SENT_BACK]) == (True, False)
         it.queue.push(again)
         await it.turn(1.0)
         again = it.popped()
@@ -221,7 +221,7 @@ async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_
         await asyncio.sleep(0)
         await it.turn(5.0)
         await waiting
-        assert (AGAIN in again.meta, again.dont_filter) == (False, False)
+        assert (SENT_BACK in again.meta, again.dont_filter) == (False, False)
         assert (len(it.store.back), it.crawler.counts["distributed/throttle/permits"]) == (2, 1)
 
 

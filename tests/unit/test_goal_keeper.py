@@ -234,7 +234,7 @@ def test_the_last_request_that_may_leave_is_no_end_by_itself() -> None:
 
 
 def test_what_is_reserved_for_others_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
+    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.STORE_RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         thread, ended = FakeThread({"requests": 3}), list[str]()
@@ -256,7 +256,7 @@ def test_what_is_reserved_for_others_is_waited_for(monkeypatch: pytest.MonkeyPat
 def test_a_store_that_is_away_is_waited_for_and_a_process_that_ends_does_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
+    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.STORE_RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         thread = FakeThread({"requests": 2}, fails=2)
@@ -294,7 +294,7 @@ def test_a_fault_of_ours_lets_no_request_wait_for_ever() -> None:
 @pytest.mark.parametrize("fails", [0, 10**6], ids=["what is reserved", "the store"])
 def test_a_spider_that_closes_does_not_wait(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, when no component is told before the last request has ended."""
-    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
+    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.STORE_RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         thread, ended, crawler = (

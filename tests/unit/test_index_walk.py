@@ -279,3 +279,10 @@ def test_whether_a_page_is_a_border_costs_the_same_with_many_shards(
         return lambda: [index.is_border(url) for url in urls]
 
     assert growth(ask_for_each, 50, index_walk) < 5
+
+
+def test_with_more_pages_than_were_announced_nothing_more_is_expected() -> None:
+    index = walk(6, 1)
+    for page in range(9):  # pages of another list are walked as well
+        index.came(0, index.asked(0), f"http://web/others/{page}")
+    assert index.more(90, None) == 0.0

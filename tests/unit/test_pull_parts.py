@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
+from rig.waiting import wait_for
 from scrapy import Request, Spider
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -30,7 +32,7 @@ from scrapyd_dist.middlewares.worker.lease_client import (
     StoreLost,
 )
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
-from scrapyd_dist.middlewares.worker.lease_session import introduce
+from scrapyd_dist.middlewares.worker.lease_session import LeaseSession, introduce
 from scrapyd_dist.middlewares.worker.request_tracker import use_marking_components
 from scrapyd_dist.middlewares.worker.work_unit import (
     BATCH,
@@ -345,7 +347,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_the_worker_with_the_lon
                 raise StoreError("away")
             return []
 
-    monkeypatch.setattr(lease_client, "AGAIN", 0.0)
+    monkeypatch.setattr(lease_client, "STORE_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     asked = leasing(replace(JOB, lease=lease), Away)
     if lost:
@@ -501,6 +503,79 @@ def test_a_batch_that_ends_by_itself_while_its_worker_ends_is_acked_once(
     assert report.trouble == ""
     assert not acker.held
     assert all(batch.part is not None and batch.part.path.exists() for batch in batches)
+
+
+async def acked_after_a_refusal(
+    refused: BatchUnit, taken: BatchUnit, report: LeaseReport
+) -> list[dict[str, int]]:
+    """The statistics in the reports of two batches, the first of which the store refuses."""
+    reports: list[dict[str, int]] = []
+
+    async def ack(_: object, told: dict[str, Any], *__: object) -> dict[str, int] | None:
+        reports.append(told["stats"])
+        return None if len(reports) == 1 else {}
+
+    stats = {"downloader/request_count": 5}
+    client = Mock(missed=AsyncMock(), ack=ack)
+    acker = BatchAcker(
+        Mock(client=client, crawler=Mock(stats=Mock(get_stats=lambda: stats))), report
+    )
+    for batch in (refused, taken):
+        batch.finds = Mock(take_misses=list, take_counts=dict, found=[])
+        await acker._end(batch, "finished")
+        stats = {"downloader/request_count": 7}
+    return reports
+
+
+def test_what_the_sites_answered_is_told_again_where_the_store_has_refused_the_report(
+    leased: Callable[[int], BatchUnit],
+) -> None:
+    reports = run(acked_after_a_refusal(leased(1), leased(1), LeaseReport(JOB)))
+    assert reports == [{"downloader/request_count": 5}, {"downloader/request_count": 7}]
+
+
+class Watched:
+    """A lock that tells when another thread than the main one asks for it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_batch_counts_once_in_a_report_that_is_made_while_it_is_parted_from(
+    leased: Callable[[int], BatchUnit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = leased(1)
+    batch.ledger.done(0)
+    report = LeaseReport(JOB)
+    acker = BatchAcker(Mock(), report)
+    acker.held[batch.key] = batch
+    lock = Watched()
+    monkeypatch.setattr(acker, "_parting", lock, raising=False)
+    session = LeaseSession.__new__(LeaseSession)
+    session._report = report
+    session._work = Mock(acker=acker)
+    told: list[dict[str, Any]] = []
+    reporter = threading.Thread(target=lambda: told.append(session.progress()))
+    note = report.note_outcome
+
+    def note_and_report(ended: BatchUnit, outcome: str) -> None:
+        note(ended, outcome)
+        reporter.start()
+        wait_for(lambda: lock.asked.is_set() or not reporter.is_alive())
+
+    monkeypatch.setattr(report, "note_outcome", note_and_report)
+    acker._part_from(batch, "acked")
+    reporter.join()
+    assert (told[0]["done"], told[0]["batches"]) == (1, {"acked": 1, "held": 0})
 
 
 class Rows:

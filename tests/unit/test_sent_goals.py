@@ -50,7 +50,7 @@ class Away:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """How many of ten requests leave a job with this allowance, and for what reason it ends."""
-    monkeypatch.setattr(sent_session, "AGAIN", 0.01)
+    monkeypatch.setattr(sent_session, "STORE_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(sent_session, "PATIENCE", 0.5)
     monkeypatch.setattr(assignment, "egg_key", lambda: None)
 

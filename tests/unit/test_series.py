@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.report import charts, facts, series
+from scrapyd_dist.progress import earlier_runs
+from scrapyd_dist.report import charts, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
 from scrapyd_dist.report.facts import Facts, gather, natural
 from scrapyd_dist.report.series import document
@@ -307,6 +308,12 @@ def test_every_piece_of_a_chart_lies_within_its_plot() -> None:
     )
 
 
+@pytest.mark.parametrize("state", sorted({*AttemptState} - {AttemptState.REFUSED}))
+def test_a_job_is_in_the_picture_in_each_of_its_states(state: AttemptState) -> None:
+    made = Facts(crawl=crawl(), now=BEGUN + 9, attempts=[attempt(1, state=state)])
+    assert [bar.name for bar in known(series.gantt(made)).bars] == ["batch 1, attempt 1"]
+
+
 def test_thousands_of_jobs_are_joined_where_they_touch() -> None:
     bars = [
         series.Bar(lane=0, begin=n / 10, end=n / 10 + 0.1, outcome="done", name="")
@@ -328,21 +335,23 @@ def test_what_is_usual_is_told_of_many_crawls_by_one_look_at_each(
         for n in range(300)
     ]  # fmt: skip
     before = {
-        last.id: series.runs(Facts(crawl=last, now=BEGUN, runs=facts.comparable_runs(crawls, last)))
+        last.id: series.runs(
+            Facts(crawl=last, now=BEGUN, runs=(*earlier_runs.earlier_runs(crawls, last), last))
+        )
         for last in crawls
     }
     medians = {name: None if found is None else found.median for name, found in before.items()}
     looks: list[str] = []
-    has_items = facts.has_items
+    is_whole = earlier_runs.is_whole
 
     def noted(row: Crawl) -> bool:
         looks.append(row.id)
-        return has_items(row)
+        return is_whole(row)
 
-    monkeypatch.setattr(facts, "has_items", noted)
-    monkeypatch.setattr(series, "has_items", noted)
+    monkeypatch.setattr(earlier_runs, "is_whole", noted)
+    monkeypatch.setattr(series, "is_whole", noted)
     assert series.find_usual_items(crawls, crawls) == medians
-    assert len(looks) <= len(crawls) * 3 * facts.RUNS
+    assert len(looks) <= len(crawls) * 3 * earlier_runs.RUNS
     looks.clear()
     series.find_usual_items(crawls, [])
     assert len(looks) == len(crawls)

@@ -32,15 +32,19 @@ class BatchStore(ABC):
         return self._step(BatchStep(crawl, new=[new], prints=fingerprints, counts=counts))[0]
 
     def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int] = MappingProxyType({})
+        self,
+        crawl: str,
+        new: Sequence[NewBatch],
+        counts: Mapping[str, int] = MappingProxyType({}),
+        misses: Sequence[Miss] = (),
     ) -> list[Batch]:
-        """Keep batches with their fingerprints, and the counts, in one transaction.
+        """Keep batches with their fingerprints, the counts and the misses, in one transaction.
 
         Raises:
             SeenBefore: requests of them are there already; nothing was kept.
             StoreError: two of the fingerprints are the same.
         """
-        return self._step(BatchStep(crawl, new=new, unseen=True, counts=counts))
+        return self._step(BatchStep(crawl, new=new, unseen=True, counts=counts, misses=misses))
 
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         """Add to the named counts: the account of found URLs, and what the producer itself did."""
