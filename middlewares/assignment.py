@@ -57,10 +57,11 @@ def is_producer(settings: BaseSettings) -> bool:
 
     Scrapy's looks at a page are not spread.
     """
-    return not is_worker(settings) and _is_enabled(settings) and not looks_only()
+    return not is_worker(settings) and is_enabled(settings) and not looks_only()
 
 
-def _is_enabled(settings: BaseSettings) -> bool:
+def is_enabled(settings: BaseSettings) -> bool:
+    """Tell whether the settings let a crawl be spread."""
     try:
         return bool(SettingReader(settings).value("DISTRIBUTED_ENABLED"))
     except ConfigError:

@@ -347,8 +347,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "The spider's start waits for a signal of its items, and those of target pages are"
                 " scraped on the nodes, which send no signal to its process: the crawl would never"
-                " end. Let it give all its requests without waiting, or crawl with -s"
-                " DISTRIBUTED_ENABLED=0."
+                " end. Let it give all its requests without waiting, or crawl without"
+                " sdist: scrapy crawl, with -s DISTRIBUTED_ENABLED=0."
             ),
         ),
         Difference(
@@ -483,8 +483,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "With HTTPCACHE_IGNORE_MISSING Scrapy makes no request at all, and answers from the"
                 " cache in the project's folder; nodes do not have that folder, and would fetch"
-                " each page. Crawl with -s DISTRIBUTED_ENABLED=0, or set HTTPCACHE_DIR to an"
-                " absolute path that all nodes share."
+                " each page. Crawl without sdist (scrapy crawl, with -s DISTRIBUTED_ENABLED=0),"
+                " or set HTTPCACHE_DIR to an absolute path that all nodes share."
             ),
         ),
         Difference(
@@ -494,8 +494,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy answers from the cache in the project's folder; nodes do not have that"
                 " folder, and there the cache is off: each page of the nodes is fetched from the"
-                " site. Set HTTPCACHE_DIR to an absolute path that all nodes share, or crawl with"
-                " -s DISTRIBUTED_ENABLED=0."
+                " site. Set HTTPCACHE_DIR to an absolute path that all nodes share, or crawl"
+                " without sdist: scrapy crawl, with -s DISTRIBUTED_ENABLED=0."
             ),
         ),
         Difference(

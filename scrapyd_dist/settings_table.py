@@ -47,8 +47,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "ENABLED",
             _YES_NO,
             True,
-            "with `False`, the crawl runs in one process; throttle and time limits still hold."
-            " `scrapy crawl` of a spider without a target does the same, with a warning",
+            "with `False`, `scrapy crawl` runs the crawl in one process; throttle and time limits"
+            " still hold. It does the same for a spider without a target, with a warning."
+            " `sdist crawl` spreads it in any case",
         ),
         _setting(
             "TARGET_RULE",

@@ -41,7 +41,7 @@ from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import store_address
 
-from ..assignment import EARLY, PROBE
+from ..assignment import EARLY, PROBE, is_enabled
 from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
 from .lifecycle import Fault, faults, process_exit, signals
 
@@ -79,6 +79,7 @@ def _crawl(crawl: str, store: str) -> int:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
         ours = {"DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store, EARLY: row.version is None}
         settings = project_settings({**row.options["settings"], **ours})
+        refuse_disabled(row.options["settings"], row.options.get("spider_settings", {}))
         kind = check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
         # Scrapy 2.13 logs why a spider cannot be made when the unread result is deleted.
@@ -197,13 +198,24 @@ def project_settings(ours: Mapping[str, Any]) -> Settings:
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
-    for name, value in ours.items():
+    # Where settings.py or the spider says no, that is for `scrapy crawl`.
+    for name, value in {"DISTRIBUTED_ENABLED": True, **ours}.items():
         settings.set(name, value, priority="cmdline")
     addons = settings.getdict("ADDONS")
     modules = [str(getattr(key, "__module__", key)) for key in addons]
     if not any(module.startswith("scrapyd_dist") for module in modules):
         settings.set("ADDONS", {**addons, "scrapyd_dist.Addon": 500}, priority="cmdline")
     return settings
+
+
+def refuse_disabled(*given: Mapping[str, Any]) -> None:
+    """Raise a ConfigError if one of these settings, which are of this crawl alone, says not to."""
+    for values in given:
+        if not is_enabled(Settings(dict(values))):
+            raise ConfigError(
+                "DISTRIBUTED_ENABLED is off here, but sdist spreads every crawl. Leave the setting"
+                " out, or let Scrapy crawl in one process: scrapy crawl SPIDER -O FILE"
+            )
 
 
 def check_known(settings: Settings, spider: str) -> type[Spider]:
@@ -267,6 +279,7 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
         with TemporaryDirectory() as folder:
             code = _planned_code(request, Path(folder))
             settings = project_settings(request["settings"])
+            refuse_disabled(request["settings"], request.get("spider_settings", {}))
             for name, value in request.get("spider_settings", {}).items():
                 settings.set(name, value, priority="cmdline")
             kind = check_known(settings, request["spider"])

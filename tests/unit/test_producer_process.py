@@ -23,7 +23,12 @@ from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer import crawl_code
-from scrapyd_dist.middlewares.producer.process import _write_failure, describe_broken
+from scrapyd_dist.middlewares.producer.process import (
+    _write_failure,
+    describe_broken,
+    project_settings,
+    refuse_disabled,
+)
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, WorkerEntry, crawl_name
 from scrapyd_dist.errors import ConfigError, CrawlFailed, StillRuns
@@ -458,3 +463,22 @@ def test_code_that_has_raised_is_not_tried_again_unasked_where_there_is_other_co
     expected = pytest.raises(ConfigError, match=r"1 URL.*--new-code.*--old-code")
     with expected if refused else nullcontext():
         stored_crawls._check_code(store, tmp_path, row, {"failed"}, ())
+
+
+def test_settings_of_the_project_do_not_keep_sdist_from_spreading_a_crawl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "local_settings.py").write_text("DISTRIBUTED_ENABLED = False\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "local_settings")
+    settings = project_settings({})
+    assert settings.getbool("DISTRIBUTED_ENABLED")
+    settings.set("DISTRIBUTED_ENABLED", False, priority="spider")
+    assert settings.getbool("DISTRIBUTED_ENABLED")
+
+
+@pytest.mark.parametrize("value", ["0", "False", False])
+def test_a_crawl_that_is_not_to_be_spread_is_refused(value: object) -> None:
+    refuse_disabled({}, {"DISTRIBUTED_ENABLED": "1"})
+    with pytest.raises(ConfigError, match="scrapy crawl SPIDER -O FILE"):
+        refuse_disabled({}, {"DISTRIBUTED_ENABLED": value})
