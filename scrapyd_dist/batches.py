@@ -39,7 +39,9 @@ MISSES = {
     ),
     MissKind.FAILED.value: "failed (they may be there; see the reason)",
     MissKind.DEAD.value: "given up: with their batch, or since no spider can make them",
-    MissKind.INDEX.value: "index pages that failed, so URLs on them are unknown",
+    MissKind.INDEX.value: (
+        "of the index failed, so URLs there are unknown; only a new crawl asks for them again"
+    ),
 }
 #: how the reason of a miss says that the project's code has raised
 _RAISED = re.compile(r"\w+ in (?:the callback|a pipeline): ")

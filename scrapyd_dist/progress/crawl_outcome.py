@@ -37,7 +37,7 @@ def ended_in_words(document: Mapping[str, Any]) -> str:
     losses = {
         "failed": count_in(document, "failed_urls") + count_in(document, "dead_urls"),
         "refused": count_in(document, "refused"),
-        "index pages failed": count_in(document, "index_failed"),
+        "failed on the index": count_in(document, "index_failed"),
         "batches left": count_in(document, "batches", "waiting"),
     }
     phrases = [f"{count:,} {name}" for name, count in losses.items() if count]

@@ -91,7 +91,7 @@ def test_a_list_of_start_urls(
 @pytest.mark.black_box
 def test_a_start_that_fails_is_told_and_is_no_success(run_cli: RunCommand, it: Project) -> None:
     done = run_cli(it, "crawl", "easy", "-a", "start=no-address", "-o", "items.jl", code=1)
-    assert "1 index pages that failed" in done.out + done.err
+    assert "1 of the index failed" in done.out + done.err
     assert "    the spider's start failed: ValueError: Missing scheme" in done.out + done.err
     assert [(row["url"], row["kind"]) for row in misses(it)] == [("", "index")]
 

@@ -112,7 +112,7 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
             "finished",
             3,
             {"refused": 3, "index_failed": 2},
-            "finished, 3 refused, 2 index pages failed",
+            "finished, 3 refused, 2 failed on the index",
             "",
         ),
         ("finished", 3, {}, "finished, exit code 3", ""),
