@@ -72,15 +72,18 @@ class NodeSources:
         return self._read_local()
 
     def _read_local(self) -> tuple[Node, ...]:
-        """Return the local nodes that run, and those that have died since they were read here.
+        """Return the local nodes that run, and those that have died.
 
-        A dead one stays a node of the crawl, which says that it is down.
+        A dead one is a node of the crawl all the same, which says that it is down; where all were
+        dead before the crawl began, it starts new ones.
         """
         state = self._project.state
-        found = list(local_nodes.running(state))
-        self._local_urls.update(node.url for node in found)
-        found += [node for node in local_nodes.dead(state) if node.url in self._local_urls]
-        return tuple(found)
+        running = local_nodes.running(state)
+        dead = local_nodes.dead(state)
+        if not running:
+            dead = tuple(node for node in dead if node.url in self._local_urls)
+        self._local_urls.update(node.url for node in running)
+        return (*running, *dead)
 
     def _names_only(self) -> bool:
         """Return whether DISTRIBUTED_NODES is given, and has only names and addresses."""

@@ -89,7 +89,7 @@ def test_a_local_node_is_known_by_its_name_and_its_address(
     assert (node.name, node.password) == ("local1", "hush")
 
 
-def test_a_local_node_that_dies_stays_a_node_of_the_crawl(
+def test_a_local_node_that_is_dead_is_a_node_of_the_crawl_unless_none_ran(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "scrapy.cfg").write_text("[settings]\ndefault = one.settings\n")
@@ -99,11 +99,11 @@ def test_a_local_node_that_dies_stays_a_node_of_the_crawl(
     found = sources()
     monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: (one, two))
     monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.dead", lambda state: (older,))
+    assert names(found.read()) == ["local1", "local2", "local3"]
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: ())
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.dead", lambda state: (one, two, older))
     assert names(found.read()) == ["local1", "local2"]
-    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: (one,))
-    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.dead", lambda state: (two, older))
-    assert names(found.read()) == ["local1", "local2"]
-    assert names(sources().read()) == ["local1"]
+    assert names(sources().read()) == []
 
 
 @pytest.mark.parametrize("text", ["spare", "127.0.0.1:6802"])
