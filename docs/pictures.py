@@ -41,7 +41,7 @@ MOMENT = 0.55
 #: seconds between two looks at the store
 LOOK = 0.2
 #: the section of the report with a picture of its own, and the last one on the picture of the report
-GROWTH, LAST = "Found, sent, ended", "Jobs on the nodes"
+GROWTH, LAST = "Found, sent, ended", "Batches on the nodes"
 
 
 def main() -> int:

@@ -455,10 +455,10 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
         if total[outcome]:
             legend.append((outcome, outcome))
             sums.append(f"{total[outcome]:,} {outcome}")
-    jobs_in_words = counted(len(data.bars), "job")
+    bars_in_words = counted(len(data.bars), "batch", "batches")
     nodes_in_words = counted(len(set(data.lanes)), "node")
     return RowChart(
-        label=f"Jobs on the nodes over time. {jobs_in_words} on {nodes_in_words}:"
+        label=f"Batches on the nodes over time. {bars_in_words} on {nodes_in_words}:"
         f" {', '.join(sums)}.",
         headings=("node", *_OUTCOMES),
         table=_jobs_table(data),

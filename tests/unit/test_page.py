@@ -165,7 +165,7 @@ def test_a_crawl_of_which_nothing_is_known_has_a_page_and_it_says_how_to_go_on(
     row = Crawl(id="c", project="", spider="s", created=BEGUN, state=state)
     read = Reader(page(Facts(crawl=row, now=BEGUN, lives=lives)))
     assert not {"figure", "svg"} & read.tags
-    assert "No job was sent to a node." in read.text
+    assert "No batch was given to a node." in read.text
     assert said in read.text
 
 
