@@ -17,7 +17,7 @@ from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.node_answers import answers_exit_code, must_answer, without_drained
-from scrapyd_dist.nodes import Node, nodes_by_url
+from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import is_others
@@ -300,40 +300,40 @@ def remembered(
     if store is None:
         return {}
     crawls = store.crawls()
-    by_url = nodes_by_url(nodes)
+    present = PresentNodes(nodes)
     others = set(names)
     for crawl in crawls:
         others.discard(crawl.id)
     found = {}
     if others:
-        found = _plain_jobs(store, names, by_url)
+        found = _plain_jobs(store, names, present)
     for crawl in crawls:
-        if crawl.id in names and (rows := _attempts(store, crawl, by_url)):
+        if crawl.id in names and (rows := _attempts(store, crawl, present)):
             found.setdefault(crawl.id, []).extend(rows)
     return found
 
 
 def _plain_jobs(
-    store: Store, names: Sequence[str], by_url: Mapping[str, Node]
+    store: Store, names: Sequence[str], present: PresentNodes
 ) -> dict[str, list[ListedJob]]:
-    # A job that was cancelled before it began has no address.
-    places = {**by_url, "": Node(name=NOWHERE, url="")}
     found = {}
     for record in store.named_jobs(names):
-        node = places.get(record.url)
+        node = present.find(record.node, record.url)
+        if not record.url:
+            node = Node(name=NOWHERE, url="")  # it was cancelled before it began
         if node is not None:
             found[record.id] = [listed_again(record, node)]
     return found
 
 
-def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[ListedJob]:
+def _attempts(store: Store, crawl: Crawl, present: PresentNodes) -> list[ListedJob]:
     """Return the jobs of a crawl that these nodes may have had."""
     slots = {}
     for batch in store.batches(crawl.id):
         slots[batch.number] = batch.slot
     rows = []
     for attempt in store.attempts(crawl.id):
-        node = by_url.get(attempt.url)
+        node = present.find(attempt.node, attempt.url)
         if node is None or attempt.state is AttemptState.REFUSED:
             continue
         project, spider = spider_of_slot(slots.get(attempt.batch, ""))
