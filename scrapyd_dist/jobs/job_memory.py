@@ -17,7 +17,7 @@ from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
-from .job_list import NOWHERE, JobFilter, JobList, ListedJob, listed_again
+from .job_list import NO_TARGET, NOWHERE, JobFilter, JobList, ListedJob, listed_again
 from .judged_job import JudgedJob, offsets_of
 from .queue_decision import next_attempt
 
@@ -165,7 +165,7 @@ def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> List
     if record.url in listed.silent:
         silent = "its node does not answer"
     elif node is None:
-        silent = "its node is no target any more"
+        silent = NO_TARGET
     place = node or Node(name=record.node or NOWHERE, url=record.url)
     return listed_again(record, place, silent)
 

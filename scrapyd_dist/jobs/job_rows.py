@@ -65,7 +65,7 @@ def list_jobs(
     asked for.
     """
     if names:
-        listed, jobs = wanted.named(site, names)
+        listed, jobs = wanted.named(site, names, gone_too=True)
         last = _last_listed(jobs, chosen.newest)
         rows = _judge_jobs(site, wanted, chosen, last, _remembered(site, wanted, chosen, 0))
         return JobRows(rows=_newest(rows, chosen.most), listed=listed)
