@@ -66,6 +66,17 @@ def test_a_job_is_shown_whose_node_is_no_target_any_more(root: Path, names: list
         assert client.get("/jobs/easy-1?node=web3").status_code in {400, 404}
 
 
+def test_of_a_node_that_is_down_nothing_is_said_to_be_missing(root: Path) -> None:
+    write_targets(root, ["web1", "web2"])
+    with served(root, FleetSender(web2={**loaded(), "listversions.json": ()})) as client:
+        down = client.get("/nodes/web1").text
+        assert down.count("Not known: the node could not be asked.") == 2
+        up = client.get("/nodes/web2").text
+        assert "None of this project is known there." in up
+        assert "It lists no job." in up
+        assert "could not be asked" not in up
+
+
 def test_jobs_that_wait_leave_those_that_run_on_the_list(root: Path) -> None:
     write_targets(root, ["web1"])
     with served(root, FleetSender(web1=loaded(pending=250, running=3))) as client:
