@@ -242,6 +242,14 @@ ALIASES = {
     "jobs logs": "logs",
 }
 
+#: command that takes no names -> what is said where it is given some
+FOR_ALL = {
+    "nodes down": (
+        "`sdist nodes down` stops all local nodes, and takes no name. `sdist nodes drain NODE`"
+        " keeps new work from one."
+    ),
+}
+
 
 class BareHelp:
     """Leaves Python's types out of the help of a command: a metavar says what is wanted."""
@@ -266,12 +274,17 @@ class LeafCommand(BareHelp, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the line; each error of it knows its command, also that an option has no value."""
+        refusal = FOR_ALL.get(" ".join(ctx.command_path.split()[-2:]), "")
+        ctx.allow_extra_args = bool(refusal)
         try:
-            return super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # of the library's usage errors
             raise
+        if rest and refusal:
+            ctx.fail(refusal)
+        return rest
 
 
 class LazyGroup(BareHelp, TyperGroup):

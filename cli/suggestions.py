@@ -37,6 +37,8 @@ _MEANT = {
     "status": "jobs",
     "undrain": "nodes resume",
 }
+#: a command for all there are -> what does the like for some
+_FOR_SOME = {"nodes down": "nodes drain"}
 #: group, empty for none -> the command for a crawl, a frontier or a node that is named behind it
 _FOR_CRAWL = {"": "status", "crawls": "crawls show", "items": "items pull", "jobs": "jobs stats"}
 _FOR_FRONTIER = {"": "frontier count", "frontier": "frontier count"}
@@ -55,7 +57,8 @@ def suggest_commands(word: str, group: str, verbs_of: Mapping[str, Collection[st
     verbs = [f"{name} {verb}" for name, own in verbs_of.items() for verb in own]
     exact = [command for command in verbs if command.endswith(f" {word}")]
     if group:
-        return _with_group(group, _alike_or_near(word, verbs_of[group])) or exact
+        found = _with_group(group, _alike_or_near(word, verbs_of[group])) or exact
+        return [*found, *filter(None, map(_FOR_SOME.get, found))]
     found = _alike_in(word, verbs_of) + exact
     return (found or _alike_or_near(word, verbs, verbs_of))[:_MOST]
 

@@ -218,6 +218,30 @@ def nodes_by_url(nodes: Iterable[Node]) -> dict[str, Node]:
     return {node.url: node for node in nodes}
 
 
+class PresentNodes:
+    """Finds nodes as they are now by what was written down of them.
+
+    A local node keeps its name and its folder, and gets another port whenever it is started.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._by_url: dict[str, Node] = {}
+        self._local: dict[str, Node] = {}  #: by name; of several the last
+        for node in nodes:
+            self._by_url[node.url] = node
+            if node.local:
+                self._local[node.name] = node
+
+    def find(self, name: str, url: str) -> Node | None:
+        """Return the node that was called so and was at this base address; None if it is gone."""
+        if name in self._local:
+            return self._local[name]
+        found = self._by_url.get(url)
+        if found is not None and found.local and name:
+            return None  # another local node has got the port
+        return found
+
+
 def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
     """Return their names as a message lists them."""
     return separator.join(_quote_name(node.name) for node in nodes)

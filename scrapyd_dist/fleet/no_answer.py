@@ -17,6 +17,18 @@ def set_in_target(node: Node, line: str) -> str:
     return f"scrapy.cfg, [deploy:{node.name}]: {line}"
 
 
+def process_ended(node: Node) -> NodeError:
+    """Return the error of a local node whose process has ended, which need not be asked."""
+    return ConnectionRefused.at(str(node), "its process has ended", hint=_start_local_again(node))
+
+
+def _start_local_again(node: Node) -> str:
+    return (
+        "`sdist nodes up N` starts it again, N being how many local nodes shall run; `sdist"
+        f" nodes remove {node.name}` forgets it."
+    )
+
+
 def explain_no_answer(exam: NodeDiagnosis, error: NodeError) -> tuple[str, str]:
     """Return why a node does not answer like Scrapyd, in a word or two, and the remedy."""
     node = exam.node
@@ -47,10 +59,7 @@ def _find_address_remedy(exam: NodeDiagnosis) -> str:
 
 def _find_reach_remedy(node: Node, error: NodeError) -> str:
     if isinstance(error, ConnectionRefused) and node.local:
-        return (
-            "`sdist nodes up N` starts it again, N being how many local nodes shall run; `sdist"
-            f" nodes remove {node.name}` forgets it."
-        )
+        return _start_local_again(node)
     if isinstance(error, ConnectionRefused):
         return (
             "Start Scrapyd there; scrapyd.conf: bind_address = 0.0.0.0, if it listens on 127.0.0.1"

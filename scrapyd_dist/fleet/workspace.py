@@ -86,7 +86,10 @@ class Workspace(OpenProject):
 
     @cached_property
     def _dead_listed(self) -> tuple[Node, ...]:
-        """The dead local nodes; none where others are named: then local ones rest."""
+        return self.find_dead_nodes()
+
+    def find_dead_nodes(self) -> tuple[Node, ...]:
+        """Return the dead local nodes; none where others are named: then local ones rest."""
         if self.project.targets or self.added:
             return ()
         return self.dead_local_nodes

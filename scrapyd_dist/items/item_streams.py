@@ -11,7 +11,7 @@ from scrapyd_dist.items.delivery import own_parts
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.messenger import Messenger
-from scrapyd_dist.nodes import Node, nodes_by_url
+from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import Sender, sweep
 
@@ -52,7 +52,7 @@ class ItemStreams:
         self._timeout = timeout
         self._sender = sender
         self._messenger = messenger
-        self._nodes = nodes_by_url(nodes)
+        self._nodes = PresentNodes(nodes)
         self._parts = parts
         self._home = home_of(crawl.id, crawl.created)
         self._streams: dict[str, ItemStream] = {}  #: those that are read on, by job
@@ -114,7 +114,7 @@ class ItemStreams:
 
     def _find_remote(self, attempt: Attempt) -> None:
         """Begin to read the part of an attempt that its node still writes."""
-        node = self._nodes.get(attempt.url)
+        node = self._nodes.find(attempt.node, attempt.url)
         if attempt.job in self._known or node is None:
             return
         remote = part_path(self._home, attempt.job)

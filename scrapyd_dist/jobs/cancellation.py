@@ -195,7 +195,9 @@ class Cancellation:
             self._names = _open_attempts(store.jobs(), names)
             self._find_crawls(store, names)
         self._listed = wanted.list_jobs(site).about(self._names)
-        self._memory = JobMemory(site.store, None if names else OPEN_ONLY, site.messenger)
+        self._memory = JobMemory(
+            site.store, None if names else OPEN_ONLY, site.messenger, nodes=wanted.nodes
+        )
 
     def _find_crawls(self, store: Store, names: Sequence[str]) -> None:
         for crawl in store.crawls():

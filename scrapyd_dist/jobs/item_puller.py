@@ -14,7 +14,7 @@ from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.items.stored_crawl import StoredCrawl
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
-from scrapyd_dist.nodes import nodes_by_url
+from scrapyd_dist.nodes import PresentNodes
 from scrapyd_dist.plurals import counted
 
 from .job_judge import JobJudge
@@ -55,7 +55,7 @@ class ItemPuller:
         self._find_folder = find_folder
         self._crawls = crawls
         self._timeout = wanted.timeout
-        self._nodes = nodes_by_url(wanted.nodes)
+        self._nodes = PresentNodes(wanted.nodes)
         self._is_narrowed = wanted.narrowed  #: to some of the nodes
         asked = wanted.nodes if names else ()
         self.listed = replace(wanted, nodes=asked).list_jobs(site).about(names)
@@ -86,16 +86,16 @@ class ItemPuller:
         out = {AttemptState.SENT, AttemptState.RUNNING}
         open_attempts = [attempt for attempt in crawl.attempts if attempt.state in out]
         for attempt in [*crawl.accepted, *open_attempts]:
-            if self._is_narrowed and attempt.url not in self._nodes:
-                continue
             place = self._place(crawl, attempt)
+            if self._is_narrowed and place is None:
+                continue
             over = attempt.state is AttemptState.ACCEPTED
             bring = self._bring_attempt(crawl.crawl.id, attempt, place, over=over)
             yield PullRequest(job=attempt.job, node=attempt.node, bring=bring)
 
     def _place(self, stored_crawl: StoredCrawl, attempt: Attempt) -> Place | None:
         """Return the attempt as a job of a node; None where that is none of the chosen nodes."""
-        node = self._nodes.get(attempt.url)
+        node = self._nodes.find(attempt.node, attempt.url)
         if node is None:
             return None
         crawl = stored_crawl.crawl

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.fleet.no_answer import process_ended
 from scrapyd_dist.fleet.node_poll import poll_load, poll_versions
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.job_record import JobRecord
@@ -30,6 +31,8 @@ class JobFleet:
     nodes: Sequence[Node]
     timeout: float  #: seconds that a node gets for each answer
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
+    #: gives the local nodes whose processes have ended
+    find_dead: Callable[[], Sequence[Node]] = tuple
     messenger: Messenger = NO_MESSENGER
     #: name of a version -> when it was sent, in seconds since the epoch, if its name does not tell
     known: Mapping[str, float] = field(default_factory=dict)
@@ -174,7 +177,7 @@ class JobFleet:
 
         Raises:
             ConfigError: the named node is draining.
-            NodeError: the named node did not answer.
+            NodeError: the named node did not answer, or is a local one that has died.
             NothingMatched: there is no node of that name.
         """
         if all_nodes:
@@ -186,11 +189,20 @@ class JobFleet:
                 raise self._no_place(name)
         return [self._choose(nodes)]
 
+    @property
+    def absent(self) -> dict[Node, NodeError]:
+        """Why nodes get no jobs: those that did not answer, and the local ones that have died."""
+        absent = dict(self.errors)
+        for node in self.find_dead():
+            absent.setdefault(node, process_ended(node))
+        return absent
+
     def _no_place(self, name: str) -> ConfigError | NodeError | NothingMatched:
         if aside := _of_name(self.draining, name):
             return draining_error(aside)
-        for node in _of_name(self.errors, name):
-            return self.errors[node]
+        absent = self.absent
+        for node in _of_name(absent, name):
+            return absent[node]
         names = [node.name for node in self.nodes]
         question = did_you_mean(name, names)
         return NothingMatched(
@@ -306,6 +318,7 @@ def make_fleet(
         nodes=fit,
         draining=[node for node in nodes if node in drained],
         timeout=timeout,
+        find_dead=site.find_dead,
         messenger=site.messenger,
         known=find_times(fit),
     )

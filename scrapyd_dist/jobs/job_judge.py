@@ -247,10 +247,11 @@ class JobJudge:
         crawl_job = self._crawl_jobs.get(place.job)
         if crawl_job is None or self.came_again(place) or _is_before(place, crawl_job.crawl):
             return None
-        is_elsewhere = crawl_job.attempt is not None and crawl_job.attempt.url != place.node.url
-        if is_elsewhere:
-            return None
-        return crawl_job
+        attempt = crawl_job.attempt
+        if attempt is None or place.node.url == attempt.url:
+            return crawl_job
+        # A node may be back at another address.
+        return crawl_job if place.node.name == attempt.node else None
 
     def _judge_ours(
         self, row: ListedJob, crawl_job: CrawlJob, *, signalled: bool
@@ -273,9 +274,10 @@ class JobJudge:
         return None
 
 
-def _memory_of(site: JobSite, places: Iterable[Place]) -> JobMemory:
+def _memory_of(site: JobSite, places: Sequence[Place]) -> JobMemory:
     """Return what is remembered of these jobs, and of the open ones."""
-    memory = JobMemory(site.store, messenger=site.messenger, most=0)
+    nodes = dict.fromkeys(place.node for place in places)
+    memory = JobMemory(site.store, messenger=site.messenger, most=0, nodes=nodes)
     memory.read_named(place.job for place in places)
     return memory
 
@@ -362,7 +364,7 @@ def settle_jobs(
     since: without those that ended before, in seconds since the epoch; most: so many of those that
     ended, the last ones; timeout: seconds.
     """
-    memory = JobMemory(site.store, since, site.messenger, most=most)
+    memory = JobMemory(site.store, since, site.messenger, most=most, nodes=nodes)
     urls = set[str]()
     for record in memory.records.values():
         if not record.state.over:

@@ -17,7 +17,7 @@ from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.node_answers import answers_exit_code, must_answer, without_drained
-from scrapyd_dist.nodes import Node, nodes_by_url
+from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import is_others
@@ -30,6 +30,8 @@ from .job_site import JobSite
 TIMEOUT = 15.0
 #: the node of a job that waits
 NOWHERE = "-"
+#: why the node of a remembered job cannot be asked which is listed nowhere
+NO_TARGET = "its node is no target any more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,15 +183,20 @@ class JobFilter:
         )
         return mark_others(site, found).without_drained(site, self.nodes)
 
-    def named(self, site: JobSite, names: Sequence[str]) -> tuple[JobList, tuple[ListedJob, ...]]:
+    def named(
+        self, site: JobSite, names: Sequence[str], *, gone_too: bool = False
+    ) -> tuple[JobList, tuple[ListedJob, ...]]:
         """Return what the nodes list, and the jobs of these ids and crawls; without names, all.
 
-        Jobs that only the store remembers are found by name as well.
+        Jobs that only the store remembers are found by name as well; gone_too: also those of nodes
+        that are no targets any more.
         """
         listed = self.list_jobs(site).about(names)
         if not names:
             return listed, listed.jobs
-        return listed, listed.named(names, remembered(site, names, self.nodes))
+        gone_too = gone_too and not self.narrowed
+        known = remembered(site, names, self.nodes, gone_too=gone_too)
+        return listed, listed.named(names, known)
 
 
 def mark_others(site: JobSite, found: JobList) -> JobList:
@@ -290,50 +297,54 @@ def listed_again(record: JobRecord, node: Node, silent: str = "") -> ListedJob:
 
 
 def remembered(
-    site: JobSite, names: Sequence[str], nodes: Sequence[Node]
+    site: JobSite, names: Sequence[str], nodes: Sequence[Node], *, gone_too: bool = False
 ) -> dict[str, list[ListedJob]]:
     """Return what the project's store knows of, by name: attempts of a crawl, or a plain job.
 
-    Only jobs on these nodes are found, and those that never had a node.
+    Only jobs on these nodes are found, and those that never had a node; gone_too: plain jobs of
+    other nodes as well, which cannot be asked.
     """
     store = site.store if names else None
     if store is None:
         return {}
     crawls = store.crawls()
-    by_url = nodes_by_url(nodes)
+    present = PresentNodes(nodes)
     others = set(names)
     for crawl in crawls:
         others.discard(crawl.id)
     found = {}
     if others:
-        found = _plain_jobs(store, names, by_url)
+        found = _plain_jobs(store, names, present, gone_too=gone_too)
     for crawl in crawls:
-        if crawl.id in names and (rows := _attempts(store, crawl, by_url)):
+        if crawl.id in names and (rows := _attempts(store, crawl, present)):
             found.setdefault(crawl.id, []).extend(rows)
     return found
 
 
 def _plain_jobs(
-    store: Store, names: Sequence[str], by_url: Mapping[str, Node]
+    store: Store, names: Sequence[str], present: PresentNodes, *, gone_too: bool
 ) -> dict[str, list[ListedJob]]:
-    # A job that was cancelled before it began has no address.
-    places = {**by_url, "": Node(name=NOWHERE, url="")}
     found = {}
     for record in store.named_jobs(names):
-        node = places.get(record.url)
+        node = present.find(record.node, record.url)
+        if not record.url:
+            node = Node(name=NOWHERE, url="")  # it was cancelled before it began
         if node is not None:
             found[record.id] = [listed_again(record, node)]
+        elif gone_too:
+            node = Node(name=record.node or NOWHERE, url=record.url)
+            found[record.id] = [listed_again(record, node, NO_TARGET)]
     return found
 
 
-def _attempts(store: Store, crawl: Crawl, by_url: Mapping[str, Node]) -> list[ListedJob]:
+def _attempts(store: Store, crawl: Crawl, present: PresentNodes) -> list[ListedJob]:
     """Return the jobs of a crawl that these nodes may have had."""
     slots = {}
     for batch in store.batches(crawl.id):
         slots[batch.number] = batch.slot
     rows = []
     for attempt in store.attempts(crawl.id):
-        node = by_url.get(attempt.url)
+        node = present.find(attempt.node, attempt.url)
         if node is None or attempt.state is AttemptState.REFUSED:
             continue
         project, spider = spider_of_slot(slots.get(attempt.batch, ""))

@@ -42,15 +42,17 @@ def read_job_log_end(site: JobSite, wanted: JobFilter, job: str, most: int) -> J
     """Return so many lines of the end of a job's log.
 
     Raises:
-        NothingMatched: there is no such job.
+        NothingMatched: there is no such job, or its node is no target any more.
         NodeError: its node does not answer.
     """
-    _, rows = wanted.named(site, [job])
+    _, rows = wanted.named(site, [job], gone_too=True)
     if not rows:
         raise NothingMatched(f"There is no job {job}.")
     row = rows[-1]
     if not row.node.url:  # it waits in the store
         return JobLogEnd(lines=(), errors=(), whole=True)
+    if row.silent:
+        raise NothingMatched(f"The log of {job} cannot be read: {row.silent}.")
     tap = LogTap(site.sender, row.node, row.log, timeout=wanted.timeout)
     begin = max(0, tap.size() - BLOCK)
     tap.begin_at(begin, torn=begin > 0)

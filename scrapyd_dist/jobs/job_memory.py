@@ -13,11 +13,11 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.messenger import NO_MESSENGER, Messenger
-from scrapyd_dist.nodes import Node, nodes_by_url
+from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
-from .job_list import NOWHERE, JobFilter, JobList, ListedJob, listed_again
+from .job_list import NO_TARGET, NOWHERE, JobFilter, JobList, ListedJob, listed_again
 from .judged_job import JudgedJob, offsets_of
 from .queue_decision import next_attempt
 
@@ -41,7 +41,7 @@ class JobMemory:
 
     since: records of jobs that ended before are left out; seconds since the epoch. most: so many of
     those that ended are read, the last ones. messenger: gets to know when the store cannot be
-    written, where that is no error.
+    written, where that is no error. nodes: records are at the addresses which these have now.
     """
 
     def __init__(
@@ -51,38 +51,54 @@ class JobMemory:
         messenger: Messenger = NO_MESSENGER,
         *,
         most: int | None = None,
+        nodes: Iterable[Node] = (),
     ) -> None:
         self._store = store
+        self._present = PresentNodes(nodes)
         self._messenger = messenger
         self.records: dict[str, JobRecord] = {}
         if store is not None:
-            for record in store.jobs(since, most):
-                self.records[record.id] = record
+            self._keep(store.jobs(since, most))
 
     def read_named(self, names: Iterable[str]) -> None:
         """Read the records of these jobs as well, where they were left out."""
         missing = {*names} - self.records.keys()
         if self._store is None or not missing:
             return
-        for record in self._store.named_jobs(missing):
+        self._keep(self._store.named_jobs(missing))
+
+    def _keep(self, records: Iterable[JobRecord]) -> None:
+        for record in map(self._bring_up_to_date, records):
             self.records[record.id] = record
 
+    def _bring_up_to_date(self, record: JobRecord) -> JobRecord:
+        """Return the record with the address that its node has now."""
+        node = self._present.find(record.node, record.url)
+        return record if node is None else replace(record, url=node.url)
+
     def record_of(self, place: Place) -> JobRecord | None:
-        """Return what is remembered of a job that is on the node which it was posted to."""
+        """Return what is remembered of a job that is on the node which it was posted to.
+
+        That may have another address since.
+        """
         record = self.records.get(place.job)
-        if record is None or record.url != place.node.url:
+        if record is None:
             return None
-        return record
+        is_there = record.url == place.node.url or record.node == place.node.name
+        return record if is_there else None
 
     def unlisted(self, listed: JobList, wanted: JobFilter) -> list[ListedJob]:
         """Return the remembered jobs that the nodes do not list and that are meant."""
-        listed_keys = {row.key for row in listed.jobs}
-        by_url = nodes_by_url(wanted.nodes)
+        listed_ids = set[str]()
+        for row in listed.jobs:
+            if self.record_of(row) is not None:
+                listed_ids.add(row.job)
+        present = PresentNodes(wanted.nodes)
         rows = []
         for record in self.records.values():
-            if (record.url, record.id) in listed_keys:
+            if record.id in listed_ids:
                 continue
-            node = by_url.get(record.url)
+            node = present.find(record.node, record.url)
             is_elsewhere = node is None and wanted.narrowed
             if not is_elsewhere and wanted.means(record.project, record.spider):
                 rows.append(_listed_again(record, node, listed))
@@ -110,7 +126,7 @@ class JobMemory:
         silent = [job for job in ended if _leaves_no_trace(job)]
         if self._store is None or not silent:
             return set()
-        others = self._store.jobs()
+        others = list(map(self._bring_up_to_date, self._store.jobs()))
         killed = set()
         for job in silent:
             if _was_killed_at_start(job, others):
@@ -132,8 +148,7 @@ class JobMemory:
                 if record.id in changes:
                     changed += _changed(record, changes[record.id](record))
             if not changed or self._store.keep_jobs(changed, revision):
-                for record in changed:
-                    self.records[record.id] = record
+                self._keep(changed)
                 return
         raise busy()
 
@@ -150,7 +165,7 @@ def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> List
     if record.url in listed.silent:
         silent = "its node does not answer"
     elif node is None:
-        silent = "its node is no target any more"
+        silent = NO_TARGET
     place = node or Node(name=record.node or NOWHERE, url=record.url)
     return listed_again(record, place, silent)
 

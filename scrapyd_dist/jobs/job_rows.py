@@ -65,15 +65,14 @@ def list_jobs(
     asked for.
     """
     if names:
-        listed, jobs = wanted.named(site, names)
-        rows = _judge_jobs(
-            site, wanted, chosen, _last_listed(jobs, chosen.newest), _remembered(site, chosen, 0)
-        )
+        listed, jobs = wanted.named(site, names, gone_too=True)
+        last = _last_listed(jobs, chosen.newest)
+        rows = _judge_jobs(site, wanted, chosen, last, _remembered(site, wanted, chosen, 0))
         return JobRows(rows=_newest(rows, chosen.most), listed=listed)
     listed = wanted.list_jobs(site)
     most = chosen.newest
     while True:
-        memory = _remembered(site, chosen, most)
+        memory = _remembered(site, wanted, chosen, most)
         has_all = most is None or max(len(listed.jobs), len(memory.records)) < most
         last = [*_last_listed(listed.jobs, most), *memory.unlisted(listed, wanted)]
         found = _judge_jobs(site, wanted, chosen, last, memory)
@@ -84,12 +83,12 @@ def list_jobs(
         most *= 2  # those that are left out stand in the place of others
 
 
-def _remembered(site: JobSite, chosen: JobChoice, most: int | None) -> JobMemory:
+def _remembered(site: JobSite, wanted: JobFilter, chosen: JobChoice, most: int | None) -> JobMemory:
     """Return what the store remembers; of jobs that are over so many, the last ones."""
     since = None
     if chosen.since is not None:
         since = time.time() - chosen.since.total_seconds()
-    return JobMemory(site.store, since, site.messenger, most=most)
+    return JobMemory(site.store, since, site.messenger, most=most, nodes=wanted.nodes)
 
 
 def _judge_jobs(

@@ -21,6 +21,8 @@ class JobSite:
     find_store: Callable[[], Store | None]
     #: gives those of the nodes that get no new work; raises StoreError
     find_drained: Callable[[Sequence[Node]], Collection[Node]] = lambda _: ()
+    #: gives the local nodes whose processes have ended, where local nodes are in use
+    find_dead: Callable[[], Sequence[Node]] = tuple
     messenger: Messenger = NO_MESSENGER
 
     @property
@@ -39,5 +41,6 @@ def open_site(workspace: Workspace, messenger: Messenger = NO_MESSENGER) -> JobS
         sender=workspace.sender,
         find_store=lambda: workspace.store_if_any,
         find_drained=workspace.drained,
+        find_dead=workspace.find_dead_nodes,
         messenger=messenger,
     )

@@ -12,7 +12,7 @@ from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import read_log_end, survey
-from scrapyd_dist.nodes import nodes_by_url
+from scrapyd_dist.nodes import PresentNodes
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.summary_document import count_in, has_labels, labels_of
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
@@ -164,7 +164,8 @@ class _Window:
             site, self.wanted.nodes, timeout=self.wanted.timeout, since=self.since
         )
         for record in ended_since(settled.records, self.since):
-            if self._means(record.labels, record.spider) and self._is_there(record.url):
+            is_meant = self._means(record.labels, record.spider)
+            if is_meant and self._is_there(record.node, record.url):
                 self.states[record.state.value] += 1
                 self.stats.append(stats_of_record(record))
 
@@ -178,7 +179,9 @@ class _Window:
                 self._add(attempt)
 
     def _add(self, attempt: Attempt) -> None:
-        if (attempt.ended_at or 0.0) < self.since or not self._is_there(attempt.url):
+        if (attempt.ended_at or 0.0) < self.since:
+            return
+        if not self._is_there(attempt.node, attempt.url):
             return
         self.states[_ENDED[attempt.state]] += 1
         if attempt.state is AttemptState.ACCEPTED:
@@ -187,8 +190,10 @@ class _Window:
     def _means(self, labels: Sequence[str], spider: str) -> bool:
         return has_labels(labels, self.labels) and fnmatchcase(spider, self.wanted.spider or "*")
 
-    def _is_there(self, url: str) -> bool:
-        return not self.wanted.narrowed or url in nodes_by_url(self.wanted.nodes)
+    def _is_there(self, node: str, url: str) -> bool:
+        if not self.wanted.narrowed:
+            return True
+        return PresentNodes(self.wanted.nodes).find(node, url) is not None
 
 
 def _stats_of(judge: JobJudge, row: ListedJob) -> Mapping[str, Any] | None:

@@ -19,7 +19,7 @@ def read_last_ends(
     timeout: seconds that a node gets for each answer; of one that does not answer nothing is known.
     """
     urls = {node.url for node in nodes}
-    memory = JobMemory(site.store, OPEN_ONLY, site.messenger)
+    memory = JobMemory(site.store, OPEN_ONLY, site.messenger, nodes=nodes)
     if not any(_is_out(record, urls) for record in memory.records.values()):
         return []
     wanted = JobFilter(nodes=nodes, narrowed=True, timeout=timeout)

@@ -188,7 +188,7 @@ class QueueRunner:
         if self._stuck is None:
             self._stuck = now
         if now - self._stuck > self.nodes.long_patience:
-            reasons: list[Exception] = [*fleet.errors.values()]
+            reasons: list[Exception] = [*fleet.absent.values()]
             if fleet.draining:
                 reasons.insert(0, draining_error(fleet.draining))
             raise NoNodeReachable(
@@ -241,7 +241,7 @@ def _place_each(
 
 def _is_complete(fleet: JobFleet | None) -> bool:
     """Tell whether no node was silent or drained: such a node may have what is missing."""
-    return fleet is not None and not fleet.errors and not fleet.draining
+    return fleet is not None and not fleet.absent and not fleet.draining
 
 
 def _any_waits(records: Sequence[JobRecord]) -> bool:

@@ -64,6 +64,11 @@ EXAM_EVERY = 30.0
 REASONS = 50
 OF_REASON = 20
 
+#: why no node was asked for its jobs
+NO_NODE = (
+    "scrapy.cfg names no node, and no local one runs: these are the jobs that the store remembers."
+)
+
 #: names of the filters of jobs in an address
 FILTERS = ("state", "spider", "node", "label", "since")
 
@@ -319,7 +324,7 @@ class ProjectPages:
 
         nodes: where it is looked for; none for everywhere.
         """
-        document = self._list_jobs(AskedJobs(crawl=name, nodes=nodes), EVERY)
+        document = self._find_job(name, nodes)
         fleet, _, _ = self._fleet_or_why_not()
         live = [job for node in fleet["nodes"] for job in node["jobs"] if job["job"] == name]
         if not document["jobs"]:
@@ -328,6 +333,22 @@ class ProjectPages:
         log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
         values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
         return PageView("job", document, values)
+
+    def _find_job(self, name: str, nodes: tuple[str, ...]) -> Mapping[str, Any]:
+        """Return what is known of a job, on these nodes.
+
+        The store remembers a job of a node that is no target any more.
+        """
+        try:
+            return self._list_jobs(AskedJobs(crawl=name, nodes=nodes), EVERY)
+        except (ConfigError, NothingMatched):
+            if not nodes:
+                raise
+            document = self._list_jobs(AskedJobs(crawl=name), EVERY)
+            rows = [row for row in document["jobs"] if row["node"] in nodes]
+            if not rows:
+                raise
+            return {**document, "jobs": rows}
 
     def node(self, name: str) -> PageView:
         """Return how a node stands, what runs there, and what the doctor says of it."""
@@ -382,7 +403,10 @@ class ProjectPages:
             )
             names = [query.crawl] if query.crawl else []
             found = list_jobs(open_site(workspace), wanted, chosen, names)
-            return {**found.document(), "jobs": choose_first_jobs(found.rows, ROWS)}
+            document = found.document()
+            if not nodes:
+                document["unreached"] = [NO_NODE]
+            return {**document, "jobs": choose_first_jobs(found.rows, ROWS)}
 
         return self._ask(("jobs", query), read, every, asks_nodes=True)
 
@@ -390,7 +414,10 @@ class ProjectPages:
         """Return the end of a job's log, or None and why there is none."""
 
         def read(workspace: Workspace) -> JobLogEnd:
-            found = _known_nodes(workspace, nodes)
+            try:
+                found = _known_nodes(workspace, nodes)
+            except (ConfigError, NothingMatched):
+                found = _known_nodes(workspace, ())  # its node is gone
             return read_job_log_end(open_site(workspace), JobFilter(nodes=found), name, LINES)
 
         try:

@@ -26,6 +26,7 @@ from scrapyd_dist.fleet.added_nodes import (
 )
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.jobs.job_site import open_site
 from scrapyd_dist.nodes import Node
 
 NODE = Node.parse("web4:6800", name="web4")
@@ -89,6 +90,9 @@ def test_a_dead_local_node_is_known_by_its_name_and_gets_nothing(
     assert names(with_local_nodes.nodes(["local2"])) == ["local2"]
     assert names(with_local_nodes.known_nodes()) == ["local1", "local2"]
     assert names(with_local_nodes.configured_nodes()) == ["local1", "local2"]
+    assert names(open_site(with_local_nodes).find_dead()) == ["local2"]
+    add_nodes(with_local_nodes, [NODE])
+    assert names(open_site(with_local_nodes).find_dead()) == [], "local nodes rest"
 
 
 def test_a_dead_local_node_is_forgotten_and_one_that_runs_is_not(

@@ -59,7 +59,8 @@ MEANT = {
     "nodes drain wbe1": "web1",
     "crawls rm": "'crawls clean'",
     "crawls easy-1": "'crawls show easy-1'",
-    "nodes stop": "'nodes down'",
+    "nodes stop": "'nodes down' or 'nodes drain'",
+    "nodes stop local3": "'nodes down' or 'nodes drain'",
     "nodes web1": "'nodes --node web1'",
     "nodes drian": "'nodes drain'",
     "nodes undrain web1": "'nodes resume'",
@@ -87,6 +88,13 @@ def test_a_wrong_word_is_answered_with_what_was_meant(sdist: Run, line: str) -> 
     done = sdist(*line.split()).expect(None, f" Did you mean {MEANT[line]}?")
     assert done.code in {2, 4}
     assert (done.out, done.err.count("\n"), done.err.count("?")) == ("", 1, 1)
+
+
+@pytest.mark.usefixtures("_stored")
+def test_local_nodes_are_stopped_all_at_once(sdist: Run) -> None:
+    refused = sdist("nodes", "down", "local3").expect(2, "stops all local nodes")
+    assert "sdist nodes drain" in refused.err
+    sdist("nodes", "up", "3", "4").expect(2, "unexpected extra argument")
 
 
 @pytest.mark.usefixtures("_stored")

@@ -11,6 +11,7 @@ from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
 from scrapyd_dist.fleet.node_status import NodeStatus
 from scrapyd_dist.jobs.job_fleet import JobFleet, make_fleet
 from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.queue_runner import _is_complete
 from scrapyd_dist.messenger import NoMessenger
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
@@ -58,6 +59,17 @@ def test_a_named_node_and_all_nodes() -> None:
     )
     with pytest.raises(ConnectionRefused, match="web2"):
         made.places("web2:6800", all_nodes=False)
+
+
+def test_a_local_node_that_has_died_is_named_as_one_that_is_down() -> None:
+    dead = Node.parse("127.0.0.1:1", name="local2", local=True)
+    made = replace(fleet(0, 0, 0), find_dead=lambda: [dead])
+    with pytest.raises(ConnectionRefused, match=r"local2 .* its process has ended.*nodes up N"):
+        made.places("local2", all_nodes=False)
+    with pytest.raises(NothingMatched, match="There is no node 'local3'"):
+        made.places("local3", all_nodes=False)
+    assert _is_complete(fleet(0, 0, 0))
+    assert not _is_complete(made), "a job that waits for it goes on waiting"
 
 
 CRAWLS, OLDER, NEWER = "0-a1795176000-001250999896491", "1795170000", "1795180000-001250999896491"

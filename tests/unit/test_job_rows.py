@@ -95,6 +95,29 @@ def states(site: JobSite, **chosen: Any) -> dict[str, str]:
     return {row["job"]: row["state"] for row in found.rows}
 
 
+def test_a_job_of_a_node_that_is_back_at_another_address_has_one_row(
+    site: JobSite, store: Store
+) -> None:
+    gone = replace(RECORD, id="easy-0", state=Outcome.FAILED, ended=2.0)
+    store.keep_jobs([RECORD, gone])
+    back = Node.parse("http://web1:6801/", name="web1", local=True)
+    with_its_port = Node.parse(NODE.url, name="web2", local=True)
+    for nodes in ([back], [back, with_its_port]):
+        for names in ([], ["easy-1", "easy-0"]):
+            found = list_jobs(site, JobFilter(nodes=nodes), JobChoice(), names)
+            rows = [row for row in found.rows if row["spider"] == "easy"]
+            assert [(row["job"], row["node"], row["version"]) for row in rows] == [
+                ("easy-1", "web1", "1"),
+                ("easy-0", "web1", "1"),
+            ]
+            assert rows[0]["labels"] == ["night=1"]
+    # A node of scrapy.cfg may be another server there: only what it lists is on it.
+    moved = replace(back, local=False)
+    found = list_jobs(site, JobFilter(nodes=[moved]), JobChoice())
+    reasons = {row["job"]: row["reason"] for row in found.rows if row["spider"] == "easy"}
+    assert reasons == {"easy-1": "", "easy-0": ""}
+
+
 def test_all_jobs_are_listed_with_what_they_did(site: JobSite, store: Store) -> None:
     found = list_jobs(site, JobFilter(nodes=[NODE]), JobChoice())
     document = found.document()

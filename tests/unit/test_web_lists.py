@@ -46,6 +46,37 @@ def test_a_crawl_without_a_job_names_the_nodes_that_do_not_answer(root: Path) ->
         assert (document["jobs"], document["unreached"]) == ([], [])
 
 
+@pytest.mark.parametrize("names", [[], ["web2"]])
+def test_a_job_is_shown_whose_node_is_no_target_any_more(root: Path, names: list[str]) -> None:
+    write_targets(root, names)
+    fill_store(root)
+    with served(root, FleetSender(web2=loaded())) as client:
+        assert client.get("/jobs.json").status_code == 200
+        document = client.get("/jobs.json").json()
+        assert [row["job"] for row in document["jobs"]] == ["easy-1", "easy-2"]
+        if not names:
+            assert "names no node" in document["unreached"][0]
+            assert "names no node" in client.get("/jobs").text
+        for address in ("/jobs/easy-1?node=web1", "/jobs/easy-1"):
+            page = client.get(address).text
+            assert "2 errors logged" in page
+            assert "cannot be read: its node is no target any more" in page
+        (row,) = client.get("/jobs/easy-1.json?node=web1").json()["jobs"]
+        assert (row["version"], row["labels"]) == ("7", ["night=1"])
+        assert client.get("/jobs/easy-1?node=web3").status_code in {400, 404}
+
+
+def test_of_a_node_that_is_down_nothing_is_said_to_be_missing(root: Path) -> None:
+    write_targets(root, ["web1", "web2"])
+    with served(root, FleetSender(web2={**loaded(), "listversions.json": ()})) as client:
+        down = client.get("/nodes/web1").text
+        assert down.count("Not known: the node could not be asked.") == 2
+        up = client.get("/nodes/web2").text
+        assert "None of this project is known there." in up
+        assert "It lists no job." in up
+        assert "could not be asked" not in up
+
+
 def test_jobs_that_wait_leave_those_that_run_on_the_list(root: Path) -> None:
     write_targets(root, ["web1"])
     with served(root, FleetSender(web1=loaded(pending=250, running=3))) as client:
