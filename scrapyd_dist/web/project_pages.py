@@ -327,7 +327,8 @@ class ProjectPages:
         row = document["jobs"][-1]
         log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
         values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
-        return PageView("job", document, values)
+        errors = None if log is None else log.errors_document()
+        return PageView("job", {**document, "log_errors": errors}, values)
 
     def node(self, name: str) -> PageView:
         """Return how a node stands, what runs there, and what the doctor says of it."""

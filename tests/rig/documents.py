@@ -200,6 +200,7 @@ DOCUMENTS: dict[str, Any] = {
     },
     "jobs list": {
         "nodes": int, "unreached": [str],
+        "log_errors?": ({"whole": bool, "groups": [{"name": str, "count": int, "example": str}]}, None),
         "jobs": [{**_JOB, "node": TEXT, "crawl": TEXT, "labels": [str], "state": str, "pages": _COUNT,
                   "items": _COUNT, "errors": _COUNT, "codes": {str: int}, "started": TEXT, "ended": TEXT,
                   "duration_s": (int, float, None), "reason": str, "remembered": bool, "attempt": _COUNT,
