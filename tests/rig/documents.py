@@ -209,6 +209,8 @@ DOCUMENTS: dict[str, Any] = {
     "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
     "jobs stats": {
         "jobs": int, "silent": [str], "partial?": [str], "home?": {str: int}, "since?": str, "states?": {str: int},
+        "batches?": int,
+        "spiders?": [{"spider": str, **dict.fromkeys(("jobs", "failed", "pages", "items", "errors"), int)}],
         "stats": {str: {"jobs": int, **dict.fromkeys(("sum?", "min?", "max?"), NUMBER), "values?": {str: int}}},
     },
     "jobs cancel": {"jobs": [_ENDED]},
