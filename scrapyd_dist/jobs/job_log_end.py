@@ -20,7 +20,7 @@ _ERROR = LEVELS.index("ERROR")
 #: what differs between two errors of one kind: requests, addresses, numbers
 _PARTICULARS = re.compile(r"<[A-Z]+ [^>]*>|https?://\S+|0x[0-9a-f]+|\d+")
 #: the address of the page that an error is about
-_ADDRESS = re.compile(r"(?<=[ <])https?://[^\s>]+")
+_ADDRESS = re.compile(r"<[A-Z]+ (?P<request>[^\s>]+)|(?P<other>\bhttps?://[^\s>]+)")
 #: characters of a name
 _LONGEST = 200
 #: characters of an address
@@ -116,4 +116,7 @@ def _common_name(earlier: str, name: str, kind: str) -> str:
 def _address_in(message: str) -> str:
     """Return the first address in a message; empty if there is none."""
     found = _ADDRESS.search(colourless(message))
-    return "" if found is None else found[0][:_LONGEST_ADDRESS]
+    if found is None:
+        return ""
+    address: str = found["request"] or found["other"]
+    return address[:_LONGEST_ADDRESS]

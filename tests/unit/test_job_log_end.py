@@ -69,6 +69,19 @@ def test_an_exception_without_a_page_has_no_example() -> None:
     assert group == ErrorGroup(name="OSError: no list", count=1)
 
 
+@pytest.mark.parametrize(
+    ("message", "address"),
+    [
+        ("Spider error processing <GET data:,2> (referer: http://shop/)", "data:,2"),
+        ("Cannot read http://shop/list.txt now", "http://shop/list.txt"),
+        ("Error processing {'name': 'a < B c'}", ""),
+    ],
+)
+def test_the_example_of_an_error_is_the_address_of_its_request(message: str, address: str) -> None:
+    (group,) = groups_of(f"{AT} ERROR: {message}\n", TRACEBACK.format("OSError: no list"))
+    assert group.example == address
+
+
 def test_errors_without_exception_are_alike_but_for_addresses_and_numbers() -> None:
     entry = f"{AT} ERROR: Error downloading <GET http://{{}}/refused>\n"
     assert groups_of(entry.format("a"), entry.format("b")) == [
