@@ -25,6 +25,10 @@ DEBUG = "--debug"
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 #: of the library's message about a word that is none of some
 _WRONG_CHOICE = re.compile(r"'(?P<word>[^']*)' is not one of (?P<known>.*)")
+#: of its message about words behind the last argument
+_TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
+#: commands in whose place another one is meant where several crawls are named
+_OF_ONE_CRAWL = {"report", "status"}
 _PLACES = {
     "bash": 'eval "$(sdist completion bash)"    # in ~/.bashrc; bash 4.4 or later',
     "zsh": 'eval "$(sdist completion zsh)"    # in ~/.zshrc, behind compinit',
@@ -231,11 +235,28 @@ def _say_what_is_meant(message: str, error: Any) -> str:
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         return f"There is no option {option!r}.{ask_about(*(error.possibilities or ()))}"
+    too_many = _TOO_MANY.match(message)
+    if too_many is not None:
+        return _refuse_more_crawls(error, too_many["words"]) or message
     choice = _WRONG_CHOICE.search(message)
     if choice is None:
         return message
     known = [word.strip(" '") for word in choice["known"].split(",")]
     return f"{message.rstrip('.')}.{did_you_mean(choice['word'], known)}"
+
+
+def _refuse_more_crawls(error: Any, words: str) -> str:
+    """Say that a command is of one crawl, which these words follow; empty if it is of none."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    names = [one.metavar for one in context.command.params if one.param_type_name == "argument"]
+    if names != ["CRAWL"]:
+        return ""
+    text = f"{context.command_path} is of one crawl: leave out {words}."
+    if context.info_name in _OF_ONE_CRAWL:
+        text += " `sdist crawls` compares several."
+    return text
 
 
 class _LenientStream(TextIOWrapper):

@@ -186,9 +186,10 @@ Spider = Annotated[
 NewLabels = Annotated[
     list[str] | None,
     option(
-        "A label, by which lists are filtered; jobs get it, too. Repeatable.",
+        "A label, by which lists are filtered; a NAME alone is one, too. Jobs get it as well."
+        " Repeatable.",
         "--label",
-        metavar="NAME=VALUE",
+        metavar="NAME[=VALUE]",
     ),
 ]
 #: without a value it means all labels of that name

@@ -1,18 +1,26 @@
 """`sdist jobs stats`: adds up what Scrapy counted, over named jobs and crawls, or over a time."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.joblogs.joblog import StatTotal
 from scrapyd_dist.jobs.job_list import TIMEOUT
-from scrapyd_dist.jobs.job_sums import NamedSums, WindowSums, sum_ended_jobs, sum_named_jobs
-from scrapyd_dist.plurals import some_of
+from scrapyd_dist.jobs.job_sums import (
+    NamedSums,
+    SpiderSums,
+    WindowSums,
+    sum_ended_jobs,
+    sum_named_jobs,
+)
+from scrapyd_dist.plurals import counted, some_of
+from scrapyd_dist.time_spans import describe_span
 
 from ..context import Context
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, span
-from ..output import Output, complain_each, say
+from ..output import Output, complain_each, put, say, table
 from .job_query import JobQuery
 
 
@@ -34,11 +42,15 @@ def stats(
 ) -> int:
     """Add up the stats of Scrapy over jobs: sum, least and most of each.
 
-    Of a crawl's batches only the attempts that count are taken. A job without a
-    dump of stats, because it runs or died, gives what its log tells: pages,
-    items, and how much was logged at each level. With --since: of all jobs of
-    crawls and of `sdist jobs schedule` that ended since then, from what the store
-    remembers of them: pages, items, errors, responses by status code.
+    Each batch of a crawl counts as a job where it was sent to a node, and each
+    worker where they lease their batches. Of batches only the attempts that count
+    are taken. A job without a dump of stats, because it runs or died, gives what
+    its log tells: pages, items, and how much was logged at each level.
+
+    With --since: of all jobs of `sdist jobs schedule` and all batches of crawls
+    that ended since then, from what the store remembers of them: pages, items,
+    errors, responses by status code; first by spider, where FAILED has what failed
+    or died. Each attempt at a batch counts as a job; JOBS says how many left a stat.
 
     Example: sdist jobs stats --since 24h --label night=1
     """
@@ -52,7 +64,7 @@ def stats(
         query = JobQuery(node=node, spider=spider, timeout=timeout)
         wanted = query.job_filter(context, context.nodes_if_any(node))
         window = sum_ended_jobs(context.job_site, wanted, time.time() - since, label)
-        _show_window(window, output)
+        _show_window(window, since, output)
         return 0
     wanted = JobQuery(node=node, timeout=timeout).job_filter(context)
     found = sum_named_jobs(context.job_site, wanted, names)
@@ -63,12 +75,41 @@ def stats(
     return found.listed.exit_code
 
 
-def _show_window(found: WindowSums, output: Output) -> None:
-    """Show the sums, and how many jobs ended how."""
+def _show_window(found: WindowSums, span: float, output: Output) -> None:
+    """Show the sums by spider and by stat, and how many jobs ended how.
+
+    span: seconds up to now in which they ended.
+    """
+    if not found.states:
+        if not output.document(found.document()):
+            say(f"No such job ended in the last {describe_span(span)}.")
+        return
+    if not output.as_json:
+        _show_spiders(found.spiders)
     _show_sums(found.document(), found.sums, output)
-    if found.states:
-        parts = [f"{count:,} {state}" for state, count in found.states.items()]
-        say(f"Jobs: {', '.join(parts)}.")
+    parts = [f"{count:,} {state}" for state, count in found.states.items()]
+    say(f"Jobs: {', '.join(parts)}.{_describe_batches(found.batches)}")
+    if not output.as_json and any(total.jobs < found.jobs for total in found.sums.values()):
+        say(
+            f"The column JOBS says how many of the {counted(found.jobs, 'job')} left a stat: not"
+            " all leave all of them."
+        )
+
+
+def _show_spiders(spiders: Sequence[SpiderSums]) -> None:
+    """Print what the jobs of each spider have come to, and an empty line."""
+    rows = [tuple(asdict(sums).values()) for sums in spiders]
+    table([one.name for one in fields(SpiderSums)], rows)
+    put("")
+
+
+def _describe_batches(count: int) -> str:
+    """Return what to say of jobs that are batches of crawls; empty if there are none."""
+    if not count:
+        return ""
+    if count == 1:
+        return " Of them, 1 is a batch of a crawl: each batch counts as a job."
+    return f" Of them, {count:,} are batches of crawls: each batch counts as a job."
 
 
 def _show_sums(document: Mapping[str, Any], sums: Mapping[str, StatTotal], output: Output) -> None:

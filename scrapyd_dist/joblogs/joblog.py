@@ -351,6 +351,25 @@ def _parse_second(text: str) -> datetime | None:
     return time if sensible(time) else None
 
 
+class ExceptionFinder:
+    """Finds the exception of an error in the lines that follow its first one.
+
+    Of several, as where one was raised while another was handled, it is the last.
+    """
+
+    def __init__(self) -> None:
+        self.exception = ""  #: the last line of the traceback; empty if there is none
+        self._in_traceback = False
+
+    def read(self, text: str) -> None:
+        """Read the next line."""
+        if text.startswith(_TRACEBACK):
+            self._in_traceback = True
+        elif self._in_traceback and text.strip() and not text.startswith(" "):
+            self._in_traceback = False
+            self.exception = text.strip()[:ERROR_MAX]
+
+
 class LogReader:
     """Collects facts about a job while its log is read.
 
@@ -365,7 +384,7 @@ class LogReader:
     def _begin_run(self, *, whole: bool) -> None:
         self._facts = LogFacts(whole=whole)
         self._in_error = False
-        self._in_traceback = False
+        self._exception = ExceptionFinder()  #: of the last error
         self._error_end = ""  #: the last line of the last error's traceback
         self._just_opened = False  #: no count was logged since
         self._in_dump = False
@@ -415,7 +434,7 @@ class LogReader:
                 self._read_info(line)
 
     def _begin_error(self, message: str) -> None:
-        self._in_traceback = False
+        self._exception = ExceptionFinder()
         self._error_end = ""
         self._facts.last_error = message[:ERROR_MAX]
         self._facts.exception = ""
@@ -423,13 +442,10 @@ class LogReader:
 
     def _read_traceback(self, text: str) -> None:
         """Read a line of an error that is not its first one."""
-        if text.startswith(_TRACEBACK):
-            self._in_traceback = True
-        elif _OPENING.match(text):
+        self._exception.read(text)
+        self._facts.exception = self._exception.exception
+        if _OPENING.match(text):
             self._facts.not_opened = True
-        elif self._in_traceback and not text.startswith(" "):
-            self._in_traceback = False
-            self._facts.exception = text.strip()[:ERROR_MAX]
         self._error_end = text.strip()[:ERROR_MAX]
 
     def _note_source(self, line: LogLine) -> None:

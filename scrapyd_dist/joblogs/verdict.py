@@ -1,18 +1,20 @@
 """Judges the outcome of a job by its worker's report or by its log. No IO."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapyd_dist.batches import meaning
+from scrapyd_dist.escapes import harmless
 from scrapyd_dist.job_record import JobResult, JobVerdict, Outcome
 from scrapyd_dist.joblogs.joblog import BLOCKED, LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.plurals import counted
+from scrapyd_dist.plurals import counted, some_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
@@ -32,6 +34,8 @@ BY_CANCEL = "by sdist jobs cancel"
 _FAILED_CLOSES = frozenset(
     {"start_error", "closespider_errorcount", "memusage_exceeded", "timeout", "stalled"}
 )
+#: how many kinds of exceptions a reason names
+_KINDS = 5
 _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 
 
@@ -266,9 +270,7 @@ def failures(facts: LogFacts) -> str:
     found = []
     if facts.closed in _FAILED_CLOSES:
         found.append(facts.closed)
-    exceptions = _count_callback_exceptions(stats)
-    if exceptions:
-        found.append(_in_words(exceptions, "exception in the spider", "exceptions in the spider"))
+    found += _describe_callback_exceptions(facts)
     feed = _find_feed_failure(stats)
     if feed:
         found.append(feed)
@@ -300,12 +302,29 @@ def _in_words(number: int, singular: str, plural: str) -> str:
     return f"1 {singular}"
 
 
-def _count_callback_exceptions(stats: Mapping[str, object]) -> int:
-    total = 0
-    for name in stats:
+def _describe_callback_exceptions(facts: LogFacts) -> list[str]:
+    """Return how many exceptions the spider's code has raised, and which.
+
+    The list is empty if there are none. Where all are like the last one, that has named them.
+    """
+    counts = _count_callback_exceptions(facts.stats or {})
+    total = counts.total()
+    if not total:
+        return []
+    text = _in_words(total, "exception in the spider", "exceptions in the spider")
+    if len(counts) == 1 and facts.exception:
+        return [text]
+    kinds = [f"{count} {harmless(name)}" for name, count in counts.most_common()]
+    return [f"{text} ({some_of(kinds, _KINDS)})"]
+
+
+def _count_callback_exceptions(stats: Mapping[str, object]) -> Counter[str]:
+    """Return the number of exceptions in the spider's code by the name of their class."""
+    counts = Counter[str]()
+    for name in sorted(stats):
         if name.startswith("spider_exceptions/") and name != "spider_exceptions/count":
-            total += _read_number(stats, name)
-    return total
+            counts[name.removeprefix("spider_exceptions/")] = _read_number(stats, name)
+    return +counts
 
 
 def with_remedy(error: str) -> str:

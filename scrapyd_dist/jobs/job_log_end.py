@@ -2,11 +2,13 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
+from scrapyd_dist.escapes import colourless
+from scrapyd_dist.joblogs.joblog import LEVELS, ExceptionFinder, LogLine
 from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap
 
 from .job_list import JobFilter
@@ -17,16 +19,23 @@ from .log_streams import reaches
 _ERROR = LEVELS.index("ERROR")
 #: what differs between two errors of one kind: requests, addresses, numbers
 _PARTICULARS = re.compile(r"<[A-Z]+ [^>]*>|https?://\S+|0x[0-9a-f]+|\d+")
-#: characters of a message
+#: the address of the page that an error is about
+_ADDRESS = re.compile(r"<[A-Z]+ (?P<request>[^\s>]+)|(?P<other>\bhttps?://[^\s>]+)")
+#: characters of a name
 _LONGEST = 200
+#: characters of an address
+_LONGEST_ADDRESS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorGroup:
     """Errors that are alike but for addresses and numbers."""
 
-    message: str  #: of the last of them
+    #: the line of their exception, or their message if they have none; where theirs differ, "…"
+    #: stands for addresses and numbers
+    name: str
     count: int
+    example: str = ""  #: the address of the page of the last of them, unless the name has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,10 @@ class JobLogEnd:
     lines: Sequence[LogLine]
     errors: Sequence[ErrorGroup]  #: in the part that was read, the most frequent first
     whole: bool  #: whether the log has no more than what was read
+
+    def errors_document(self) -> dict[str, Any]:
+        """Return the errors, for JSON."""
+        return {"whole": self.whole, "groups": [asdict(group) for group in self.errors]}
 
 
 def read_job_log_end(site: JobSite, wanted: JobFilter, job: str, most: int) -> JobLogEnd:
@@ -63,15 +76,49 @@ def read_job_log_end(site: JobSite, wanted: JobFilter, job: str, most: int) -> J
 
 
 def group_errors(lines: Iterable[LogLine]) -> list[ErrorGroup]:
-    """Return the errors of these lines, grouped by message, the most frequent first."""
+    """Return the errors of these lines, grouped by exception, the most frequent first.
+
+    An error without a traceback is grouped by its message.
+    """
     groups: dict[str, ErrorGroup] = {}
-    for line in lines:
-        if not line.head or not reaches(line, _ERROR):
-            continue
-        message = line.message[:_LONGEST]
-        kind = _PARTICULARS.sub("…", message)
+    for message, exception in _find_errors(lines):
+        name = colourless(exception or message)[:_LONGEST]
+        kind = _PARTICULARS.sub("…", name)
         count = 1
         if kind in groups:
             count += groups[kind].count
-        groups[kind] = ErrorGroup(message=message, count=count)
+            name = _common_name(groups[kind].name, name, kind)
+        address = _address_in(message)
+        example = "" if address in name else address
+        groups[kind] = ErrorGroup(name=name, count=count, example=example)
     return sorted(groups.values(), key=lambda group: -group.count)
+
+
+def _find_errors(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
+    """Yield the message of each error, and its exception, which is empty if it has none."""
+    message: str | None = None  # None while no error is read
+    finder = ExceptionFinder()
+    for line in lines:
+        if not line.head:
+            finder.read(line.text)
+            continue
+        if message is not None:
+            yield message, finder.exception
+        message = line.message if reaches(line, _ERROR) else None
+        finder = ExceptionFinder()
+    if message is not None:
+        yield message, finder.exception
+
+
+def _common_name(earlier: str, name: str, kind: str) -> str:
+    """Return what names two errors of one kind: their line, or what their lines have in common."""
+    return name if earlier == name else kind
+
+
+def _address_in(message: str) -> str:
+    """Return the first address in a message; empty if there is none."""
+    found = _ADDRESS.search(colourless(message))
+    if found is None:
+        return ""
+    address: str = found["request"] or found["other"]
+    return address[:_LONGEST_ADDRESS]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
@@ -24,7 +24,9 @@ from .job_list import JobFilter, JobList, ListedJob
 from .job_site import JobSite
 
 #: how an attempt is counted that is over
-_ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED.value, AttemptState.FAILED: Outcome.FAILED.value}
+_ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED, AttemptState.FAILED: Outcome.FAILED}
+#: how a job ends that went wrong by itself
+_WENT_WRONG = {Outcome.FAILED, Outcome.DIED}
 
 
 class PartialStats(dict[str, Any]):
@@ -58,11 +60,40 @@ class NamedSums:
         }
 
 
+@dataclass(kw_only=True)
+class SpiderSums:
+    """What the jobs of one spider have come to."""
+
+    spider: str
+    jobs: int = 0
+    failed: int = 0  #: jobs that failed or died
+    pages: int = 0
+    items: int = 0
+    errors: int = 0  #: log entries of level ERROR and CRITICAL
+
+    def add(self, state: Outcome, stats: Mapping[str, Any]) -> None:
+        """Add a job by how it ended and by what it counted."""
+        self.jobs += 1
+        if state in _WENT_WRONG:
+            self.failed += 1
+        self.pages += _count_in(stats, "response_received_count")
+        self.items += _count_in(stats, "item_scraped_count")
+        self.errors += _count_in(stats, "log_count/ERROR") + _count_in(stats, "log_count/CRITICAL")
+
+
+def _count_in(stats: Mapping[str, Any], name: str) -> int:
+    """Return a count in the stats of a job; 0 if it is not there, or no whole number."""
+    value = stats.get(name)
+    return value if isinstance(value, int) else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowSums:
     """The stats of all jobs that have ended since a moment, added up."""
 
     since: float  #: seconds since the epoch
+    batches: int  #: how many of the jobs are attempts of crawls at their batches
+    spiders: Sequence[SpiderSums]  #: sorted by name
     sums: Mapping[str, StatTotal]
     states: Mapping[str, int]  #: how many ended how
 
@@ -76,8 +107,10 @@ class WindowSums:
         moment = datetime.fromtimestamp(self.since, timezone.utc)
         return {
             "jobs": self.jobs,
+            "batches": self.batches,
             "since": moment.isoformat(timespec="seconds"),
             "states": self.states,
+            "spiders": [asdict(sums) for sums in self.spiders],
             "silent": [],
             "stats": _stat_documents(self.sums),
         }
@@ -141,10 +174,15 @@ def sum_ended_jobs(
     """
     window = _Window(since=since, wanted=wanted, labels=labels)
     window.add_jobs(site)
+    plain = window.states.total()
     if (store := site.store) is not None:
         window.add_attempts(store)
     return WindowSums(
-        since=since, sums=add_up(window.stats), states=dict(sorted(window.states.items()))
+        since=since,
+        batches=window.states.total() - plain,
+        spiders=[window.spiders[name] for name in sorted(window.spiders)],
+        sums=add_up(window.stats),
+        states=dict(sorted(window.states.items())),
     )
 
 
@@ -157,6 +195,7 @@ class _Window:
     labels: Sequence[str] | None
     states: Counter[str] = field(default_factory=Counter)  #: how many ended how
     stats: list[Mapping[str, Any]] = field(default_factory=list)
+    spiders: dict[str, SpiderSums] = field(default_factory=dict)
 
     def add_jobs(self, site: JobSite) -> None:
         """Add the plain jobs, after a look at how those ended that are open."""
@@ -166,8 +205,7 @@ class _Window:
         for record in ended_since(settled.records, self.since):
             is_meant = self._means(record.labels, record.spider)
             if is_meant and self._is_there(record.node, record.url):
-                self.states[record.state.value] += 1
-                self.stats.append(stats_of_record(record))
+                self._add(record.spider, record.state, stats_of_record(record))
 
     def add_attempts(self, store: Store) -> None:
         """Add the attempts of crawls; of a batch that failed nothing but the number."""
@@ -176,16 +214,21 @@ class _Window:
             if not is_of_then or not self._means(labels_of(crawl), crawl.spider):
                 continue
             for attempt in store.attempts(crawl.id, _ENDED.keys()):
-                self._add(attempt)
+                self._add_attempt(crawl.spider, attempt)
 
-    def _add(self, attempt: Attempt) -> None:
+    def _add_attempt(self, spider: str, attempt: Attempt) -> None:
         if (attempt.ended_at or 0.0) < self.since:
             return
         if not self._is_there(attempt.node, attempt.url):
             return
-        self.states[_ENDED[attempt.state]] += 1
-        if attempt.state is AttemptState.ACCEPTED:
-            self.stats.append(stats_of_attempt(attempt))
+        is_accepted = attempt.state is AttemptState.ACCEPTED
+        stats = stats_of_attempt(attempt) if is_accepted else {}
+        self._add(spider, _ENDED[attempt.state], stats)
+
+    def _add(self, spider: str, state: Outcome, stats: Mapping[str, Any]) -> None:
+        self.states[state.value] += 1
+        self.stats.append(stats)
+        self.spiders.setdefault(spider, SpiderSums(spider=spider)).add(state, stats)
 
     def _means(self, labels: Sequence[str], spider: str) -> bool:
         return has_labels(labels, self.labels) and fnmatchcase(spider, self.wanted.spider or "*")

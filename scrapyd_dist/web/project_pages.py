@@ -332,7 +332,8 @@ class ProjectPages:
         row = document["jobs"][-1]
         log, fault = self._job_log(name, nodes or tuple(filter(None, [row["node"]])))
         values = {"row": row, "live": live[-1:], "log": log, "fault": fault}
-        return PageView("job", document, values)
+        errors = None if log is None else log.errors_document()
+        return PageView("job", {**document, "log_errors": errors}, values)
 
     def _find_job(self, name: str, nodes: tuple[str, ...]) -> Mapping[str, Any]:
         """Return what is known of a job, on these nodes.

@@ -70,7 +70,8 @@ def test_a_job_is_started_over_http_and_followed_to_its_end(shop: Shop, opened: 
         wait_for(lambda: opened.run(STATE) == "failed", 60, "the end of the job on its page")
         text = opened.run(TEXT)
         assert "by=web" in text
-        assert re.search(r"3 . .*Spider error processing", text), "errors are grouped"
+        group = r"3 . ZeroDivisionError: a needle in the log, for example data:,\d"
+        assert re.search(group, text), "errors are grouped"
         assert "Spider closed (finished)" in text, "its log stands there"
         assert opened.complaints() == []
         told = pages.document(f"/jobs/{row['job']}.json?node={row['node']}")["jobs"][0]

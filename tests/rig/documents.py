@@ -200,6 +200,7 @@ DOCUMENTS: dict[str, Any] = {
     },
     "jobs list": {
         "nodes": int, "unreached": [str],
+        "log_errors?": ({"whole": bool, "groups": [{"name": str, "count": int, "example": str}]}, None),
         "jobs": [{**_JOB, "node": TEXT, "crawl": TEXT, "labels": [str], "state": str, "pages": _COUNT,
                   "items": _COUNT, "errors": _COUNT, "codes": {str: int}, "started": TEXT, "ended": TEXT,
                   "duration_s": (int, float, None), "reason": str, "remembered": bool, "attempt": _COUNT,
@@ -208,6 +209,8 @@ DOCUMENTS: dict[str, Any] = {
     "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
     "jobs stats": {
         "jobs": int, "silent": [str], "partial?": [str], "home?": {str: int}, "since?": str, "states?": {str: int},
+        "batches?": int,
+        "spiders?": [{"spider": str, **dict.fromkeys(("jobs", "failed", "pages", "items", "errors"), int)}],
         "stats": {str: {"jobs": int, **dict.fromkeys(("sum?", "min?", "max?"), NUMBER), "values?": {str: int}}},
     },
     "jobs cancel": {"jobs": [_ENDED]},

@@ -91,6 +91,26 @@ def test_misses_are_shown_without_the_logins_in_their_urls(sdist: Run, root: Pat
     assert url in sdist("crawls", "show", "--misses", "--urls").expect(0).out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "report c1 e1",
+            "sdist report is of one crawl: leave out e1. `sdist crawls` compares several.",
+        ),
+        (
+            "status c1 e1 e2",
+            "sdist status is of one crawl: leave out e1 e2. `sdist crawls` compares several.",
+        ),
+        ("stop c1 e1", "sdist stop is of one crawl: leave out e1."),
+        ("crawls show c1 e1", "sdist crawls show is of one crawl: leave out e1."),
+        ("web e1", "Got unexpected extra argument"),
+    ],
+)
+def test_a_second_crawl_where_one_is_meant_is_told_so(sdist: Run, words: str, said: str) -> None:
+    assert said in sdist(*words.split()).expect(2).err
+
+
 @pytest.mark.usefixtures("_stored")
 def test_a_dead_batch_that_cannot_be_read_is_listed_and_has_no_line_among_the_urls(
     sdist: Run, root: Path

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.documents import document_misfits
+from rig.stores import CRAWL, bring_to
+from scrapyd_dist.cli.jobs.job_stats import _show_window
+from scrapyd_dist.cli.output import Output
 
+from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.jobs.job_list import JobFilter
@@ -113,7 +118,61 @@ def test_a_window_has_the_jobs_that_ended_in_it(
     assert (found.states, found.jobs) == (states, sum(states.values()))
     if states:
         assert found.sums["item_scraped_count"].sum == 90 * found.jobs
-    assert list(found.document()) == ["jobs", "since", "states", "silent", "stats"]
+    names = ["jobs", "batches", "since", "states", "spiders", "silent", "stats"]
+    assert list(found.document()) == names
+
+
+def test_a_window_is_split_by_spider(site: JobSite, store: Store) -> None:
+    died = replace(ENDED, id="easy-2", state=Outcome.DIED, pages=None, items=None, errors=4)
+    stopped = replace(ENDED, id="easy-3", state=Outcome.CANCELLED)
+    store.keep_jobs([died, stopped])
+    found = sum_ended_jobs(site, JobFilter(nodes=[NODE]), NOW - 1000, None)
+    easy = {"spider": "easy", "jobs": 3, "failed": 1, "pages": 200, "items": 180, "errors": 4}
+    hard = {"spider": "hard", "jobs": 1, "failed": 1, "pages": 100, "items": 90, "errors": 0}
+    document = found.document()
+    assert document["spiders"] == [easy, hard]
+    assert document_misfits("jobs stats", {"schema": 1, **document}) == []
+
+
+def test_each_batch_of_a_crawl_counts_as_a_job_of_its_spider(site: JobSite, store: Store) -> None:
+    store.add_crawl(CRAWL)
+    bring_to(store, BatchState.DONE)
+    bring_to(store, BatchState.FAILED)
+    found = sum_ended_jobs(site, JobFilter(nodes=[NODE], spider=CRAWL.spider), 10.0, None)
+    of_crawl = {"spider": "s", "jobs": 2, "failed": 1, "pages": 0, "items": 2, "errors": 0}
+    assert (found.jobs, found.batches, found.document()["spiders"]) == (2, 2, [of_crawl])
+    every = sum_ended_jobs(site, JobFilter(nodes=[NODE]), 10.0, None)
+    assert (every.jobs, every.batches) == (5, 2)
+
+
+def test_a_window_shows_its_spiders_before_its_stats(
+    site: JobSite, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.add_crawl(CRAWL)
+    bring_to(store, BatchState.DONE)
+    found = sum_ended_jobs(site, JobFilter(nodes=[NODE]), 10.0, None)
+    _show_window(found, 60.0, Output())
+    shown = capsys.readouterr()
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert lines[0] == ["SPIDER", "JOBS", "FAILED", "PAGES", "ITEMS", "ERRORS"]
+    assert lines[1:5] == [
+        ["easy", "2", "0", "200", "180", "0"],
+        ["hard", "1", "1", "100", "90", "0"],
+        ["s", "1", "0", "0", "2", "0"],
+        [],
+    ]
+    assert lines[5][0] == "STAT"
+    assert "Jobs: 1 failed, 3 finished. Of them, 1 is a batch of a crawl" in shown.err
+    assert "JOBS says how many of the 4 jobs left a stat" in shown.err
+
+
+def test_a_window_in_which_nothing_ended_says_so(
+    site: JobSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = sum_ended_jobs(site, JobFilter(nodes=[NODE]), NOW - 24, None)
+    _show_window(found, 24.0, Output())
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "No such job ended in the last 24 s.\n")
 
 
 def test_of_named_nodes_only_their_jobs_are_in_a_window(site: JobSite) -> None:

@@ -281,7 +281,29 @@ def judged(
         (
             {"stats": {"spider_exceptions/ZeroDivisionError": 3, "spider_exceptions/count": 3}},
             Outcome.FAILED,
-            "3 exceptions in the spider",
+            "3 exceptions in the spider (3 ZeroDivisionError)",
+        ),
+        (
+            {
+                "stats": {
+                    "spider_exceptions/KeyError": 3,
+                    "spider_exceptions/ValueError": 10,
+                    "spider_exceptions/count": 13,
+                    "log_count/ERROR": 13,
+                },
+                "exception": "ValueError: no price",
+                "last_error": "Spider error processing <GET http://a/1> … ValueError: no price",
+            },
+            Outcome.FAILED,
+            (
+                "ValueError: no price; 13 exceptions in the spider (10 ValueError, 3 KeyError);"
+                " 13 errors logged; last: Spider error processing <GET http://a/1>"
+            ),
+        ),
+        (
+            {"stats": dict.fromkeys([f"spider_exceptions/E{n}" for n in range(1, 8)], 1)},
+            Outcome.FAILED,
+            "7 exceptions in the spider (1 E1, 1 E2, 1 E3, 1 E4, 1 E5 and 2 more)",
         ),
         (
             {"stats": {"feedexport/failed_count/FileFeedStorage": 1}},

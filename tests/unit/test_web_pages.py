@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.scrapyd.api import Chunk, fetch
 from scrapyd_dist.web.drawing import (
     describe_time_since,
     list_bars,
@@ -90,6 +91,7 @@ def test_json_beside_what_nodes_answer_has_the_shape_of_the_command_s(client: Te
     assert {row["job"] for row in jobs["jobs"]} >= {"running0", "finished0", "easy-1"}  # type: ignore[attr-defined]
     one = document(client, "/jobs/easy-1.json")
     assert document_misfits("jobs list", one) == []
+    assert one["log_errors"] is None, "its node has no answer for its log"
     node = document(client, "/nodes/web1.json")
     assert document_misfits("doctor", node) == []
 
@@ -152,6 +154,25 @@ def test_a_job_and_a_node(client: TestClient) -> None:
     assert "Findings" in text
     assert "running0" in text
     assert "There is no job" in text_of(client, "/jobs/none", 404)
+
+
+def test_the_errors_of_a_job_have_their_exception_and_an_example(root: Path) -> None:
+    entry = (
+        "2026-11-20 12:00:10 [scrapy.core.scraper] ERROR: Spider error processing"
+        " <GET http://shop/{}> (referer: None)\nTraceback (most recent call last):\n"
+        "  File \"shop.py\", line 5, in parse\nKeyError: 'name'\n"
+    )
+    log = (entry.format(1) + entry.format(2)).encode()
+    chunk = Chunk(body=log, start=0, total=len(log), date=None, modified=None)
+    write_targets(root, ["web1"])
+    path = fetch("logs/p/s/running0.log").path
+    with served(root, FleetSender(web1={**loaded(running=1), path: chunk})) as client:
+        text = text_of(client, "/jobs/running0")
+        assert "2 \N{MULTIPLICATION SIGN} KeyError: 'name' , for example http://shop/2" in text
+        told = document(client, "/jobs/running0.json")
+    assert document_misfits("jobs list", told) == []
+    group = {"name": "KeyError: 'name'", "count": 2, "example": "http://shop/2"}
+    assert told["log_errors"] == {"whole": True, "groups": [group]}
 
 
 def test_every_page_says_what_a_browser_may_do(client: TestClient) -> None:
