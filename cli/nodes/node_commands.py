@@ -226,7 +226,7 @@ def list_(
             raise ConfigError("--state is what nodes answer, and --offline asks none. Take one.")
         return _list_configured(context.configured_nodes(node), output)
     fleet = context.known_nodes(node)
-    name = quick_project(context.project, project)
+    name = quick_project(context.project, project, fleet)
     survey = survey_fleet(
         context,
         fleet,
