@@ -186,6 +186,22 @@ def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
     return sorted(eggs, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
+def first_name(kept: Sequence[SavedEgg], version: str) -> str | None:
+    """Return the name under which the code of this version was sent from here before it.
+
+    It is that of the oldest of the kept eggs, which are newest first; None if none has that code,
+    or it is not known when or of what the version was made.
+    """
+    content = hash_in(version)
+    made = made_at(version)
+    if content is None or made is None:
+        return None
+    for egg in reversed(kept):
+        if egg.version != version and egg.at < made and egg.content_hash == content:
+            return egg.version
+    return None
+
+
 def choose(
     kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path
 ) -> SavedEgg:
