@@ -13,6 +13,7 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_folder
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.project_names import common_project
 from scrapyd_dist.project_settings import with_settings
 from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import (
@@ -202,6 +203,10 @@ def _name_and_origin(
 ) -> tuple[str, str]:
     if found.project:
         return found.project, files.origin("deploy", "project")
+    common = common_project(found.own_targets)
+    if common:
+        first = _section_of(found.own_targets[0], files)
+        return common, files.of_target(first, "project")
     if settings.get("BOT_NAME"):
         return str(settings["BOT_NAME"][0]), "BOT_NAME of the settings"
     return "", ""
@@ -218,10 +223,15 @@ def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOptio
             )
 
 
-def _of_target(node: Node, files: ConfigFiles) -> Iterator[ConfigOption]:
-    section = f"deploy:{node.name}"
+def _section_of(node: Node, files: ConfigFiles) -> str:
+    """Return the section of scrapy.cfg that a target is from."""
     if node.name == "default" and files.origin("deploy", "url"):
-        section = "deploy"
+        return "deploy"
+    return f"deploy:{node.name}"
+
+
+def _of_target(node: Node, files: ConfigFiles) -> Iterator[ConfigOption]:
+    section = _section_of(node, files)
     for key, value in _values_of(node, section, files).items():
         origin = files.of_target(section, key)
         if not origin and key in {"username", "password"}:

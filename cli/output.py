@@ -52,8 +52,11 @@ COLOURS = {
 
 
 def colour_of(state: str) -> str:
-    """Return the colour of a state; yellow for one that is finished with something missing."""
-    if state.startswith("finished, "):
+    """Return the colour of a state; yellow for one that is finished with something missing.
+
+    Also for a node in trouble that gets no new work, so that it counts for nothing.
+    """
+    if state.startswith("finished, ") or state.endswith((", drained", ", draining")):
         return "yellow"
     return COLOURS.get(state, "")
 

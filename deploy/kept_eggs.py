@@ -15,7 +15,14 @@ from urllib.parse import quote
 
 from scrapyd_dist.config import write_file
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
+from scrapyd_dist.scrapyd.versions import (
+    HASH_DIGITS,
+    ambiguous_version,
+    hash_in,
+    made_at,
+    match_versions,
+    sanitised,
+)
 
 from .egg import Egg
 
@@ -179,6 +186,22 @@ def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
     return sorted(eggs, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
+def first_name(kept: Sequence[SavedEgg], version: str) -> str | None:
+    """Return the name under which the code of this version was sent from here before it.
+
+    It is that of the oldest of the kept eggs, which are newest first; None if none has that code,
+    or it is not known when or of what the version was made.
+    """
+    content = hash_in(version)
+    made = made_at(version)
+    if content is None or made is None:
+        return None
+    for egg in reversed(kept):
+        if egg.version != version and egg.at < made and egg.content_hash == content:
+            return egg.version
+    return None
+
+
 def choose(
     kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path
 ) -> SavedEgg:
@@ -190,24 +213,17 @@ def choose(
     """
     if wanted is None:
         return _before(kept, current, folder)
-    name = sanitised(wanted)
-    matches = [egg for egg in kept if egg.version == name]
-    if not matches:
-        matches = [egg for egg in kept if _has_prefix(egg, name)]
+    names = match_versions(wanted, [egg.version for egg in kept])
+    matches = [egg for egg in kept if egg.version in names]
     if not matches:
         raise NothingMatched(
-            f"The egg of the version {name} is not kept in {folder}, and Scrapyd gives no egg "
-            f"back. Kept are {_names(kept)}. Name one of these, or check that version's code out "
-            "and deploy it: sdist deploy --all."
+            f"The egg of the version {sanitised(wanted)} is not kept in {folder}, and Scrapyd "
+            f"gives no egg back. Kept are {_names(kept)}. Name one of these, or check that "
+            "version's code out and deploy it: sdist deploy --all."
         )
     if len({egg.content_hash for egg in matches}) > 1:
-        raise NothingMatched(f"{name} may be each of {_names(matches)}. Give more of the name.")
+        raise ambiguous_version(wanted, names)
     return matches[0]
-
-
-def _has_prefix(egg: SavedEgg, prefix: str) -> bool:
-    """Whether the version's name, or the content hash in it, begins with this prefix."""
-    return egg.version.startswith(prefix) or (hash_in(egg.version) or "").startswith(prefix)
 
 
 def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> SavedEgg:

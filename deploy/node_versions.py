@@ -20,6 +20,7 @@ from scrapyd_dist.scrapyd.versions import (
     current,
     hash_in,
     is_crawls,
+    resolve_version,
     sanitised,
 )
 from scrapyd_dist.transports import Sender, thread_pool
@@ -127,7 +128,8 @@ def _version_to_ask(
 ) -> str:
     """Return this version, else the current one, of those on the node.
 
-    Raises NothingMatched if the node lacks it, or has none.
+    `version` may be how its name or its content hash begins. Raises NothingMatched if the node
+    lacks it, or has none.
     """
     if not present:
         raise NothingMatched(
@@ -135,12 +137,7 @@ def _version_to_ask(
         )
     if version is None:
         return current(present, known) or present[-1]
-    chosen = sanitised(version)
-    if chosen not in present:
-        raise NothingMatched(
-            f"There is no version {version} of the project {project}. It has: {', '.join(present)}."
-        )
-    return chosen
+    return resolve_version(version, present, project)[0]
 
 
 def in_use(seen: NodeVersions, running: Iterable[Job], version_of: VersionOf) -> NodeVersions:

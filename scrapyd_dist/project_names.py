@@ -16,9 +16,14 @@ _BOT_NAME = (
 )
 
 
-def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
-    """Return Scrapyd's name of the project, if it is known without running the project's code."""
-    known = chosen or found.project
+def quick_project(
+    found: ProjectConfig, chosen: str | None = None, nodes: Sequence[Node] = ()
+) -> str | None:
+    """Return Scrapyd's name of the project, if it is known without running the project's code.
+
+    nodes: those that are meant, whose targets may name the project.
+    """
+    known = chosen or found.project or common_project(nodes)
     if known:
         return known
     value = written_setting(found.root, found.settings_module, "BOT_NAME")
@@ -36,7 +41,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     named = chosen or project.project
     if named:
         return check_project(named)
-    common = _common_project(nodes)
+    common = common_project(nodes)
     if common:
         return common
     if not project.settings_module:
@@ -53,7 +58,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     return check_project(str(json.loads(lines[-1])))
 
 
-def _common_project(nodes: Sequence[Node]) -> str | None:
+def common_project(nodes: Sequence[Node]) -> str | None:
     """Return the project of the first node, if all nodes have one."""
     if not nodes:
         return None

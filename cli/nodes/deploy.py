@@ -250,7 +250,7 @@ def _report_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
         rows += [node_row(entry, sent.project) for entry in sent.result.results]
     asked.document({"project": None, "version": None, "dry_run": asked.dry_run, "nodes": rows})
     for sent in done:
-        say_findings(sent.result, sent.request, quiet=asked.quiet)
+        say_findings(sent.result, sent.request)
 
 
 def _request(

@@ -58,7 +58,7 @@ def doctor(
     checkup = check_fleet(
         context,
         chosen,
-        quick_project(context.project, project),
+        quick_project(context.project, project, chosen),
         targets=() if node else context.project.targets,
         sender=context.sender_within(connect_timeout),
         timeout=timeout,

@@ -14,6 +14,7 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP
 from scrapyd_dist.fleet.fleet_alarm import FleetAlarm
 from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, sort_by_urgency
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
+from scrapyd_dist.fleet.node_status import show_state
 from scrapyd_dist.fleet.present_troubles import RECENT
 from scrapyd_dist.fleet.watched_jobs import RATES
 from scrapyd_dist.job_record import JobRecord
@@ -27,7 +28,16 @@ from scrapyd_dist.transports.event_hook import EventHook
 from ..context import Context
 from ..crawls.crawl_picture import remark
 from ..crawls.watcher import Show, WatchOptions, interruptible_pause, live_view
-from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
+from ..output import (
+    LINE_EVERY,
+    Output,
+    colour_of,
+    complain_each,
+    on_terminal,
+    one_line,
+    say,
+    table,
+)
 from ..silence import without_drained
 
 #: seconds between two looks at the nodes
@@ -204,7 +214,7 @@ def _empty_grid() -> Table:
 def _draw_node(grid: Table, node: Mapping[str, Any]) -> None:
     name, state, running, pending, reason = _node_row(node)
     load = "" if running is None else f"{running} running, {pending} pending"
-    colour = COLOURS.get(str(state), "")
+    colour = colour_of(str(state))
     grid.add_row(
         Text(one_line(str(name)), style="bold"),
         Text(f"{state}  {load}".rstrip(), style=colour, no_wrap=True, overflow="ellipsis"),
@@ -230,7 +240,7 @@ def _cell(value: object) -> Text:
 
 def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:
     reason = str(node["reason"]).partition(". ")[0].rstrip(".")
-    return node["name"], node["state"], node["running"], node["pending"], reason
+    return node["name"], show_state(node), node["running"], node["pending"], reason
 
 
 def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]:

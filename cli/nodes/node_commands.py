@@ -23,7 +23,7 @@ from scrapyd_dist.fleet.drain import (
 )
 from scrapyd_dist.fleet.fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 from scrapyd_dist.fleet.node_poll import TIMEOUT, poll_nodes
-from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
+from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus, show_state
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
 from scrapyd_dist.jobs.leaving_nodes import read_last_ends
 from scrapyd_dist.node_answers import answers_exit_code
@@ -214,7 +214,8 @@ def list_(
     All are asked at once; those in trouble stand first, and at the end how many
     there are. States: up; draining (gets no new work); drained (nor has
     any left); wedged (work waits, nothing starts); busy (connected, but no answer in time); down;
-    refused (user name, password, certificate). Exit code 0 when all work,
+    refused (user name, password, certificate). One that is off while its drain
+    holds is `down, drained`, and in both states. Exit code 0 when all work,
     3 when some do not, 5 when none answers, 6 when none lets us in.
 
     Example: sdist nodes --node 'eu-*'
@@ -225,7 +226,7 @@ def list_(
             raise ConfigError("--state is what nodes answer, and --offline asks none. Take one.")
         return _list_configured(context.configured_nodes(node), output)
     fleet = context.known_nodes(node)
-    name = quick_project(context.project, project)
+    name = quick_project(context.project, project, fleet)
     survey = survey_fleet(
         context,
         fleet,
@@ -298,7 +299,8 @@ def _show(
 
 def _table_row(status: NodeStatus, document: Mapping[str, Any]) -> list[object]:
     """Return the cells of a node's row, without the one of its clock."""
-    row = [document[name] for name in _COLUMNS]
+    shown = {**document, "state": show_state(document)}
+    row = [shown[name] for name in _COLUMNS]
     latency = None
     if status.latency is not None:
         latency = f"{document['latency_ms']:.0f} ms"

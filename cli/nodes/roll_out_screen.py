@@ -20,6 +20,7 @@ from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.node_answers import answers_exit_code
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.versions import hash_in
 
 from ..output import Output, complain, on_terminal, say
 
@@ -118,10 +119,10 @@ def print_result(
     }
     if output.as_json or not quiet:
         output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
-    say_findings(result, request, quiet=quiet)
+    say_findings(result, request)
 
 
-def say_findings(result: RollOut, request: RollOutRequest, *, quiet: bool) -> None:
+def say_findings(result: RollOut, request: RollOutRequest) -> None:
     """Say what failed, what was undone, and which other version runs where none is named."""
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
@@ -133,8 +134,8 @@ def say_findings(result: RollOut, request: RollOutRequest, *, quiet: bool) -> No
     if len(result.spider_lists) > 1:
         _complain_of_spiders(result)
     _say_undone(result)
-    if not quiet and not request.dry_run:
-        _note_other_defaults(result)
+    if not request.dry_run:
+        _warn_of_other_defaults(result)
 
 
 def _complain_of_spiders(result: RollOut) -> None:
@@ -158,16 +159,22 @@ def _say_undone(result: RollOut) -> None:
             complain(f"{entry.node.name} was not undone: {entry.stays}.")
 
 
-def _note_other_defaults(result: RollOut) -> None:
-    """Say where a job without a version runs another one: Scrapyd runs what sorts last."""
-    others: dict[str | None, list[str]] = {}
+def _warn_of_other_defaults(result: RollOut) -> None:
+    """Warn where a job without a version runs another one: Scrapyd runs what sorts last."""
+    others: dict[tuple[str | None, str | None], list[str]] = {}
     for entry in result.ready:
         if entry.default not in {None, entry.version}:
-            others.setdefault(entry.default, []).append(entry.node.name)
-    for version, names in others.items():
-        say(
-            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs "
-            "that name no version run that one. What sdist starts names its version."
+            others.setdefault((entry.default, entry.version), []).append(entry.node.name)
+    for (default, version), names in others.items():
+        remedy = ""
+        if hash_in(version or "") is None:  # its name was chosen
+            remedy = (
+                " Deploy it under a name that sorts last, or without --version: then sdist gives it"
+                " one."
+            )
+        complain(
+            f"on {', '.join(names)} Scrapyd sorts {default} behind this version, so jobs "
+            f"that name no version run that one. What sdist starts names its version.{remedy}"
         )
 
 

@@ -136,6 +136,8 @@ def _show_versions(survey: VersionSurvey) -> None:
         _show_columns(answered, names)
     else:
         _show_counts(answered, names)
+    for name, earlier in survey.first_names.items():
+        say(f"{name} has the code of {earlier}.")
     untold: dict[int, list[str]] = {}
     for entry in answered:
         if entry.unknown:
@@ -264,6 +266,8 @@ def rollback(
     )
     result = roll_out(context.root, name, nodes, rollback_plan.egg, request, progress=not quiet)
     print_result(result, name, request, output, quiet=quiet)
+    if not quiet:
+        _say_whose_code(result, again, saved.version)
     return roll_out_exit_code(result) or _check_defaults(result)
 
 
@@ -284,6 +288,12 @@ def _say_sending(version: str, *, dry_run: bool) -> None:
         say(f"Would send {version}; asking the nodes …")
     else:
         say(f"Sending {version} …")
+
+
+def _say_whose_code(result: RollOut, again: str, kept: str) -> None:
+    """Say of a version that was sent under which name its code is kept; nothing of a dry run."""
+    if any(not entry.planned for entry in result.ready):
+        say(f"{again} has the code of {kept}.")
 
 
 def _check_defaults(result: RollOut) -> int:

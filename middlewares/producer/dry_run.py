@@ -28,6 +28,7 @@ from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.summary_document import learned_slots
+from scrapyd_dist.project_names import common_project
 from scrapyd_dist.scheduling.node_capacity import SLOTS_UNKNOWN
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
@@ -95,7 +96,7 @@ def plan(
         "schema": 1,
         "spider": spider,
         "target": checked.target.how,
-        "project": request.project.name,
+        "project": _used_project(request, prepared),
         "version": version,
         "deploy": _to_deploy(options, version, deployed),
         "nodes": nodes,
@@ -115,6 +116,11 @@ def plan(
         ],
         **optional,
     }
+
+
+def _used_project(request: CrawlRequest, prepared: Prepared) -> str:
+    """Return Scrapyd's name of the project: that of all targets, else the one of the request."""
+    return common_project([found.asked for found in prepared.probes]) or request.project.name
 
 
 def _make_spider(

@@ -6,10 +6,17 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
 
-from scrapyd_dist.config import state_dir
+from scrapyd_dist.config import state_dir, state_folder
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg
-from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs, choose, kept_eggs, list_same_code
+from scrapyd_dist.deploy.kept_eggs import (
+    SavedEgg,
+    all_eggs,
+    choose,
+    first_name,
+    kept_eggs,
+    list_same_code,
+)
 from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult
 from scrapyd_dist.errors import DistError, NodeError
@@ -58,6 +65,17 @@ class VersionSurvey(CodeSurvey[NodeVersions]):
 
     #: when versions were sent whose names do not tell it, seconds since the epoch
     known: Mapping[str, float]
+    kept: Sequence[SavedEgg] = ()  #: the project's eggs that were deployed from here, newest first
+
+    @property
+    def first_names(self) -> dict[str, str]:
+        """Under which name the code of a version was sent before, where it came again."""
+        found = {}
+        for name in self.names:
+            earlier = first_name(self.kept, name)
+            if earlier is not None:
+                found[name] = earlier
+        return found
 
     @property
     def differences(self) -> list[str]:
@@ -119,7 +137,8 @@ def survey_versions(
     """
     name, nodes, known = workspace.project_nodes(patterns, project)
     entries = node_versions.list_versions(nodes, name, workspace.version_lookup(), timeout=timeout)
-    return VersionSurvey(project=name, entries=entries, known=known)
+    kept = kept_eggs(state_folder(workspace.root), name)
+    return VersionSurvey(project=name, entries=entries, known=known, kept=kept)
 
 
 def node_document(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:

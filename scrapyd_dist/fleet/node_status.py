@@ -24,6 +24,10 @@ class NodeHealth(str, Enum):
     WEDGED = "wedged"  #: jobs wait there, and none is ever started
 
 
+#: the states that tell that a node gets no new work
+_DRAINS = (NodeHealth.DRAINING, NodeHealth.DRAINED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node, as far as it is known. None means unknown."""
@@ -49,6 +53,11 @@ class NodeStatus:
         if self.draining is None:
             return NodeHealth.UP
         return NodeHealth.DRAINED if self.empty else NodeHealth.DRAINING
+
+    @property
+    def states(self) -> list[NodeHealth]:
+        """The health of the node and, where that does not tell it, that it gets no new work."""
+        return _with_drain(self.state, is_draining=self.draining is not None)
 
     def _find_health_by(self, error: NodeError) -> NodeHealth:
         if error.exit_code == 6:
@@ -116,6 +125,24 @@ class NodeStatus:
             "draining": moment(self.draining),
             "wedged": self.wedged,
         }
+
+
+def _with_drain(state: NodeHealth, *, is_draining: bool) -> list[NodeHealth]:
+    if not is_draining or state in _DRAINS:
+        return [state]
+    if state is NodeHealth.WEDGED:
+        return [state, NodeHealth.DRAINING]
+    return [state, NodeHealth.DRAINED]  # what it has left is not known
+
+
+def show_state(node: Mapping[str, Any]) -> str:
+    """Return the state of a node for people: `down, drained` where a drain holds beside it.
+
+    node: what `NodeStatus.document` gives.
+    """
+    is_draining = bool(node.get("draining"))
+    states = _with_drain(NodeHealth(node["state"]), is_draining=is_draining)
+    return ", ".join([state.value for state in states])
 
 
 def moment(at: float | None) -> str | None:

@@ -33,8 +33,12 @@ class FleetSurvey:
         return self.newest.get(self.project) or newest_of(self.statuses)
 
     def in_states(self, states: Sequence[NodeHealth] | None) -> list[NodeStatus]:
-        """Return the nodes that are in one of these states; without any state, all."""
-        return [status for status in self.statuses if not states or status.state in states]
+        """Return the nodes that are in one of these states; without any state, all.
+
+        One that is down and drained is in both states.
+        """
+        wanted = set(states or NodeHealth)
+        return [status for status in self.statuses if not wanted.isdisjoint(status.states)]
 
     @property
     def exit_code(self) -> int:

@@ -264,6 +264,14 @@ class LogFacts:
     last: datetime | None = None  #: time of the last entry, likewise
 
     @property
+    def has_counts(self) -> bool:
+        """Tell whether pages and items are those of the job, and not of its first moment.
+
+        Scrapy counts again after LOGSTATS_INTERVAL only, a minute, and at the end.
+        """
+        return self.counted or self.stats is not None
+
+    @property
     def would_tell_end(self) -> bool:
         """Tell whether the closing line would be in the log.
 

@@ -126,13 +126,11 @@ def _make_verdict(excerpt: LogExcerpt, outcome: Outcome, reason: str) -> Verdict
     errors = None
     if outcome is not Outcome.UNKNOWN:
         errors = errors_in(facts)
-    # Scrapy counts again after LOGSTATS_INTERVAL only, a minute.
-    is_known = outcome.over or facts.counted
     return Verdict(
         outcome=outcome,
         reason=reason,
-        pages=facts.pages if is_known else None,
-        items=facts.items if is_known else None,
+        pages=facts.pages if facts.has_counts else None,
+        items=facts.items if facts.has_counts else None,
         errors=errors,
         codes=status_codes(facts.stats or {}),
     )

@@ -16,7 +16,7 @@ from scrapyd_dist.node_answers import must_answer
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_capacity import jobs_per_slot
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
+from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, resolve_version, time_of
 from scrapyd_dist.transports import Sender, sweep
 
 from .job_list import ListedJob, list_node_jobs
@@ -93,11 +93,13 @@ class JobFleet:
         for node in self._seen:
             versions[node] = self._seen[node].versions or ()
         common = _in_all(list(versions.values()))
-        if wanted is not None:
-            return _named_version(wanted, common, versions)
+        is_missing = not any(versions.values())
+        if wanted is not None and not is_missing:
+            project = next(iter(self._seen)).project or ""
+            return _named_version(wanted, common, versions, project)
         chosen = current(common, self.known)
         if chosen is None:
-            raise self._nothing_common(is_missing=not any(versions.values()))
+            raise self._nothing_common(is_missing=is_missing)
         self.why = self._explain(chosen, common)
         return chosen
 
@@ -247,13 +249,20 @@ def _in_all(versions: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _named_version(
-    wanted: str, common: Sequence[str], versions: Mapping[Node, Sequence[str]]
+    wanted: str, common: Sequence[str], versions: Mapping[Node, Sequence[str]], project: str
 ) -> str:
-    """Return Scrapyd's own name for the version; NothingMatched if not all nodes have it."""
-    kept = sanitised(wanted)
-    if kept in common:
-        return kept
-    lacking = [node for node, names in versions.items() if kept not in names]
+    """Return Scrapyd's own name for the version; NothingMatched if not all nodes have it.
+
+    wanted: the name, or how it or its content hash begins; common: what all nodes have.
+    """
+    everything: dict[str, None] = {}
+    for names in versions.values():
+        everything.update(dict.fromkeys(names))
+    matches = resolve_version(wanted, list(everything), project)
+    for name in matches:
+        if name in common:
+            return name
+    lacking = [node for node, names in versions.items() if matches[0] not in names]
     raise NothingMatched(
         f"The version {wanted!r} is not on {names_of(lacking)}. `sdist deploy --all` brings code"
         " there."

@@ -418,6 +418,6 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
     return Verdict(
         outcome=Outcome.RUNNING,
         reason=LOST,
-        pages=seen.facts.pages,
-        items=seen.facts.items,
+        pages=seen.facts.pages if seen.facts.has_counts else None,
+        items=seen.facts.items if seen.facts.has_counts else None,
     )

@@ -272,6 +272,8 @@ def _stats_in_log(judge: JobJudge, row: ListedJob) -> Mapping[str, Any]:
     counts = PartialStats()
     for level, count in sorted(facts.levels.items()):
         counts[f"log_count/{level}"] = count
+    if not facts.has_counts:
+        return counts
     if facts.pages is not None:
         counts["response_received_count"] = facts.pages
     if facts.items is not None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
 
 #: hexadecimal digits of a content hash; 48 bits suffice for the versions of one project
 HASH_DIGITS = 12
@@ -171,6 +171,45 @@ def content_or_name(version: str | None) -> str | None:
     if version is None:
         return None
     return hash_in(version) or version
+
+
+def match_versions(wanted: str, versions: Iterable[str]) -> list[str]:
+    """Return the versions that are meant: the one of this name, else all that begin so.
+
+    wanted: the name, or how it or the content hash in it begins; versions: names to choose from.
+    """
+    name = sanitised(wanted)
+    found = []
+    for version in versions:
+        if version == name:
+            return [version]
+        if version.startswith(name) or (hash_in(version) or "").startswith(name):
+            found.append(version)
+    return found
+
+
+def resolve_version(wanted: str, versions: Sequence[str], project: str) -> list[str]:
+    """Return the versions that are meant, all of the same code, the newest first.
+
+    wanted, versions: as for `match_versions`, of this project.
+
+    Raises:
+        NothingMatched: none is meant, or several with different code.
+    """
+    found = match_versions(wanted, versions)
+    if not found:
+        raise NothingMatched(
+            f"There is no version {wanted!r} of the project {project}. It has: "
+            f"{', '.join(versions)}."
+        )
+    if len(set(map(content_or_name, found))) > 1:
+        raise ambiguous_version(wanted, found)
+    return sorted(found, key=lambda name: made_at(name) or 0.0, reverse=True)
+
+
+def ambiguous_version(wanted: str, found: Iterable[str]) -> NothingMatched:
+    """Return the error for the beginning of several versions, whose names it has."""
+    return NothingMatched(f"{wanted!r} may be each of {', '.join(found)}. Give more of the name.")
 
 
 def by_time(versions: Sequence[str], known: Mapping[str, float] | None = None) -> list[str]:

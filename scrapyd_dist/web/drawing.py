@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.fleet_screen import describe_states, sort_by_urgency
+from scrapyd_dist.fleet.node_status import show_state
 from scrapyd_dist.fleet.throttled_domains import unheeded
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.jobs.job_judge import LOST
@@ -77,6 +78,7 @@ def make_filters() -> dict[str, Callable[..., Any]]:
         "shade": shade,
         "span_words": describe_span,
         "job_state": state_of_job,
+        "node_state": show_state,
         "state": state_of,
         "states": describe_states,
         "to_go": lambda document: outlook(document)[1],
@@ -87,8 +89,11 @@ def make_filters() -> dict[str, Callable[..., Any]]:
 
 
 def tone_of(state: str) -> str:
-    """Return the colour of a state; one that is finished with something missing is `partial`."""
-    if state.startswith("finished, "):
+    """Return the colour of a state; one that is finished with something missing is `partial`.
+
+    So is a node in trouble that gets no new work.
+    """
+    if state.startswith("finished, ") or state.endswith((", drained", ", draining")):
         return "partial"
     return _TONES.get(state, "going")
 

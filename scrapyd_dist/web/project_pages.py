@@ -356,7 +356,8 @@ class ProjectPages:
 
         def examine(workspace: Workspace) -> dict[str, Any]:
             nodes = _known_nodes(workspace, [name])
-            return check_fleet(workspace, nodes, quick_project(workspace.project, None)).document()
+            project = quick_project(workspace.project, nodes=nodes)
+            return check_fleet(workspace, nodes, project).document()
 
         fault = ""
         document: Mapping[str, Any] = {}

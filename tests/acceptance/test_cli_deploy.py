@@ -203,7 +203,9 @@ def test_rollback_and_back_again(
         assert node.versions("small")[-1] == current
         # A job that names no version runs the old code, on every node.
         assert node.api("listspiders.json", project="small")["spiders"] == ["one"]
-    assert run_cli(small, "code", "versions").code == 0
+    again = f"{current} has the code of {old}."
+    assert again in back.err
+    assert again in run_cli(small, "code", "versions").expect(0).err
     nothing = run_cli(small, "code", "rollback", old, "--json")
     assert (nothing.code, states(nothing)) == (
         0,

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.config_command import invalid, masked, without_commands
+from scrapyd_dist.cli.config_command import (
+    ConfigFiles,
+    invalid,
+    masked,
+    of_project,
+    without_commands,
+)
 from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out
 
-from scrapyd_dist.config import targets_of
+from scrapyd_dist.config import load, targets_of
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
 
@@ -138,3 +144,25 @@ def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_pas
 )  # fmt: skip
 def test_no_word_of_a_command_is_shown(name: str, value: Any, shown: Any) -> None:
     assert without_commands(f"DISTRIBUTED_{name}", value) == shown
+
+
+@pytest.mark.parametrize(
+    ("deploy", "first", "second", "name", "origin"),
+    [
+        ("", "project = shop\n", "project = shop\n", "shop", "scrapy.cfg [deploy:a]"),
+        ("", "project = shop\n", "", "shopbot", "BOT_NAME of the settings"),
+        ("", "", "", "shopbot", "BOT_NAME of the settings"),
+        ("[deploy]\nproject = all\n", "", "", "all", "scrapy.cfg [deploy]"),
+    ],
+)
+def test_the_projects_name_is_the_one_that_deployments_and_jobs_use(
+    tmp_path: Path, deploy: str, first: str, second: str, name: str, origin: str
+) -> None:
+    text = "[settings]\ndefault = s\n" + deploy
+    for target, project in (("a", first), ("b", second)):
+        text += f"[deploy:{target}]\nurl = http://{target}:6800/\n{project}"
+    (tmp_path / "scrapy.cfg").write_text(text, "utf-8")
+    settings: dict[str, list[Any]] = {"BOT_NAME": ["shopbot", "project"]}
+    found = of_project(load(tmp_path), ConfigFiles.read(tmp_path), settings)
+    shown = [(option.value, option.origin) for option in found if option.name == "name"]
+    assert shown == [(name, origin)]

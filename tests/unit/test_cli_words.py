@@ -337,6 +337,17 @@ def test_every_node_is_drawn_with_its_jobs() -> None:
     )
 
 
+def test_a_node_that_is_drained_and_off_is_said_to_be_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    off = NodeStatus(node=Node.parse("web1"), error=ConnectionRefused.at("web1"), draining=1.0)
+    node_commands._show([off], [off.document()])
+    assert "down, drained" in capsys.readouterr().out
+    document = fleet()
+    document["nodes"][1]["draining"] = off.document()["draining"]
+    assert drawn(fleet_view.frame(document))[1].split()[:3] == ["web2", "down,", "drained"]
+
+
 WEB1 = SUMMARY["nodes"][0]
 LONG_REASON = "a very long story of how it came that nothing answers there, " * 4
 

@@ -1,5 +1,6 @@
 """What a plan says of the load on a site, with rules of the throttle and without."""
 
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -8,6 +9,7 @@ from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import dry_run
 
 from scrapyd_dist.batches import Shard
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.throttle.permits import ALL, Rule
 
 FIVE = Rule(hits=5, window=1.0)
@@ -39,3 +41,13 @@ def test_the_load_on_a_site_is_what_its_rule_allows(
     warnings = dry_run._load_warnings(settings, options, NODES, in_force)
     assert len(warnings) == len(told)
     assert all(words in warning for words, warning in zip(told, warnings, strict=True))
+
+
+@pytest.mark.parametrize(("second", "name"), [("shop", "shop"), (None, "shopbot")])
+def test_the_project_of_a_plan_is_the_one_that_its_jobs_use(second: str | None, name: str) -> None:
+    request = MagicMock()
+    request.project.name = "shopbot"
+    probes = []
+    for host, project in (("web1", "shop"), ("web2", second)):
+        probes.append(MagicMock(asked=replace(Node.parse(host), project=project)))
+    assert dry_run._used_project(request, MagicMock(probes=probes)) == name

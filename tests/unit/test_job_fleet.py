@@ -106,6 +106,25 @@ def test_no_version_in_common() -> None:
         apart._common("a")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [("0123", NEWER), ("17951800", NEWER), ("r2-z", "r2-z1"), ("r1", "r1"), ("1795170", OLDER)],
+)
+def test_a_version_may_be_asked_for_by_how_its_name_or_its_content_hash_begins(
+    wanted: str, chosen: str
+) -> None:
+    names = [CRAWLS, OLDER, NEWER, "r1", "r10", "r2-z1"]
+    assert fleet(0, 0, 0, versions=[names, names, names[1:]])._common(wanted) == chosen
+
+
+def test_what_fits_several_versions_or_none_is_answered_with_those_that_are_there() -> None:
+    made = fleet(0, 0, 0, versions=[["r1-a", "r1-b"], ["r1-b"], ["r1-b", "s"]])
+    with pytest.raises(NothingMatched, match=r"'r1' may be each of r1-a, r1-b. Give more"):
+        made._common("r1")
+    with pytest.raises(NothingMatched, match=r"no version 'r2' .* It has: r1-a, r1-b, s.$"):
+        made._common("r2")
+
+
 def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
     made = replace(fleet(0, 0, 0), draining=[Node.parse("web9", name="web 9")])
     with pytest.raises(ConfigError, match="sdist nodes resume 'web 9'"):

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from rig.fixtures import MakeProject
 from scrapyd_dist.cli.crawls.producer_process import KeptCode, kept_code
+from scrapyd_dist.cli.nodes import version_list
 from scrapyd_dist.deploy import kept_eggs as eggs
 from scrapyd_dist.deploy.egg import Egg, build, pack, unpack, unpack_to
+from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.project_files import ProjectFiles, describe, is_dirty
 from scrapyd_dist.middlewares.producer.crawl_code import TODAYS
 from scrapyd_dist.middlewares.producer.preflight import notes_on
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.fleet.code_versions import VersionSurvey
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
@@ -52,6 +56,23 @@ def test_a_crawl_finds_the_egg_that_was_deployed_under_another_name_of_the_proje
     version = version_name(egg.content_hash, NOON)
     path = eggs.save_egg(tmp_path / ".sdist", "shop_prod", version, egg.data)
     assert kept_code(tmp_path, version) == KeptCode(version=version, egg=path)
+
+
+def test_code_that_came_again_is_said_to_be_that_of_the_egg_with_its_first_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, word in (("r1", "a"), ("r2", "b")):
+        keep(tmp_path, word, name=name)
+        os.utime(eggs.folder_of(tmp_path, "shop") / f"{name}.egg", (1.0, 1.0))
+    again = keep(tmp_path, "a", name=f"r2-z{version_name(some_egg('a').content_hash, NOON)}")
+    entry = NodeVersions(node=Node.parse("web1"), project="shop", versions=("r1", "r2", again))
+    kept = eggs.kept_eggs(tmp_path, "shop")
+    survey = VersionSurvey(project="shop", entries=[entry], known={}, kept=kept)
+    assert survey.first_names == {again: "r1"}
+    version_list._show_versions(survey)
+    assert f"{again} has the code of r1." in capsys.readouterr().err
+    os.utime(eggs.folder_of(tmp_path, "shop") / "r1.egg")
+    assert survey.first_names == {}, "r1 was sent after it, and may be other code on the nodes"
 
 
 @pytest.mark.parametrize(

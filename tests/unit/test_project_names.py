@@ -1,10 +1,12 @@
 """The name of a project, as far as it is known without running the project's code."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scrapyd_dist.config import ProjectConfig
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.project_names import quick_project
 
 
@@ -27,3 +29,6 @@ def test_the_project_is_named_without_running_it(
     found = ProjectConfig(root=tmp_path, settings_module="shop.settings", targets=(), project=None)
     assert quick_project(found) == name
     assert quick_project(found, "chosen") == "chosen"
+    one, other = replace(Node.parse("a"), project="ours"), Node.parse("b")
+    assert quick_project(found, nodes=[one, one]) == "ours", "as deploy and jobs call it"
+    assert quick_project(found, nodes=[one, other]) == name

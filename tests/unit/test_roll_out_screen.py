@@ -93,6 +93,8 @@ def test_json(capsys: Captured) -> None:
         ([failed(one, BrokenEggError(one, "it is broken")) for one in (A, B)], False,
          "web-a, web-b: it is broken"),
         ([NodeResult(node=A, **{**GOOD, "default": "r9"})], False, "on web-a Scrapyd sorts r9 behind this version"),
+        ([NodeResult(node=A, **{**GOOD, "default": "r9"})], True, "Scrapyd sorts r9 behind this version"),
+        ([NodeResult(node=A, **{**GOOD, "default": "r9"})], True, "a name that sorts last, or without --version"),
         ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()})], True, "web-a: one; web-b: none"),
         ([NodeResult(node=A, uploaded=True, stays="job x uses it", **GOOD), failed(B, AuthRefused.at("b"))], True,
          "web-a was not undone: job x uses it."),

@@ -8,7 +8,7 @@ import pytest
 from rig.fleet_sender import FleetSender, loaded
 
 from scrapyd_dist.errors import ConnectionRefused, StoreError
-from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus
+from scrapyd_dist.fleet.node_status import NodeHealth, NodeStatus, show_state
 from scrapyd_dist.fleet.survey import fleet_exit_code, survey_fleet
 from scrapyd_dist.fleet.workspace import Workspace
 from scrapyd_dist.messenger import NoMessenger
@@ -66,6 +66,11 @@ def test_what_is_remembered_of_the_nodes_is_added(workspace: Workspace) -> None:
     workspace.remember({"web2": {"draining": 1.0}, "web3": {"draining": 1.0}})
     survey = survey_fleet(workspace, workspace.nodes(), sender=fleet())
     assert [status.state.value for status in survey.statuses] == ["up", "draining", "down"]
+    shown = [show_state(survey.document(status)) for status in survey.statuses]
+    assert shown == ["up", "draining", "down, drained"]
+    for state, names in (("DRAINED", ["web3"]), ("DOWN", ["web3"]), ("DRAINING", ["web2"])):
+        found = survey.in_states([NodeHealth[state]])
+        assert [status.node.name for status in found] == names
     assert survey.exit_code == 0, "a drained node need not answer"
     looks = workspace.node_records(workspace.nodes())["web2"].idle_looks
     assert len(looks) == 1, "that it starts nothing is remembered"

@@ -352,7 +352,7 @@ def test_a_spider_that_could_not_be_made_is_a_failed_job_whatever_log_level_hide
     assert judged(look(reader.facts(), tells=False))[0] is Outcome.UNKNOWN
 
 
-def test_what_a_running_job_has_counted_is_not_known_in_its_first_minute() -> None:
+def test_what_a_job_has_counted_is_not_known_in_its_first_minute_nor_after_a_kill_in_it() -> None:
     text = "2026-11-29 07:36:0{} [scrapy.{}] INFO: {}\n"
     none = "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)"
     opened = text.format(0, "core.engine", "Spider opened")
@@ -365,7 +365,10 @@ def test_what_a_running_job_has_counted_is_not_known_in_its_first_minute() -> No
         return verdict.pages, verdict.items
 
     assert counted(begun, JobState.RUNNING) == (None, None)
-    assert counted(begun, JobState.FINISHED) == (0, 0)
+    scraped = "2026-11-29 07:36:02 [scrapy.core.scraper] DEBUG: Scraped from <200 http://a/>\n"
+    assert counted(begun + 39 * scraped, JobState.FINISHED) == (None, None), "it was killed"
+    dump = text.format(3, "statscollectors", "Dumping Scrapy stats:\n{'item_scraped_count': 39}")
+    assert counted(begun + dump, JobState.FINISHED) == (0, 39)
     later = begun + text.format(2, "extensions.logstats", none)
     assert counted(later, JobState.RUNNING) == (0, 0)
     assert counted(later.replace(opened, ""), JobState.RUNNING) == (0, 0), "the end of a long log"

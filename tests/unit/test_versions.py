@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 from packaging.version import InvalidVersion, Version
 from scrapyd_dist.deploy.egg import Egg
-from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
+from scrapyd_dist.deploy.node_versions import (
+    NodeVersions,
+    _version_to_ask,
+    differences,
+    in_use,
+    only_crawls,
+    plan,
+)
 from scrapyd_dist.deploy.rollout import RollOutRequest, common_name, ensure
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, home_of, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
-from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.errors import ConnectionRefused, NothingMatched
 from scrapyd_dist.fleet.job_versions import versions_by_job
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
@@ -77,6 +84,13 @@ class Listing:
     def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
         assert call.path == "listversions.json"
         return tuple(self.versions[node.name])
+
+
+@pytest.mark.parametrize("wanted", [HASH[:6], OLD[:8], OLD])
+def test_spiders_are_those_of_a_version_that_is_asked_for_by_how_it_begins(wanted: str) -> None:
+    assert _version_to_ask("p", wanted, ["r1", OLD], None) == OLD
+    with pytest.raises(NothingMatched, match=r"no version 'r2' of the project p. It has: r1, 1795"):
+        _version_to_ask("p", "r2", ["r1", OLD], None)
 
 
 LATER = NOON + timedelta(hours=1)
