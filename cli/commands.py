@@ -75,6 +75,19 @@ FIRST_OPTIONS = {
         "--json",
     ),
     "plan": ("--callback", "-O", "-o", "-a", "-s", "--node", "--limit", "--probe", "--json"),
+    "jobs schedule": (
+        "-a",
+        "-s",
+        "--on",
+        "--label",
+        "--unless-running",
+        "--retries",
+        "--limit",
+        "--after",
+        "--on-finish",
+        "--version",
+        "--json",
+    ),
 }
 ALL = "--all"  #: with `--help`: also the options that are rarely used
 LIST = "list"  #: the verb of a group that is called alone

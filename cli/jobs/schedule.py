@@ -152,7 +152,7 @@ def schedule(
         option("Higher is earlier, within the project.", metavar="X", parser=parser_of(PRIORITY)),
     ] = None,
     version: Annotated[
-        str | None, option("The version to run; the newest deployment.", metavar="NAME")
+        str | None, option("The version to run, else the newest deployment.", metavar="NAME")
     ] = None,
     label: NewLabels = None,
     on_finish: Annotated[
@@ -171,7 +171,7 @@ def schedule(
     """Start plain jobs of spiders, each on the node with the least to do.
 
     Every job is pinned to a version that all nodes have: the newest deployment by
-    time, whatever Scrapyd sorts last. It gets an id of ours: when an answer is lost,
+    time, whatever Scrapyd sorts last. Its id is chosen here: when an answer is lost,
     the node is asked for that id, and nothing is sent twice. The store remembers
     it for DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its
     node has forgotten it. Exit code 3 when some jobs could not be started.
