@@ -105,8 +105,12 @@ def test_a_place_that_takes_no_more_items_stops_the_crawl_at_its_end_and_gets_th
         60,
         "the first part",
     )
+    producer = crawls(at.it)[0].pid
+    assert producer
+    os.kill(producer, signal.SIGSTOP)  # else it makes the folder anew in between
     out.rename(tmp_path / "away")
     out.write_text("in its place")
+    os.kill(producer, signal.SIGCONT)
     done = command.wait(90, code=3)
     row = crawls(at.it)[0]
     assert (row.state, len(accepted_on(at.it))) == (CrawlState.STOPPED, len(batches(at.it))), (
