@@ -1,10 +1,10 @@
 """Which nodes a project has: those that are listed, those that names mean, what is remembered."""
 
+import fnmatch
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -89,10 +89,17 @@ class Workspace(OpenProject):
         return self.find_dead_nodes()
 
     def find_dead_nodes(self) -> tuple[Node, ...]:
-        """Return the dead local nodes; none where others are named: then local ones rest."""
+        """Return the dead local nodes; none where others are named: then local ones rest.
+
+        Where nodes are chosen by SDIST_NODES, it is those that were chosen.
+        """
         if self.project.targets or self.added:
             return ()
-        return self.dead_local_nodes
+        chosen = os.environ.get(NODES, "").split()
+        if not chosen:
+            return self.dead_local_nodes
+        names = _fitting(chosen, [node.name for node in self.dead_local_nodes])
+        return tuple(node for node in self.dead_local_nodes if node.name in names)
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -188,7 +195,7 @@ class Workspace(OpenProject):
         found = []
         known = set[str]()  # patterns that fit the name of a node
         for node in named:
-            fitting = [text for text in patterns if fnmatchcase(node.name, text)]
+            fitting = [text for text in patterns if fnmatch.fnmatchcase(node.name, text)]
             known.update(fitting)
             if fitting:
                 found.append(node)
@@ -304,6 +311,14 @@ class Workspace(OpenProject):
                 values["changed"] = max(time.time(), before.get(first, 0.0) + 0.001)
             store.update_node(first, **values, **fields)
         self._read_added()  # which keeps a copy in the state folder
+
+
+def _fitting(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
+    """Return the names that fit one of the patterns."""
+    fitting = set[str]()
+    for pattern in patterns:
+        fitting.update(fnmatch.filter(names, pattern))
+    return fitting
 
 
 def _place_of_local(node: Node) -> tuple[int, str]:

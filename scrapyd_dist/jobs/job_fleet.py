@@ -147,10 +147,11 @@ class JobFleet:
         """Return the spiders of the project that wait or run, and where.
 
         Raises NodeError if a node does not answer: a second job beside the first would be worse
-        than none. A drained node counts for nothing then.
+        than none. So it is with a dead local node, whose jobs may live on. A drained node counts
+        for nothing then.
         """
         found: dict[str, Node] = {}
-        errors = dict(self.errors)
+        errors = self.absent
         muted: list[Node] = []
         for answer in sweep([*self._seen, *self.draining], self._list_jobs):
             if answer.error is None:
@@ -322,12 +323,19 @@ def make_fleet(
     """
     drained = site.find_drained(nodes)
     fit = [node for node in nodes if node not in drained]
+
+    def find_dead() -> list[Node]:
+        """Return the dead local nodes that are not drained."""
+        dead = site.find_dead()
+        away = site.find_drained(dead)
+        return [node for node in dead if node not in away]
+
     return JobFleet(
         sender=site.sender,
         nodes=fit,
         draining=[node for node in nodes if node in drained],
         timeout=timeout,
-        find_dead=site.find_dead,
+        find_dead=find_dead,
         messenger=site.messenger,
         known=find_times(fit),
     )

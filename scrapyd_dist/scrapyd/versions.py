@@ -20,6 +20,8 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 HASH_DIGITS = 12
 #: digits of a content hash that people are shown
 SHORT_DIGITS = 6
+#: characters of a name, or digits of a content hash, that mean a version by its beginning
+LEAST_DIGITS = 4
 #: decimal digits of a content hash in a name
 _DECIMALS = 15
 #: seconds that the clock of a scrapyd-deploy may have been ahead; a larger number is not a time
@@ -176,16 +178,31 @@ def content_or_name(version: str | None) -> str | None:
 def match_versions(wanted: str, versions: Iterable[str]) -> list[str]:
     """Return the versions that are meant: the one of this name, else all that begin so.
 
-    wanted: the name, or how it or the content hash in it begins; versions: names to choose from.
+    wanted: the name, or how the name of a time or the content hash in it begins; versions: names to
+    choose from. A name that was chosen is not meant by its beginning: where r1 is gone, r10 is none
+    that was asked for.
     """
     name = sanitised(wanted)
     found = []
     for version in versions:
         if version == name:
             return [version]
-        if version.startswith(name) or (hash_in(version) or "").startswith(name):
+        if _begins_with(version, name):
             found.append(version)
     return found
+
+
+def _begins_with(version: str, beginning: str) -> bool:
+    """Tell whether a name that nobody chose, or the content hash in it, begins so."""
+    if len(beginning) < LEAST_DIGITS:
+        return False
+    match = _OURS.fullmatch(version)
+    if match is None:
+        return _SECONDS.fullmatch(version) is not None and version.startswith(beginning)
+    if (hash_in(version) or "").startswith(beginning):
+        return True
+    own = f"{match['behind']}-z" if match["behind"] else ""
+    return beginning.startswith(own) and version.startswith(beginning)
 
 
 def resolve_version(wanted: str, versions: Sequence[str], project: str) -> list[str]:

@@ -27,11 +27,16 @@ REMOVE = "delversion.json"
 class Nodes:
     """Nodes that have a version; calls of the last one fail."""
 
-    def __init__(self, faults: Faults, *, old: str = OLD) -> None:
+    def __init__(self, faults: Faults, *, old: str = OLD, lost_removal: str = "") -> None:
+        self.lost_removal = lost_removal  #: the node whose first answer to a removal is lost
         self.versions = {name: [old] for name in NAMES}
         self.faults = {page: list(calls) for page, calls in faults.items()}
 
     def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        if call.path == REMOVE and node.name == self.lost_removal:
+            self.lost_removal = ""
+            self._answer(node.name, call)
+            raise ConnectionLost.at(node.name)
         fault = None
         if node.name == NAMES[-1] and self.faults.get(call.path):
             fault = self.faults[call.path].pop(0)
@@ -90,6 +95,16 @@ def test_a_node_that_failed_and_cannot_be_undone_is_told() -> None:
     version = nodes.versions["c"][-1]
     assert failed.stays.startswith(f"the version {version} could not be removed again")
     assert f"It may have the version {version} now" in failed.reason
+
+
+def test_a_node_that_removed_it_and_lost_its_answer_is_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollout, "BACKOFF", 0.0)
+    nodes = Nodes({CHECK: [(NoReply, "")]}, lost_removal="a")
+    result = nodes.deployed(atomic=True, retries=1)
+    assert nodes.versions == {name: [OLD] for name in NAMES}
+    assert [entry.stays for entry in result.results] == ["", "", ""]
 
 
 def test_a_replaced_version_of_a_node_that_failed_stays() -> None:
