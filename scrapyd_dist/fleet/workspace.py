@@ -246,7 +246,7 @@ class Workspace(OpenProject):
         names = set[str]()
         for answer in sweep(nodes, self._list_projects):
             for name in answer.value or ():
-                if fnmatchcase(name, pattern):
+                if fnmatch.fnmatchcase(name, pattern):
                     names.add(name)
         if not names:
             raise NothingMatched(
