@@ -275,7 +275,7 @@ class Collector:
 
     async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
         """Fetch the part of a leased batch from its node, unless that is lost."""
-        member = self.state.member_at(attempt.url)
+        member = self.state.holder_of(attempt)
         if member is None:
             reason = f"its node {attempt.node} is not in the fleet any more"
             await self._give_up_lease(attempt, reason, FailureKind.HARMLESS)
@@ -376,7 +376,7 @@ class Collector:
     async def _is_lost(self, attempt: Attempt) -> bool:
         """Fetch a part again, and return whether its node has it no more."""
         part = part_of(attempt.report)
-        member = self.state.member_at(attempt.url)
+        member = self.state.holder_of(attempt)
         if part is None or member is None:
             return True
         try:

@@ -15,7 +15,7 @@ from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.joblogs.worker_report import WorkerReport
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, PresentNodes
 from scrapyd_dist.plurals import some_of
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.scheduling.crawl_tasks import CrawlTasks
@@ -226,6 +226,15 @@ class SchedulerState:
     def member_at(self, url: str) -> NodeState | None:
         """Return the node at this address, or None when it is not in the fleet any more."""
         return self._by_url.get(url)
+
+    def holder_of(self, attempt: Attempt) -> NodeState | None:
+        """Return the node that has the part of an attempt; None when it is not in the fleet.
+
+        A local node that was started again has another address, and its files as before.
+        """
+        present = PresentNodes(member.node for member in self.members)
+        node = present.find(attempt.node, attempt.url)
+        return None if node is None else self.member_at(node.url)
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
         """Note that a node does not answer, for this reason."""

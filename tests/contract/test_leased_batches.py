@@ -352,6 +352,24 @@ async def test_a_page_that_ends_its_worker_by_a_signal_is_found(tmp_path: Path) 
         await o.over()
 
 
+async def test_the_part_of_a_local_node_that_has_another_port_now_is_fetched_from_there(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2)
+        worker = await one_worker(o)
+        worker.lease()
+        attempt = replace(o.attempts()[0], url="http://127.0.0.1:1/")  # its node had another port
+        member = o.state.members[0]
+        assert o.state.holder_of(attempt) is None
+        member.node = replace(member.node, local=True)
+        assert o.state.holder_of(attempt) is member
+        worker.finish()
+        worker.work_off()
+        await o.over(whole=1)
+
+
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
     async with alone(tmp_path, 2) as (o, worker):
         worker.lease()
