@@ -291,6 +291,10 @@ class FoundRequests(FrontierFeed):
         self.found.clear()
         return has_found
 
+    def forget_known(self) -> None:
+        """Remember no more what was found before: it may be found again."""
+        self._fingerprints.clear()
+
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if fingerprint in self._fingerprints:
             return Disposition.DUPLICATE

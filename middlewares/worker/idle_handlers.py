@@ -47,6 +47,9 @@ class IdleHandlers:
     def begin_round(self) -> None:
         """Hold acks back where the project has handlers; call it before batches are leased."""
         self._acker.waits_for_idle = bool(find_handlers(self._context.crawler))
+        if self._finds is not None:
+            # Not new ones: those with dont_filter are numbered over all rounds.
+            self._finds.forget_known()
 
     async def end_round(self, besides: BatchUnit | None = None) -> None:
         """Call the handlers until they ask for nothing more, and let the batches be acked.

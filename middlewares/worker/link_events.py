@@ -143,6 +143,11 @@ class PageLinks(FoundRequests):
         self.of_no_page.clear()
         return super().give_to(other) or has_links
 
+    def forget_known(self) -> None:
+        """Remember no more what was found before: it may be found again."""
+        self._pages.clear()
+        self._page = {}
+
     def links_of(self, source: int) -> Iterable[FoundLink]:
         """Return the links that a request of the batch led to."""
         return self._pages.get(source, {}).values()

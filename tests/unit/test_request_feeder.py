@@ -83,6 +83,8 @@ class NoFinds:
     def give_to(self, other: Any) -> bool:
         return False
 
+    def forget_known(self) -> None: ...
+
 
 def made_of(
     frontier: Any,
