@@ -158,7 +158,7 @@ class PageLinks(FoundRequests):
         """Sort a link that the request `source` led to, and warn of a new reason against it."""
         self._page = self._pages.setdefault(source, {})
         known = len(self.reasons)
-        disposition, found = self.sort(request)
+        disposition, found = self._sort_from(request, source)
         if len(self.reasons) > known:
             logger.warning(
                 "The link %s, and all like it, cannot go to the strategy: %s",

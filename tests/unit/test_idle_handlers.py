@@ -1,9 +1,10 @@
-"""What the project's own handlers of `spider_idle` ask for: anew in each round."""
+"""What the project's own handlers of `spider_idle` ask for: anew in each round, and with a batch that can tell of it."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rig.scheduling import run
 from scrapy import Request, Spider
 from scrapy.signals import spider_idle
@@ -135,3 +136,19 @@ def test_what_is_not_to_be_filtered_is_new_in_each_round() -> None:
     rounds.crawler.signals.connect(ask_once, spider_idle)
     batches = [batch for _ in range(3) for batch in rounds.make(True)]
     assert len(set(fingerprints(batches))) == 3
+
+
+@pytest.mark.parametrize(
+    ("readable", "tells"),
+    [((True, True), 1), ((True, False), 0), ((True, False, True, False), 2), ((False,), 0)],
+)
+@pytest.mark.parametrize("strategy", [True, False])
+def test_what_a_handler_asks_for_goes_with_the_last_batch_that_can_be_read(
+    readable: tuple[bool, ...], tells: int, strategy: bool
+) -> None:
+    batches = Rounds(strategy=strategy).make(*readable)
+    if strategy:
+        has_any = [bool(batch.finds.of_no_page) for batch in batches]
+    else:
+        has_any = [bool(batch.finds.found) for batch in batches]
+    assert [index for index, has in enumerate(has_any) if has] == [tells]

@@ -43,7 +43,7 @@ from scrapyd_dist.middlewares.worker.work_unit import (
     attempt_over,
 )
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState, Miss
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
@@ -532,6 +532,28 @@ def test_what_the_sites_answered_is_told_again_where_the_store_has_refused_the_r
 ) -> None:
     reports = run(acked_after_a_refusal(leased(1), leased(1), LeaseReport(JOB)))
     assert reports == [{"downloader/request_count": 5}, {"downloader/request_count": 7}]
+
+
+@pytest.mark.parametrize(("problem", "urls"), [("", ["page", "idle"]), ("unread", ["idle"])])
+def test_of_a_batch_that_is_made_again_only_the_misses_are_stored_that_its_requests_did_not_lead_to(
+    leased: Callable[[int], BatchUnit], problem: str, urls: list[str]
+) -> None:
+    batch = leased(1)
+    misses = [Miss(url=url, kind="dead", reason="no such spider") for url in ("page", "idle")]
+    batch.finds = Mock(
+        take_misses=lambda: misses,
+        take_misses_of_no_page=lambda: misses[1:],
+        take_counts=dict,
+        found=[],
+    )
+    batch.problem = problem
+    client = Mock(missed=AsyncMock(), ack=AsyncMock(return_value={}))
+    acker = BatchAcker(
+        Mock(client=client, crawler=Mock(stats=Mock(get_stats=dict))), LeaseReport(JOB)
+    )
+    run(acker._end(batch, "finished"))
+    stored = client.missed.await_args_list[0].args[0]
+    assert [(miss.url, miss.batch) for miss in stored] == [(url, 7) for url in urls]
 
 
 class Watched:
