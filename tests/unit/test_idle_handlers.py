@@ -39,6 +39,20 @@ class Asking(Spider):
         rounds.tracker.idle_finds.keep(Request(POLLED, **rounds.fields))
 
 
+def crawler_of(rounds: "Rounds") -> Any:
+    """One that is not crawling."""
+    settings: dict[str, Any] = {}
+    if rounds.strategy:
+        settings["DISTRIBUTED_STRATEGY"] = "shop:News"
+    crawler: Any = get_crawler(Asking, settings)
+    spider: Any = Asking.from_crawler(crawler)
+    spider.rounds = rounds
+    crawler.spider = spider
+    # in the place of the real one
+    crawler.get_downloader_middleware = {}.get
+    return crawler
+
+
 class Rounds:
     """A worker whose batches are over as soon as it has them."""
 
@@ -48,11 +62,7 @@ class Rounds:
         self.held: dict[Any, Any] = {}
         self.waits_for_idle = False
         self.tracker = SimpleNamespace(idle_finds=None)
-        settings: dict[str, Any] = {"DISTRIBUTED_STRATEGY": "shop:News"} if strategy else {}
-        self.crawler: Any = get_crawler(Asking, settings)
-        self.crawler.spider = Asking.from_crawler(self.crawler)
-        self.crawler.spider.rounds = self
-        self.crawler.get_downloader_middleware = lambda _: None
+        self.crawler = crawler_of(self)
         client: Any = None
         tracker: Any = self.tracker
         context = LeaseContext(
