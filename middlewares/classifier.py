@@ -271,25 +271,59 @@ class FoundRequests(FrontierFeed):
 
     found: list[FrontierIntake] = field(default_factory=list)
     _fingerprints: set[bytes] = field(default_factory=set)
+    #: those that no request of the batch led to
+    _misses_of_no_page: list[Miss] = field(default_factory=list)
 
     def keep(self, request: Request, source: int | None = None) -> Disposition:
         """Keep a request that goes to the frontier; LOCAL is for the worker to crawl itself.
 
         `source` is the request of the batch that has led to it.
         """
-        disposition, found = self.sort(request)
+        disposition, found = self._sort_from(request, source)
         if found is not None:
             self.found.append(found)
         return disposition
 
+    def _sort_from(
+        self, request: Request, source: int | None
+    ) -> tuple[Disposition, FrontierIntake | None]:
+        """Sort a request that the request `source` led to; keep the misses of no source apart."""
+        known = len(self._misses)
+        sorted_request = self.sort(request)
+        if source is None:
+            self._misses_of_no_page.extend(self._misses[known:])
+            del self._misses[known:]
+        return sorted_request
+
+    def take_misses(self) -> list[Miss]:
+        """Return all requests for other spiders that none can take, since the last call."""
+        return [*super().take_misses(), *self.take_misses_of_no_page()]
+
+    def take_misses_of_no_page(self) -> list[Miss]:
+        """Return those that no request of the batch led to.
+
+        When the batch is made again, nothing brings them again.
+        """
+        misses = self._misses_of_no_page
+        self._misses_of_no_page = []
+        return misses
+
     def give_to(self, other: "FoundRequests") -> bool:
-        """Let another batch have all that was found; say whether that was any request."""
+        """Let another batch have all that was found, as led to by no request of it.
+
+        Returns whether that was any request.
+        """
         has_found = bool(self.found)
         other.found.extend(self.found)
         other.counts.update(self.take_counts())
-        other._misses.extend(self.take_misses())  # noqa: SLF001 - one of the same class
+        misses = self.take_misses()
+        other._misses_of_no_page.extend(misses)  # noqa: SLF001 - one of the same class
         self.found.clear()
         return has_found
+
+    def forget_known(self) -> None:
+        """Remember no more what was found before: it may be found again."""
+        self._fingerprints.clear()
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if fingerprint in self._fingerprints:

@@ -96,6 +96,15 @@ class CannotTravel(ValueError):
     """This request cannot be rebuilt in another process; the message says why."""
 
 
+def mark_start(request: Request) -> None:
+    """Mark a request that the spider's own start has yielded.
+
+    Scrapy does that later, where one for the fleet does not come by, nor one that a worker makes
+    before its first batch.
+    """
+    request.meta.setdefault(IS_START, True)
+
+
 def to_value(request: Request, spider: Spider) -> RequestValue:
     """Return the request as JSON: `url`, and only those other fields that differ from a plain GET.
 

@@ -55,7 +55,7 @@ OPEN_FIELDS = frozenset(
 #: the field of a retried request: the batch in which it failed, and its index there, from 0
 REPLACES = "replaces"
 #: keys of a request's meta without private data
-OPEN_META = frozenset({"link_text", "depth"})
+OPEN_META = frozenset({"link_text", "depth", "is_start_request"})
 
 #: types of values that JSON tells apart only where Python does, too
 _DISTINCT_TYPES = frozenset({str, int, bool, type(None)})

@@ -31,6 +31,7 @@ from scrapyd_dist.settings import find_warnings
 from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import Disposition, count_found
+from ..codec import mark_start
 from ..slot_routing import SlotRouting
 from ..targets import Target, find_target
 from .crawl_findings import shared_values
@@ -130,7 +131,11 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         if self._run is None:
             return
         async for output in start:
-            if not isinstance(output, Request) or await self._run.stays(output, start=True):
+            if not isinstance(output, Request):
+                yield output
+                continue
+            mark_start(output)
+            if await self._run.stays(output, start=True):
                 yield output
 
     async def process_spider_output(

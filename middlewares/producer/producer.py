@@ -16,7 +16,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..classifier import Disposition
-from ..codec import IS_START, WatchedDict, is_dropped, own_errback
+from ..codec import WatchedDict, is_dropped, mark_start, own_errback
 from ..contained import contained_start, contained_stream
 from ..engine_compat import call_before_errbacks
 from ..goal_keeper import GoalReached
@@ -80,8 +80,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
                     if not isinstance(output, Request):
                         yield output
                         continue
-                    # Scrapy does that later, where a target request does not come by.
-                    output.meta.setdefault(IS_START, True)
+                    mark_start(output)
                     if (kept := self._sort(run, output, own)) is not None:
                         yield kept
         except Exception as error:

@@ -209,10 +209,9 @@ class BatchAcker:
         """Ack a batch with all that it has led to, and return how it has ended."""
         finds = batch.finds
         assert finds is not None
-        if is_good:
-            # Before the ack: better twice than never; as the batch's own, which no walk forgets.
-            misses = [replace(miss, batch=batch.key[0]) for miss in finds.take_misses()]
-            await self._client.missed(misses)
+        misses = finds.take_misses() if is_good else finds.take_misses_of_no_page()
+        # Before the ack: better twice than never; as the batch's own, which no walk forgets.
+        await self._client.missed([replace(miss, batch=batch.key[0]) for miss in misses])
         events = batch.events(is_good=is_good)
         kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
         if kept is None:

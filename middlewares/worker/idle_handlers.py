@@ -47,6 +47,9 @@ class IdleHandlers:
     def begin_round(self) -> None:
         """Hold acks back where the project has handlers; call it before batches are leased."""
         self._acker.waits_for_idle = bool(find_handlers(self._context.crawler))
+        if self._finds is not None:
+            # Not new ones: those with dont_filter are numbered over all rounds.
+            self._finds.forget_known()
 
     async def end_round(self, besides: BatchUnit | None = None) -> None:
         """Call the handlers until they ask for nothing more, and let the batches be acked.
@@ -72,6 +75,19 @@ class IdleHandlers:
     def _held(self, besides: BatchUnit | None) -> list[BatchUnit]:
         return [batch for batch in self._acker.held.values() if batch is not besides]
 
+    def _choose_teller(self, besides: BatchUnit | None) -> BatchUnit:
+        """Return the batch with whose ack goes to the fleet what handlers ask for.
+
+        It is the last one: one that can be read, if there is one, as a strategy knows links by
+        their page only; and a whole one, if there is one, as the items of others are dropped.
+        """
+        best: BatchUnit | None = None
+        for batch in self._held(besides):
+            if best is None or _rank_as_teller(batch) >= _rank_as_teller(best):
+                best = batch
+        assert best is not None
+        return best
+
     async def _until_quiet(self, besides: BatchUnit | None) -> None:
         """Wait until the batches are over, and Scrapy has nothing left."""
         while not self.stopped and not self._is_quiet(besides):
@@ -84,7 +100,7 @@ class IdleHandlers:
     def _call_handlers(self, besides: BatchUnit | None) -> tuple[bool, bool]:
         """Call them; say whether one has asked for anything, and whether one stays open."""
         crawler = self._context.crawler
-        batch = self._held(besides)[-1]
+        batch = self._choose_teller(besides)
         if self._finds is None:
             self._finds = self._context.finds("idle:")
         finds = self._finds
@@ -106,6 +122,10 @@ class IdleHandlers:
             if isinstance(answer, Failure) and isinstance(answer.value, DontCloseSpider):
                 stays_open = True
         return has_work, stays_open
+
+
+def _rank_as_teller(batch: BatchUnit) -> tuple[bool, bool]:
+    return bool(batch.values), not batch.problem
 
 
 class IdleLimit:

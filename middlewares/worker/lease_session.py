@@ -23,6 +23,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found
+from ..codec import mark_start
 from ..engine_compat import each, guard_downloads, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
 from ..own_meta import read_mark
@@ -137,10 +138,11 @@ class OwnRequests:
         self._times = 0  #: that own requests were made
         self.session = 0  #: number of the session
 
-    async def make(self, make: Callable[[], Any]) -> str:
+    async def make(self, make: Callable[[], Any], *, is_start: bool = False) -> str:
         """Make the requests that `make` gives, and wait for all that follows.
 
-        Returns why one of them failed, if one did.
+        `is_start`: they are those of the spider's own start. Returns why one of them failed, if one
+        did.
         """
         self._times += 1
         # These pages are no links of a strategy, and what they lead to is none.
@@ -151,8 +153,11 @@ class OwnRequests:
         self._tracker.enter(own)
         try:
             async for output in each(make()):
-                if isinstance(output, Request):
-                    self._crawler.engine.crawl(self._tracker.open_request(output, own))
+                if not isinstance(output, Request):
+                    continue
+                if is_start:
+                    mark_start(output)
+                self._crawler.engine.crawl(self._tracker.open_request(output, own))
         except Exception as error:
             logger.exception("the worker's own requests could not be made")
             own.ledger.failed = f"{type(error).__name__}: {error}"
@@ -271,7 +276,7 @@ class LeasedWork:
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """Make the spider's own start where it comes first, and log in; False when one fails."""
         if self.context.job.start == "first":
-            reason = await self._own_requests.make(lambda: start)
+            reason = await self._own_requests.make(lambda: start, is_start=True)
             if reason:
                 why = f"One of the spider's own start requests has failed: {reason}."
                 self.context.fail(why, FinishReason.START_FAILED)

@@ -143,6 +143,11 @@ class PageLinks(FoundRequests):
         self.of_no_page.clear()
         return super().give_to(other) or has_links
 
+    def forget_known(self) -> None:
+        """Remember no more what was found before: it may be found again."""
+        self._pages.clear()
+        self._page = {}
+
     def links_of(self, source: int) -> Iterable[FoundLink]:
         """Return the links that a request of the batch led to."""
         return self._pages.get(source, {}).values()
@@ -153,7 +158,7 @@ class PageLinks(FoundRequests):
         """Sort a link that the request `source` led to, and warn of a new reason against it."""
         self._page = self._pages.setdefault(source, {})
         known = len(self.reasons)
-        disposition, found = self.sort(request)
+        disposition, found = self._sort_from(request, source)
         if len(self.reasons) > known:
             logger.warning(
                 "The link %s, and all like it, cannot go to the strategy: %s",

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from ..targets import with_target
 from .batch_acker import BatchAcker
 from .files import PartFile
 from .idle_handlers import IdleHandlers
-from .lease_client import LeaseContext, Notifier, is_suspect
+from .lease_client import LeaseContext, Notifier, StoreLost, is_suspect
 from .link_events import StrategyBatch
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, count
@@ -253,7 +254,9 @@ class RequestFeeder:
         try:
             return [(lease, self._open(lease)) for lease in leased]
         except Exception as error:
-            await self._give_back_unopened(leased, f"its worker cannot begin it: {error}")
+            # This error says more than that the store is away as well, where their leases expire.
+            with suppress(StoreLost):
+                await self._give_back_unopened(leased, f"its worker cannot begin it: {error}")
             raise
 
     async def _give_back_unopened(self, leased: Sequence[Leased], reason: str) -> None:
@@ -292,32 +295,58 @@ class RequestFeeder:
         return False
 
     def _open(self, leased: Leased) -> BatchUnit:
-        """Make the unit of a leased batch, with a file for its items."""
+        """Make the unit of a leased batch, with a file for its items.
+
+        Raises:
+            OSError: there can be no such file; the batch is not to blame.
+        """
         self._worked = time.monotonic()
         self._pause = SOON
         row = leased.batch
-        payload = read_payload(leased.payload.get, self._client.key)
-        problem = leased.fault or payload.problem
-        values = payload.values
-        self._adjust_to(values)
         name = f"{self._job.crawl}.b{row.number}.a{leased.attempt}"
         part = PartFile(self._folder, name, typed=self._job.typed)
-        finds = self._context.finds(f"b{row.number}:")
-        kind = StrategyBatch if self._context.strategy else BatchUnit
-        batch = kind(
-            row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size
-        )
+        try:
+            batch = self._make_batch(leased, part)
+        except Exception:
+            part.discard()
+            raise
         self._acker.held[batch.key] = batch
         self._context.tracker.enter(batch)
         count(self._context.crawler, "batches_leased")
         count(self._context.crawler, "requests_leased", row.size)
-        if problem:
-            self._note_unreadable(row.number, problem)
-            batch.problem = problem
+        if batch.problem:
+            self._note_unreadable(row.number, batch.problem)
             self._acker.changed(batch)
         else:
             self._unread = None
         return batch
+
+    def _make_batch(self, leased: Leased, part: PartFile) -> BatchUnit:
+        """Make the unit of a batch; one of nothing, with a problem, where it cannot be begun.
+
+        What its requests make the project's own code raise, they would make it raise again in each
+        attempt. So it has to cost one.
+        """
+        payload = read_payload(leased.payload.get, self._client.key)
+        problem = leased.fault or payload.problem
+        try:
+            self._adjust_to(payload.values)
+            batch = self._make_unit(leased, payload.values, part)
+        except Exception as error:
+            logger.exception("batch %d cannot be begun", leased.batch.number)
+            batch = self._make_unit(leased, [], part)
+            why = f"it cannot be begun: {type(error).__name__}: {str(error)[:200]}"
+            problem = problem or why
+        batch.problem = problem
+        return batch
+
+    def _make_unit(self, leased: Leased, values: list[RequestValue], part: PartFile) -> BatchUnit:
+        row = leased.batch
+        finds = self._context.finds(f"b{row.number}:")
+        kind = StrategyBatch if self._context.strategy else BatchUnit
+        return kind(
+            row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size
+        )
 
     def _adjust_to(self, values: Sequence[RequestValue]) -> None:
         """Take this batch as a sign of what the next ones are like."""

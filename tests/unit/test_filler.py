@@ -2,12 +2,14 @@
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from cryptography.fernet import Fernet
+from rig.scheduling import run
 from scrapy import Request, Spider
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -18,10 +20,12 @@ from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.classifier import LARGE, Disposition, FoundRequests
-from scrapyd_dist.middlewares.codec import from_value, set_attributes
+from scrapyd_dist.middlewares.codec import IS_START, from_value, set_attributes
+from scrapyd_dist.middlewares.producer import filler as filler_module
 from scrapyd_dist.middlewares.producer.discovery import Capture
+from scrapyd_dist.middlewares.producer.filler import Filler, FillerRun
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
-from scrapyd_dist.middlewares.targets import find_target
+from scrapyd_dist.middlewares.targets import Target, find_target
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.packing import FrontierIntake, pack
@@ -115,6 +119,20 @@ def test_what_idle_handlers_ask_for_goes_to_a_batch_with_its_account_and_its_mis
     assert [found.value["url"] for found in batch.finds.found] == ["http://web/a"]
     assert batch.finds.take_counts() == {"duplicate": 1, "refused": 1}
     assert [miss.url for miss in batch.finds.take_misses()] == ["http://web/b"]
+
+
+def test_a_batch_that_is_made_again_has_the_misses_that_no_request_of_it_led_to() -> None:
+    """Its requests come again with theirs; an idle handler or a timer may not."""
+    idle = Bench()
+    batch = Bench()
+    nobody = {"distribute": "nobody"}
+    batch.finds.keep(Request("http://web/page", meta=nobody), 0)
+    batch.finds.keep(Request("http://web/timer", meta=nobody))
+    idle.finds.keep(Request("http://web/idle", meta=nobody))
+    idle.finds.give_to(batch.finds)
+    of_no_page = [miss.url for miss in batch.finds.take_misses_of_no_page()]
+    assert of_no_page == ["http://web/timer", "http://web/idle"]
+    assert [miss.url for miss in batch.finds.take_misses()] == ["http://web/page"]
 
 
 # slots
@@ -378,6 +396,28 @@ def test_seeds_are_targets_as_start_requests_only() -> None:
     target = find_target(Login(), settings)
     assert target.takes(Request("http://web/"), Login(), start=True)
     assert not target.takes(Request("http://web/"), Login())
+
+
+def test_a_start_request_that_goes_into_a_frontier_is_known_as_one_in_its_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scrapy marks those that it gets itself."""
+    bench = Captured(size=1)
+    writer: Any = Mock(room=Mock(wait=AsyncMock()))
+    target = Target(seeds=True)
+    run_of_filler = FillerRun(bench.crawler, target, bench.capture, writer)
+    filler = Filler(bench.crawler)
+    monkeypatch.setattr(filler_module, "begin", AsyncMock(return_value=run_of_filler))
+
+    async def start() -> AsyncIterator[Any]:
+        yield Request("http://web/1")
+
+    async def crawled_here() -> list[Any]:
+        return [output async for output in filler.process_start(start())]
+
+    assert run(crawled_here()) == []
+    ((cut, _),) = [call.args for call in writer.remember.call_args_list]
+    assert [one.value["meta"] for one in cut] == [{IS_START: True}]
 
 
 # batches

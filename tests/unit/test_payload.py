@@ -13,8 +13,10 @@ import pytest
 from cryptography.fernet import Fernet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scrapy import Request, Spider
 from scrapyd_dist.middlewares import assignment
 from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.codec import IS_START, to_value
 
 from scrapyd_dist import payload
 from scrapyd_dist.keys import SealError, public_half, seal, unseal
@@ -285,6 +287,12 @@ def test_what_may_be_read_needs_no_key(fields: dict[str, Any]) -> None:
 
 def test_addresses_stay_readable_even_when_there_is_a_key() -> None:
     assert encode(numbered(3), key=KEY) == encode(numbered(3))
+
+
+def test_the_spiders_own_start_requests_are_no_secret() -> None:
+    spider = Spider(name="any")
+    request = Request("http://web/", meta={IS_START: True})
+    assert encode([to_value(request, spider)], key=KEY)[START_URLS].startswith("{")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
+from scrapyd_dist.middlewares.codec import IS_START
 from scrapyd_dist.middlewares.engine_compat import spider_method
 from scrapyd_dist.middlewares.worker import lease_client, lease_session
 from scrapyd_dist.middlewares.worker.batch_acker import BatchAcker, LeaseReport, sweep
@@ -32,7 +33,12 @@ from scrapyd_dist.middlewares.worker.lease_client import (
     StoreLost,
 )
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
-from scrapyd_dist.middlewares.worker.lease_session import LeaseSession, introduce
+from scrapyd_dist.middlewares.worker.lease_session import (
+    LeasedWork,
+    LeaseSession,
+    OwnRequests,
+    introduce,
+)
 from scrapyd_dist.middlewares.worker.request_tracker import use_marking_components
 from scrapyd_dist.middlewares.worker.work_unit import (
     BATCH,
@@ -43,7 +49,7 @@ from scrapyd_dist.middlewares.worker.work_unit import (
     attempt_over,
 )
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState, Miss
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
@@ -532,6 +538,60 @@ def test_what_the_sites_answered_is_told_again_where_the_store_has_refused_the_r
 ) -> None:
     reports = run(acked_after_a_refusal(leased(1), leased(1), LeaseReport(JOB)))
     assert reports == [{"downloader/request_count": 5}, {"downloader/request_count": 7}]
+
+
+@pytest.mark.parametrize(("problem", "urls"), [("", ["page", "idle"]), ("unread", ["idle"])])
+def test_of_a_batch_that_is_made_again_only_the_misses_are_stored_that_its_requests_did_not_lead_to(
+    leased: Callable[[int], BatchUnit], problem: str, urls: list[str]
+) -> None:
+    batch = leased(1)
+    misses = [Miss(url=url, kind="dead", reason="no such spider") for url in ("page", "idle")]
+    batch.finds = Mock(
+        take_misses=lambda: misses,
+        take_misses_of_no_page=lambda: misses[1:],
+        take_counts=dict,
+        found=[],
+    )
+    batch.problem = problem
+    client = Mock(missed=AsyncMock(), ack=AsyncMock(return_value={}))
+    acker = BatchAcker(
+        Mock(client=client, crawler=Mock(stats=Mock(get_stats=dict))), LeaseReport(JOB)
+    )
+    run(acker._end(batch, "finished"))
+    stored = client.missed.await_args_list[0].args[0]
+    assert [(miss.url, miss.batch) for miss in stored] == [(url, 7) for url in urls]
+
+
+class Member(Spider):
+    """Has a start of its own, and a login."""
+
+    name = "member"
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield Request("http://web/start")
+
+    def log_in(self) -> Request:
+        return Request("http://web/login")
+
+
+def test_in_a_worker_too_only_the_spiders_own_start_requests_are_start_requests() -> None:
+    """Scrapy marks those that it gets from the start itself."""
+    crawler: Any = get_crawler(Member, {"DISTRIBUTED_LOGIN": "log_in"})
+    crawler.spider = Member()
+    crawler.engine = Mock()
+    tracker = Mock(open_request=lambda request, unit: request)
+    context: Any = Mock(
+        crawler=crawler, tracker=tracker, strategy=True, job=replace(JOB, start="first")
+    )
+    work = LeasedWork.__new__(LeasedWork)
+    work.context = context
+    work._own_requests = OwnRequests(context)
+    assert run(work.begin(crawler.spider.start()))
+    made = [call.args[0] for call in crawler.engine.crawl.call_args_list]
+    assert [(request.url, request.meta) for request in made] == [
+        ("http://web/start", {IS_START: True}),
+        ("http://web/login", {}),
+    ]
 
 
 class Watched:

@@ -17,8 +17,9 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.worker import request_feeder
 from scrapyd_dist.middlewares.worker.files import PartFile
-from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier
+from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier, StoreLost
 from scrapyd_dist.middlewares.worker.request_feeder import MOST_HELD, POLL, SOON, RequestFeeder
+from scrapyd_dist.middlewares.worker.work_unit import BatchUnit
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import SPREAD, Leased
@@ -82,6 +83,8 @@ class NoFinds:
 
     def give_to(self, other: Any) -> bool:
         return False
+
+    def forget_known(self) -> None: ...
 
 
 def made_of(
@@ -366,17 +369,30 @@ def test_no_more_files_are_open_at_one_time_than_a_process_may_have(tmp_path: Pa
     assert has == {"": MOST_HELD + 1}
 
 
-def test_what_cannot_be_opened_is_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class GivesNothingBack(Kept):
+    """The store is away when the first batch is to be given back."""
+
+    async def give_back(self, key: tuple[int, int], reason: str) -> bool:
+        await super().give_back(key, reason)
+        raise StoreLost("away")
+
+
+@pytest.fixture
+def too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk may be full, or the process may open no more files."""
+    opened: list[str] = []
 
     def open_part(folder: Path, name: str, *, typed: bool) -> PartFile:
-        if frontier.asked[-1] > 2 and len(frontier.held) > 5:
+        if len(opened) > 5:
             raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(name)
         return PartFile(folder, name, typed=typed)
 
     monkeypatch.setattr(request_feeder, "PartFile", open_part)
+
+
+@pytest.mark.usefixtures("too_many_files")
+def test_what_cannot_be_opened_is_given_back(tmp_path: Path) -> None:
     frontier = Kept([1] * 20)
     with pytest.raises(OSError, match="Too many open files"):
         made_of(frontier, tmp_path)
@@ -385,3 +401,58 @@ def test_what_cannot_be_opened_is_given_back(
     numbers = {number for number, _ in frontier.held}
     assert numbers == set(range(1, 7))
     assert set(frontier.given_back) == set(range(7, frontier.taken + 1))
+
+
+@pytest.mark.usefixtures("too_many_files")
+def test_why_a_batch_cannot_be_opened_is_said_though_the_store_is_away(tmp_path: Path) -> None:
+    frontier = GivesNothingBack([1] * 20)
+    with pytest.raises(OSError, match="Too many open files"):
+        made_of(frontier, tmp_path)
+    for batch in frontier.held.values():
+        batch.part.discard()
+    assert frontier.given_back == [7], "the store was asked once"
+
+
+class Refusing(BatchUnit):
+    """A batch that cannot be made of these requests: the project's own code raises, at each attempt."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        if any(value["url"].startswith("http://web0/3/") for value in self.values):
+            raise self.error
+
+    error: Exception = ValueError("no fingerprint")
+
+
+@pytest.mark.parametrize("error", [ValueError("no fingerprint"), OSError("no fingerprint")])
+def test_a_batch_that_can_never_be_opened_costs_an_attempt_and_the_others_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(request_feeder, "BatchUnit", Refusing)
+    monkeypatch.setattr(Refusing, "error", error)
+    frontier = Frontier([40] * 5)
+    problems: set[str] = set()
+    end = frontier.changed
+
+    def note_problem(batch: Any) -> None:
+        if batch.problem:
+            problems.add(batch.problem)
+        end(batch)
+
+    monkeypatch.setattr(frontier, "changed", note_problem)
+    assert made_of(frontier, tmp_path) == (160, [])
+    assert problems == {f"it cannot be begun: {type(error).__name__}: no fingerprint"}
+    assert frontier.given_back == []
+    assert frontier.held == {}
+
+
+def test_no_part_stays_of_what_could_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(salt: str) -> Any:
+        raise RuntimeError(salt)
+
+    monkeypatch.setattr(f"{__name__}.NoFinds", refuse)
+    with pytest.raises(RuntimeError):
+        made_of(Frontier([1]), tmp_path)
+    assert list(tmp_path.iterdir()) == []
