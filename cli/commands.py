@@ -85,7 +85,6 @@ FIRST_OPTIONS = {
         "--limit",
         "--after",
         "--on-finish",
-        "--version",
         "--json",
     ),
 }
