@@ -303,6 +303,15 @@ class NodeState:
         return self.draining or self.left or bool(self.readiness.unfit)
 
     @property
+    def died_before(self) -> bool:
+        """Return whether it is a local node that had died before this crawl began.
+
+        It does not come back by itself, as another node does whose machine is restarted.
+        """
+        has_answered = self.up or self.readiness.prepared or self.liveness.heard
+        return self.node.local and not has_answered
+
+    @property
     def crowded_out(self) -> bool:
         """Return whether jobs of others take all its room."""
         if self.out or self.liveness.wedged:
