@@ -14,11 +14,13 @@ from rig.stores import (
     bring_to,
     fail,
     halves,
+    lease,
     lease_next,
     ready,
     seal,
 )
 from rig.waiting import wait_for
+from scrapyd_dist.middlewares.worker.lease_client import is_suspect
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
@@ -236,6 +238,20 @@ def test_a_batch_that_is_begun_anew_may_lose_as_many_nodes_as_a_new_one(
         assert after.is_forgiven is (number <= last + SPARED)
         fail(store, number=number, most=after.max_attempts, forgive=after.is_forgiven)
     assert store.batch("c", 1).state is BatchState.FAILED
+
+
+def test_a_batch_that_was_lost_with_its_node_is_worked_on_alone_until_it_is_begun_anew(
+    store: Store,
+) -> None:
+    seal(store)
+    assert not is_suspect(lease(store))
+    fail(store, forgive=True)
+    assert is_suspect(lease(store))
+    fail(store, number=2, most=1)
+    store.requeue("c", [1])
+    assert not is_suspect(lease(store))
+    fail(store, number=3, forgive=True)
+    assert is_suspect(lease(store))
 
 
 def test_what_waits_gets_another_priority_and_nothing_else_does(store: Store) -> None:
