@@ -229,12 +229,21 @@ class Batch:
     attempts: int = 0  #: attempts that may have run
     sealed_at: float = 0.0
     reason: str = ""  #: why the last attempt failed
-    #: attempts that do not count against the limit: those before a requeue, and those that were
-    #: lost without the batch's fault
+    #: attempts of before it was begun anew: it was dead and requeued, or its part was lost
+    earlier: int = 0
+    #: attempts since then that do not count against the limit: lost without the batch's fault
     forgiven: int = 0
     parent: int = 0  #: the batch that was split into this one and others, or 0
     slot: str = ""  #: its frontier slot
     priority: int = 0  #: the highest in a slot is leased first
+
+    def tried(self, number: int) -> int:
+        """Return how many attempts it has had since it was new, up to that of this number."""
+        return number - self.earlier
+
+    def counted(self, number: int) -> int:
+        """Return how many of those count against the limit."""
+        return self.tried(number) - self.forgiven
 
 
 def as_left(batch: Batch, crawl: Crawl) -> Batch:

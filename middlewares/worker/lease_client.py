@@ -69,8 +69,11 @@ class Notifier:
 
 
 def is_suspect(leased: Leased) -> bool:
-    """Say whether workers died on this batch, or on the one that it was cut from."""
-    return leased.attempt - leased.batch.forgiven > 1 or leased.batch.parent > 0
+    """Say whether workers were lost with this batch, or with the one that it was cut from.
+
+    A forgiven loss counts, too: one of its pages may take the whole machine down.
+    """
+    return leased.batch.tried(leased.attempt) > 1 or leased.batch.parent > 0
 
 
 def _key_of(leased: Leased) -> tuple[int, int]:

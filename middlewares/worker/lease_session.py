@@ -532,9 +532,10 @@ class LeaseSession:
 
     def progress(self) -> dict[str, Any]:
         """Return the report of a job that goes on."""
+        closing = self._crawler.engine is None or is_closing(self._crawler)
         if self._work is None:
-            return self._report.progress(())
-        return self._work.acker.progress()
+            return {**self._report.progress(()), "closing": closing}
+        return {**self._work.acker.progress(), "closing": closing}
 
     def stop(self) -> None:
         """Lease and count nothing more."""

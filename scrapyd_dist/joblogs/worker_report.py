@@ -61,6 +61,7 @@ class WorkerReport:
     lease: bool = False
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
     unreached: bool = False  #: whether a leasing worker cannot reach the store
+    closing: bool = False  #: whether a leasing worker is about to end
     public: str | None = None  #: public key of the worker's code, if it introduces itself
     #: of a leasing worker: what became of batches -> how many; None: it was sent one
     batches: Mapping[str, int] | None = None
@@ -228,6 +229,7 @@ def _read_document(document: Mapping[str, Any]) -> WorkerReport:
         started=_unless_none(_read_moment, document.get("started")),
         lease=flag("lease"),
         unreached=flag("unreached"),
+        closing=flag("closing"),
         public=_unless_none(str, document.get("public")),
         batches=_unless_none(_read_batch_counts, document.get("batches")),
         changed=_read_texts(document.get("changed", ())),

@@ -9,8 +9,8 @@ from enum import Enum
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.scheduling.batch_counters import BatchCounters
 
-#: attempts of a batch that may be forgiven: they are lost with nodes that are restarted or away,
-#: and a page may be what ends them
+#: attempts of a batch that may be forgiven until it is begun anew: they are lost with nodes that
+#: are restarted or away, and a page may be what ends them
 SPARED = 20
 #: attempts of a single request that may kill its workers
 ALONE = 2
@@ -74,7 +74,7 @@ def decide_after_failure(
     if not kind.is_suspect:
         return AfterFailure(max_attempts=max_attempts)
     most = most_attempts(batch, max_attempts)
-    counted = number - batch.forgiven
+    counted = batch.counted(number)
     if counted < most or not may_be_cut(batch, counters):
         return AfterFailure(max_attempts=most)
     # until it is cut it waits, and is not dead

@@ -31,6 +31,8 @@ FRESH = 2.5
 MUTE = 5
 #: seconds for which a job unknown to its node is not given up
 UNKNOWN_GRACE = 8.0
+#: polls after which the code is brought once more to a node that did not answer amid that
+REST = 2
 #: seconds for which a running job may have no report: it has just started, or its files are gone
 UNHEARD = 300.0
 
@@ -115,14 +117,15 @@ class NodeMonitor:
     async def _prepare(self, member: NodeState) -> NodeError | None:
         """Bring the crawl's code to a node that lacks it.
 
-        Returns the error if it does not answer amid that: the next poll begins anew.
+        Returns the error if it does not answer amid that: a later poll begins anew.
         """
         readiness = member.readiness
-        if readiness.prepared or readiness.unfit:
+        if readiness.prepared or readiness.unfit or readiness.is_resting(time.time()):
             return None
         try:
             readiness.code_brought(problem=await self.prepare(member))
         except NodeError as error:
+            readiness.code_late(str(error), time.time(), REST * self.state.limits.poll)
             return error
         self.state.check_unfit()
         if readiness.prepared:
@@ -335,7 +338,8 @@ class NodeMonitor:
         """
         members = self.state.members
         patience = self.state.limits.fleet_timeout
-        if any(member.up and not member.readiness.unfit and not member.left for member in members):
+        # One that answers polls, and never gets the code, could not work either.
+        if any(member.able and not member.left for member in members):
             self._dark_since = None
             return
         self._dark_since = self._dark_since or time.time()
@@ -347,4 +351,5 @@ class NodeMonitor:
 def _why_dark(member: NodeState) -> str:
     """Return why a node does no work."""
     unlisted = f"{member.node.name} is in no list of nodes"
-    return member.readiness.unfit or member.liveness.down_reason or unlisted
+    readiness = member.readiness
+    return readiness.unfit or member.liveness.down_reason or readiness.late or unlisted

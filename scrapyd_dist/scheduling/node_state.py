@@ -171,6 +171,9 @@ class WorkerRun(JobRun):
     #: batch and attempt of what it had leased when it may not have heard that it is to end; None:
     #: it was told, or is being told
     unheard_with: frozenset[tuple[int, int]] | None = None
+    #: polls in a row since then that found nothing leased by it, and it not closing
+    _idle_polls: int = 0
+    _idle_until: float = 0.0  #: when the report was written that the last of them found
     #: counts of its accepted batches, which are counted there
     counted: Counter[str] = field(init=False)
 
@@ -230,6 +233,33 @@ class WorkerRun(JobRun):
         `leased`: batch and attempt of what it may be finishing, as it may have heard it.
         """
         self.unheard_with = leased
+        self._idle_polls = 0
+
+    def goes_on(self, leased: frozenset[tuple[int, int]]) -> bool:
+        """Return whether it cannot have heard that it is to end; ask once in a poll of its node.
+
+        It has `leased` batches that it had not when it was told, or is idle and does not close.
+        """
+        assert self.unheard_with is not None  # noqa: S101 - asked only of one that may not have heard
+        if leased:
+            self._idle_polls = 0
+            return bool(leased - self.unheard_with)
+        if self.report is None:
+            return True
+        return self._idles_on(self.report)
+
+    def _idles_on(self, report: WorkerReport) -> bool:
+        """Return whether it was idle, and not closing, in a report that it wrote after the signal.
+
+        The first poll has the report from before the signal, and the second one may have.
+        """
+        if report.closing:
+            self._idle_polls = 0
+            return False
+        self._idle_polls += 1
+        is_newer = report.updated > self._idle_until
+        self._idle_until = report.updated
+        return self._idle_polls > 2 and is_newer
 
     def count_home(self, counts: Counter[str]) -> None:
         """Count a batch that has come home no longer as its progress."""
@@ -301,6 +331,15 @@ class NodeState:
     def is_vacated(self) -> bool:
         """Return whether its workers are to end."""
         return self.draining or self.left or bool(self.readiness.unfit)
+
+    @property
+    def died_before(self) -> bool:
+        """Return whether it is a local node that had died before this crawl began.
+
+        It does not come back by itself, as another node does whose machine is restarted.
+        """
+        has_answered = self.up or self.readiness.prepared or self.liveness.heard
+        return self.node.local and not has_answered
 
     @property
     def crowded_out(self) -> bool:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+#: most seconds between two tries to bring the code to a node that does not answer amid each
+LONGEST_REST = 60.0
+
 
 @dataclass(kw_only=True)
 class Readiness:
@@ -13,6 +16,9 @@ class Readiness:
     unreached: str = ""
     throttle_problem: str = ""  #: why its workers cannot follow rules of the throttle
     lost_parts: int = 0  #: parts that could not be fetched from it since the last one that could
+    late: str = ""  #: why the last try to bring the code came to no end
+    _rest: float = 0.0  #: seconds from that try to the next one
+    _rest_ends: float = 0.0  #: seconds since the epoch until which there is no further try
     _has_refused: bool = False  #: whether it has refused a job that it could have taken
 
     # its code
@@ -21,6 +27,26 @@ class Readiness:
         """Note that it has the code now, or the problem for which it does not get it."""
         self.unfit = problem
         self.prepared = not problem
+        self._end_rest()
+
+    def code_late(self, reason: str, now: float, rest: float) -> None:
+        """Note that it did not answer amid the try to bring the code, for this reason.
+
+        The next try comes after `rest` seconds, and after twice as many each further time.
+        """
+        self.late = reason
+        self._rest = min(self._rest * 2 or rest, LONGEST_REST)
+        self._rest_ends = now + self._rest
+
+    def is_resting(self, now: float) -> bool:
+        """Return whether it is too early for the next try to bring the code."""
+        return now < self._rest_ends
+
+    def _end_rest(self) -> None:
+        """Let the next try to bring the code be as the first one."""
+        self.late = ""
+        self._rest = 0.0
+        self._rest_ends = 0.0
 
     def code_lost(self) -> None:
         """Note that it may have lost the code, which is brought again."""
@@ -30,6 +56,7 @@ class Readiness:
         """Note that it is entered in another way now: what was wrong may be right."""
         self.unfit = ""
         self.prepared = False
+        self._end_rest()
 
     # why it gets no work
 

@@ -312,7 +312,7 @@ class SchedulerState:
         """Stop when no node takes work and none will."""
         reasons = set()
         for member in self.members:
-            if not member.left:
+            if not (member.left or member.died_before):
                 reasons.add(member.readiness.unfit)
         if not reasons or "" in reasons:  # one that is not unfit has no reason
             return

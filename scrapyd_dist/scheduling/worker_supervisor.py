@@ -219,13 +219,13 @@ class WorkerSupervisor:
         """Tell the workers on this node once more to end that have not heard it.
 
         A second signal would end a worker amid its pages that has heard the first. So one that may
-        have heard it is told again when it leases on, or has nothing leased any more.
+        have heard it is told again when it leases on, or is idle and does not close.
         """
         for worker in list(member.out.values()):
             if not isinstance(worker, WorkerRun) or worker.unheard_with is None:
                 continue
             leased = await self._leased_by(worker)
-            if not leased or leased - worker.unheard_with:
+            if worker.goes_on(leased):
                 await self.dismiss(worker)
 
     async def _leased_by(self, worker: WorkerRun) -> frozenset[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Workers run at a frontier and what they did is brought home; far nodes are sent batches; in memory, with mishaps."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -783,6 +784,36 @@ async def test_a_worker_that_may_have_heard_a_signal_gets_no_second_one_while_it
         one.failing.clear()
         worker.lease()
         await until(lambda: worker.job in one.cancels, "it leases on, and so has heard nothing")
+
+
+async def test_a_worker_that_may_have_heard_a_signal_gets_no_second_one_while_it_closes(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+
+    def renew(*, closing: bool) -> None:
+        one.report(worker.job, state="running", closing=closing, updated=time.time())
+
+    def is_polled_on() -> bool:
+        renew(closing=True)
+        return one.calls.count("daemonstatus.json") > 6
+
+    def is_told() -> bool:
+        renew(closing=False)
+        return worker.job in one.cancels
+
+    async with alone(tmp_path, 2, 2, node=one, limits=PATIENT) as (o, worker):
+        worker.lease()
+        one.failing["cancel.json"] = NoReply
+        o.store.update_node("one", draining=1.0)
+        await until(lambda: any(w.unheard_with for w in o.state.workers()), "it may have heard it")
+        del one.calls[:]
+        renew(closing=True)
+        worker.finish()
+        await until(is_polled_on, "its node is polled again")
+        assert "cancel.json" not in one.calls
+        one.failing.clear()
+        await until(is_told, "it neither closes nor leases, and so has heard nothing")
 
 
 # rest, and another process

@@ -321,3 +321,39 @@ async def test_a_node_that_does_not_take_the_code_any_more_ends_its_jobs(tmp_pat
         b.state.members[0].readiness.code_lost()
         one.finish("c.b1.a1")
         await b.ended(whole=1)
+
+
+async def test_a_node_that_answers_and_never_takes_the_code_does_not_keep_the_crawl_open(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+
+    async def bring(_: NodeState) -> str:
+        b.scheduler.monitor.check_dark()  # as while it waits for the node
+        raise NoReply.at("one")
+
+    fields: dict[str, Any] = {"members": [NodeState(node=one.node)], "prepare": bring}
+    async with sending(tmp_path, one, **fields) as b:
+        await b.seal_all(2)
+        await b.ended()
+        assert str(NoReply.at("one")).rstrip(".") in b.state.stopped
+        assert set(b.states()) == {"sealed"}
+
+
+async def test_a_node_that_does_not_take_the_code_has_a_rest_before_each_try(
+    tmp_path: Path,
+) -> None:
+    one = model("one")
+    looks = list[int]()
+
+    async def bring(_: NodeState) -> str:
+        looks.append(one.calls.count("daemonstatus.json"))
+        if len(looks) < 4:
+            raise NoReply.at("one")
+        return ""
+
+    limits = replace(QUICK, fleet_timeout=600)
+    fields: dict[str, Any] = {"members": [NodeState(node=one.node)], "prepare": bring}
+    async with sending(tmp_path, one, limits=limits, **fields) as b:
+        await b.work_off(2)
+        assert looks[-1] > len(looks)

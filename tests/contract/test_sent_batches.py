@@ -24,6 +24,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.readiness import Readiness
 from scrapyd_dist.scrapyd.api import JobState
 
 # the usual way
@@ -228,6 +229,29 @@ async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Pa
         await b.scheduler.stop("")
         assert b.state.status.fault is None
         assert set(b.states()) == {"sealed"}
+
+
+@pytest.mark.parametrize(
+    ("is_local", "has_answered", "stops"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+async def test_only_a_node_that_may_come_back_is_waited_for_when_all_others_say_no(
+    tmp_path: Path, is_local: bool, has_answered: bool, stops: bool
+) -> None:
+    one, two = model("one"), model("two")
+    one.plays = [refused_with(ApiRefused)] * 9
+    two.down = ConnectionRefused
+    away = NodeState(node=replace(two.node, local=is_local))
+    if has_answered:
+        away.liveness.answered()
+    away.liveness.missed("it is off", time.time())
+    members = [NodeState(node=one.node, readiness=Readiness(prepared=True)), away]
+    limits = replace(QUICK, fleet_timeout=600)
+    async with sending(tmp_path, one, two, members=members, limits=limits) as b:
+        await b.seal_all(3)
+        await until(lambda: b.state.members[0].readiness.unfit, "it gets no more work")
+        b.state.check_unfit()
+        assert ("No node takes the work" in b.state.stopped) is stops
 
 
 async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:

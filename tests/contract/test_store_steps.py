@@ -14,15 +14,19 @@ from rig.stores import (
     bring_to,
     fail,
     halves,
+    lease,
     lease_next,
     ready,
     seal,
 )
 from rig.waiting import wait_for
+from scrapyd_dist.middlewares.worker.lease_client import is_suspect
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
+from scrapyd_dist.scheduling.attempt_failure import SPARED, FailureKind, decide_after_failure
+from scrapyd_dist.scheduling.batch_counters import BatchCounters
 from scrapyd_dist.store import Store
 
 
@@ -193,12 +197,7 @@ def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: 
     bring_to(store, BatchState.DEAD)
     assert store.requeue("c", [3, 1, 2, 1]) == [1, 3]
     batch = store.batch("c", 1)
-    assert (batch.state, batch.attempts, batch.forgiven, batch.reason) == (
-        BatchState.SEALED,
-        1,
-        1,
-        "broken",
-    )
+    assert (batch.state, batch.attempts, batch.reason) == (BatchState.SEALED, 1, "broken")
     assert store.batch("c", 2).state is BatchState.DONE
     answers = []
     for number in (2, 3):
@@ -207,8 +206,52 @@ def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: 
     assert answers == [BatchState.FAILED, BatchState.DEAD]
     assert [a.number for a in store.attempts("c") if a.batch == 1] == [1, 2, 3]
     assert store.requeue("c", [1]) == [1]
-    assert store.batch("c", 1).forgiven == 3
+    assert store.batch("c", 1).tried(3) == 0
     assert store.requeue("c", [1]) == []
+
+
+@pytest.mark.parametrize("how", ["requeue", "reopen"])
+def test_a_batch_that_is_begun_anew_may_lose_as_many_nodes_as_a_new_one(
+    store: Store, how: str
+) -> None:
+    seal(store)
+    for number in range(1, SPARED + 1):
+        store.open_attempt("c", attempt(number))
+        fail(store, number=number, forgive=True)
+    last = SPARED + 1
+    store.open_attempt("c", attempt(last))
+    if how == "requeue":
+        fail(store, number=last, most=1)
+        store.requeue("c", [1])
+    else:
+        accept(store, number=last)
+        store.reopen("c", 1, last, reason="its part is lost", misses=(), now=9.0)
+    for number in range(last + 1, last + SPARED + 2):
+        store.open_attempt("c", attempt(number))
+        after = decide_after_failure(
+            store.batch("c", 1),
+            number,
+            FailureKind.RESTART,
+            max_attempts=3,
+            counters=BatchCounters(),
+        )
+        assert after.is_forgiven is (number <= last + SPARED)
+        fail(store, number=number, most=after.max_attempts, forgive=after.is_forgiven)
+    assert store.batch("c", 1).state is BatchState.FAILED
+
+
+def test_a_batch_that_was_lost_with_its_node_is_worked_on_alone_until_it_is_begun_anew(
+    store: Store,
+) -> None:
+    seal(store)
+    assert not is_suspect(lease(store))
+    fail(store, forgive=True)
+    assert is_suspect(lease(store))
+    fail(store, number=2, most=1)
+    store.requeue("c", [1])
+    assert not is_suspect(lease(store))
+    fail(store, number=3, forgive=True)
+    assert is_suspect(lease(store))
 
 
 def test_what_waits_gets_another_priority_and_nothing_else_does(store: Store) -> None:
@@ -370,7 +413,8 @@ def test_a_batch_that_is_done_waits_again_and_its_accepted_attempt_counts_no_mor
     accept(out, 1, 1, misses=LISTED)
     _reopen(out, LISTED)
     batch = out.batch("c", 1)
-    assert (batch.state, batch.forgiven, batch.attempts) == (BatchState.FAILED, 1, 1)
+    assert (batch.state, batch.forgiven, batch.attempts) == (BatchState.FAILED, 0, 1)
+    assert batch.tried(batch.attempts) == 0
     (over,) = out.attempts("c")
     assert (over.state, over.reason, over.ended_at) == (AttemptState.FAILED, "its part is lost", 9)
     assert out.misses("c") == []

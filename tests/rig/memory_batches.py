@@ -90,7 +90,7 @@ class MemoryBatches(MemoryLeases, BatchStore):
             found = [self.batch(crawl, number) for number in sorted(set(numbers))]
             dead = [one for one in found if one.state is BatchState.DEAD]
             for one in dead:
-                row = {"state": BatchState.SEALED, "forgiven": one.attempts}
+                row = {"state": BatchState.SEALED, "earlier": one.attempts, "forgiven": 0}
                 self._crawl(crawl).batches[one.number].update(row)
             return [one.number for one in dead]
 

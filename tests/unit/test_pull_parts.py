@@ -623,6 +623,7 @@ def test_a_batch_counts_once_in_a_report_that_is_made_while_it_is_parted_from(
     session = LeaseSession.__new__(LeaseSession)
     session._report = report
     session._work = Mock(acker=acker)
+    session._crawler = Mock()
     told: list[dict[str, Any]] = []
     reporter = threading.Thread(target=lambda: told.append(session.progress()))
     note = report.note_outcome
@@ -636,6 +637,18 @@ def test_a_batch_counts_once_in_a_report_that_is_made_while_it_is_parted_from(
     acker._part_from(batch, "acked")
     reporter.join()
     assert (told[0]["done"], told[0]["batches"]) == (1, {"acked": 1, "held": 0})
+
+
+@pytest.mark.parametrize("work", [None, Mock(**{"acker.progress.return_value": {}})])
+def test_a_report_says_whether_its_worker_closes(work: Mock | None) -> None:
+    session = LeaseSession.__new__(LeaseSession)
+    session._report = LeaseReport(JOB)
+    session._work = work
+    session._crawler = Mock()
+    session._crawler.engine._slot.closing = None
+    assert session.progress()["closing"] is False
+    session._crawler.engine._slot.closing = Mock()  # as Scrapy has it from the signal on
+    assert session.progress()["closing"] is True
 
 
 class Rows:

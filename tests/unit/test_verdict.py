@@ -173,6 +173,8 @@ BATCH = Batch(number=1, size=4)
 #: two of its attempts do not count, or as many as may not
 FORGIVEN = replace(BATCH, forgiven=2)
 SPENT = replace(BATCH, forgiven=SPARED)
+#: so many attempts before it was begun anew count no more
+ANEW = replace(BATCH, earlier=SPARED + 3)
 #: what a batch was cut into, down to a single request
 PIECE = replace(BATCH, parent=1)
 ONE = replace(PIECE, size=1)
@@ -220,6 +222,9 @@ def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
         (FailureKind.HARMLESS, BATCH, 3, AfterFailure(max_attempts=3, is_forgiven=True)),
         (FailureKind.RESTART, PIECE, 1, AfterFailure(max_attempts=3, is_forgiven=True)),
         (FailureKind.HARMLESS, SPENT, 23, AfterFailure(max_attempts=3)),
+        (FailureKind.HARMLESS, ANEW, 24, AfterFailure(max_attempts=3, is_forgiven=True)),
+        (FailureKind.SUSPECT, ANEW, 25, AfterFailure(max_attempts=3)),
+        (FailureKind.SUSPECT, ANEW, 26, AfterFailure(max_attempts=4, is_cut=True)),
         (FailureKind.RESTART, SPENT, 22, AfterFailure(max_attempts=3)),
         (FailureKind.RESTART, SPENT, 23, AfterFailure(max_attempts=4, is_cut=True)),
     ],

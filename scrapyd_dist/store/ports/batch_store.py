@@ -264,10 +264,9 @@ class BatchStore(ABC):
         """
         # How many attempts are forgiven changes only with the end of an attempt, and while a batch
         # is dead, so it may be read before: an attempt ends once.
-        forgiven = self.batch(crawl, batch).forgiven
-        if forgive:
-            forgiven += 1
-        is_alive = forgive or attempt - forgiven < max_attempts
+        before = self.batch(crawl, batch)
+        forgiven = before.forgiven + forgive
+        is_alive = forgive or before.counted(attempt) < max_attempts
         end = BatchState.FAILED if is_alive else BatchState.DEAD
         step = BatchStep(
             crawl,
@@ -305,7 +304,7 @@ class BatchStore(ABC):
             to=AttemptState.FAILED,
             changes={"reason": reason, "ended_at": now},
             batch_to=BatchState.FAILED,
-            batch_changes={"reason": reason, "forgiven": attempt},
+            batch_changes={"reason": reason, "earlier": attempt, "forgiven": 0},
             reopens=True,
             retried=misses,
         )

@@ -378,6 +378,7 @@ BATCH = {
     "attempts": whole(0, _MANY),
     "sealed_at": moment,
     "reason": prose,
+    "earlier": whole(0, _MANY),
     "forgiven": whole(0, _MANY),
     "parent": whole(0, _MANY),
     "slot": like(SLOT_NAME),

@@ -228,7 +228,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             for number in sorted(set(numbers)):
                 batch = self.batch(crawl, number)
                 if batch.state is BatchState.DEAD:
-                    row = {"state": BatchState.SEALED, "forgiven": batch.attempts}
+                    row = {"state": BatchState.SEALED, "earlier": batch.attempts, "forgiven": 0}
                     self._update("batches", row, crawl=crawl, number=number)
                     requeued.append(number)
         return requeued

@@ -90,7 +90,8 @@ function verbs.requeue()
     local batch = base .. 'b:' .. number
     if redis.call('HGET', batch, 'state') == argument.dead then
       changing({number}, {}, function()
-        redis.call('HSET', batch, 'state', argument.sealed, 'forgiven', redis.call('HGET', batch, 'attempts'))
+        local tried = redis.call('HGET', batch, 'attempts')
+        redis.call('HSET', batch, 'state', argument.sealed, 'earlier', tried, 'forgiven', 0)
       end)
       numbers[#numbers + 1] = number
     end

@@ -51,6 +51,7 @@ CREATE TABLE batches (
     attempts  INTEGER NOT NULL DEFAULT 0,
     sealed_at REAL NOT NULL,
     reason    TEXT NOT NULL DEFAULT '',
+    earlier   INTEGER NOT NULL DEFAULT 0,
     forgiven  INTEGER NOT NULL DEFAULT 0,
     parent    INTEGER NOT NULL DEFAULT 0,
     slot      TEXT NOT NULL DEFAULT '',
