@@ -532,7 +532,7 @@ class LeaseSession:
 
     def progress(self) -> dict[str, Any]:
         """Return the report of a job that goes on."""
-        closing = self._crawler.engine is None or is_closing(self._crawler)
+        closing = is_closing(self._crawler)
         if self._work is None:
             return {**self._report.progress(()), "closing": closing}
         return {**self._work.acker.progress(), "closing": closing}

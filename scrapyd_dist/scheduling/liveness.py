@@ -131,7 +131,7 @@ class Liveness:
 
     down_since: float | None = None  #: seconds since the epoch when it was missed first
     down_reason: str = ""
-    heard: bool = False  #: whether it has answered a poll of this crawl
+    has_answered: bool = False  #: whether it has answered a poll of this crawl
     skew: float = 0.0  #: its clock minus ours, seconds
     wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
@@ -168,7 +168,7 @@ class Liveness:
         """Note that it answered."""
         self.down_since = None
         self.down_reason = ""
-        self.heard = True
+        self.has_answered = True
 
     def note_skew(self, skew: float) -> None:
         """Note by how many seconds its clock is ahead of ours."""

@@ -171,6 +171,7 @@ class WorkerRun(JobRun):
     #: batch and attempt of what it had leased when it may not have heard that it is to end; None:
     #: it was told, or is being told
     unheard_with: frozenset[tuple[int, int]] | None = None
+    may_have_heard: bool = False  #: the signal may have reached it, though its node did not say so
     #: polls in a row since then that found nothing leased by it, and it not closing
     _idle_polls: int = 0
     _idle_until: float = 0.0  #: when the report was written that the last of them found
@@ -227,12 +228,13 @@ class WorkerRun(JobRun):
         self.dismissed = True
         self.unheard_with = None
 
-    def dismiss_again(self, leased: frozenset[tuple[int, int]]) -> None:
+    def dismiss_again(self, leased: frozenset[tuple[int, int]], *, may_have_heard: bool) -> None:
         """Have it told once more to end, when its node answers.
 
         `leased`: batch and attempt of what it may be finishing, as it may have heard it.
         """
         self.unheard_with = leased
+        self.may_have_heard = may_have_heard
         self._idle_polls = 0
 
     def goes_on(self, leased: frozenset[tuple[int, int]]) -> bool:
@@ -241,24 +243,27 @@ class WorkerRun(JobRun):
         It has `leased` batches that it had not when it was told, or is idle and does not close.
         """
         assert self.unheard_with is not None  # noqa: S101 - asked only of one that may not have heard
+        if not self.may_have_heard:
+            return True
         if leased:
             self._idle_polls = 0
             return bool(leased - self.unheard_with)
-        if self.report is None:
-            return True
-        return self._idles_on(self.report)
+        return self._idles_on()
 
-    def _idles_on(self, report: WorkerReport) -> bool:
-        """Return whether it was idle, and not closing, in a report that it wrote after the signal.
+    def _idles_on(self) -> bool:
+        """Return whether it has been idle, and not closing, since the signal.
 
         The first poll has the report from before the signal, and the second one may have.
         """
-        if report.closing:
+        report = self.report
+        if report is not None and report.closing:
             self._idle_polls = 0
             return False
         self._idle_polls += 1
-        is_newer = report.updated > self._idle_until
-        self._idle_until = report.updated
+        is_newer = True
+        if report is not None:
+            is_newer = report.updated > self._idle_until
+            self._idle_until = report.updated
         return self._idle_polls > 2 and is_newer
 
     def count_home(self, counts: Counter[str]) -> None:
@@ -338,8 +343,8 @@ class NodeState:
 
         It does not come back by itself, as another node does whose machine is restarted.
         """
-        has_answered = self.up or self.readiness.prepared or self.liveness.heard
-        return self.node.local and not has_answered
+        is_known = self.up or self.readiness.prepared or self.liveness.has_answered
+        return self.node.local and not is_known
 
     @property
     def crowded_out(self) -> bool:

@@ -211,7 +211,8 @@ class WorkerSupervisor:
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
             may_have_heard = error.maybe_accepted
-            worker.dismiss_again(await self._leased_by(worker) if may_have_heard else frozenset())
+            leased = await self._leased_by(worker) if may_have_heard else frozenset()
+            worker.dismiss_again(leased, may_have_heard=may_have_heard)
             return
         worker.member.poll_now()
 
