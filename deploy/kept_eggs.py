@@ -131,15 +131,19 @@ def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
     return _eggs_in([folder_of(state, project)])
 
 
-def sent_times(state: Path, projects: Iterable[str]) -> dict[str, float]:
+def sent_times(
+    state: Path, projects: Iterable[str], *, but_of: str | None = None
+) -> dict[str, float]:
     """Return when the kept versions were sent from here, by their names.
 
-    Times are in seconds since the epoch. `projects` are the names that the project has on nodes.
+    Times are in seconds since the epoch. `projects` are the names that the project has on nodes;
+    `but_of` is a content hash whose versions are left out.
     """
     times = {}
     for name in projects:
         for egg in kept_eggs(state, name):
-            times[egg.version] = egg.at
+            if but_of is None or egg.content_hash != but_of:
+                times[egg.version] = egg.at
     return times
 
 

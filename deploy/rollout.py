@@ -269,10 +269,13 @@ def _version_for_all(
     now: datetime | None,
 ) -> str:
     """Return the version name for all nodes without a given one: an existing or a new name."""
+    projects = {project, *(upload.project for upload in uploads)}
     known = {}
+    others = {}
     saved = None
     if state is not None:
-        known = sent_times(state, {project, *(upload.project for upload in uploads)})
+        known = sent_times(state, projects)
+        others = sent_times(state, projects, but_of=egg.content_hash)
     if state is not None and not request.for_crawl:
         saved = find_egg(state, project, egg.content_hash)
     answered = [upload.versions for upload in uploads if upload.error is None]
@@ -281,7 +284,7 @@ def _version_for_all(
         egg.content_hash,
         for_crawl=request.for_crawl,
         kept=saved.version if saved else None,
-        known=known,
+        known=others,
     )
     return common or _new_name(uploads, egg, request, now or datetime.now(timezone.utc), known)
 
@@ -376,7 +379,7 @@ def common_name(
     `node_versions` are the versions of each node that answered. A crawl does not deploy: it uses a
     deployment's name only if every node has it. Otherwise only a deployment's name is used, and
     only if no other code was deployed after it; if no node has one, the name `kept` in the state
-    folder. `known` are upload times of versions whose names have none.
+    folder. `known` are upload times of versions of other code whose names have none.
     """
     all_names = [*itertools.chain.from_iterable(node_versions)]
     counts: Counter[str] = Counter()

@@ -343,6 +343,9 @@ class TestNames:
         back = ensure(nodes, "p", egg, state=tmp_path)
         assert back.version != first.version
         assert back.results[0].default == back.version
+        # The same code under a name of its own changes nothing.
+        ensure(nodes, "p", egg, RollOutRequest(given={"node1": "1_9"}), state=tmp_path)
+        assert ensure(nodes, "p", egg, state=tmp_path).version == back.version
 
     def test_a_label_is_part_of_a_name_that_is_found_again(
         self, clean: Pair, make_egg: MakeEgg
