@@ -498,14 +498,14 @@ class NodeUpload:
     def _undo_new(self, result: NodeResult, version: str) -> NodeResult:
         """Delete a version that the node had not before, unless a job may run it."""
         try:
-            users = self._jobs_using(version)
+            is_gone = not self._has(version)
+            users = set() if is_gone else self._jobs_using(version)
             if users:
                 stays = f"the version {version} is in use there by {', '.join(sorted(users))}"
                 return replace(result, stays=stays)
-            is_gone = self._delete(version)
+            if not is_gone:
+                self._delete(version)
         except NodeError as error:
-            if result.left and isinstance(error, ApiRefused):  # it has never got the project
-                return replace(result, left=None)
             stays = f"the version {version} could not be removed again: {error}"
             return replace(result, stays=stays)
         if is_gone and result.left:
@@ -513,16 +513,16 @@ class NodeUpload:
         self.report_step(self.node, Step.UNDONE)
         return replace(result, version=None, left=None, undone=True)
 
-    def _delete(self, version: str) -> bool:
-        """Delete a version; return whether the node said that it is not there.
+    def _has(self, version: str) -> bool:
+        return version in self._send(api.listversions(self.project))
 
-        It was never there, or the answer to an earlier call was lost.
-        """
+    def _delete(self, version: str) -> None:
+        """Delete a version, also where the answer to an earlier call was lost."""
         try:
             self._send(api.delversion(self.project, version))
         except ApiRefused:
-            return True
-        return False
+            if self._has(version):
+                raise
 
     def _jobs_using(self, version: str) -> set[str]:
         """Return the ids of the jobs that may run this version, which was just uploaded."""

@@ -19,6 +19,8 @@ from typing import IO
 _TRIES = 20
 #: modes of a new file, less the umask
 _MODE = 0o666
+#: bytes that are copied at a time
+_BLOCK = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -49,6 +51,11 @@ class FreshFile:
         self._path = path
         handle, self._growing = _make_hidden(path, mode)
         self.file: IO[bytes] = os.fdopen(handle, "w+b")
+
+    def reopen(self) -> None:
+        """Open the file again where its writer has closed it."""
+        if self.file.closed:
+            self.file = self._growing.open("r+b")
 
     def finish(self) -> None:
         """Close the file, and put it in its place."""
@@ -90,11 +97,21 @@ def check_link(path: Path) -> None:
         raise OSError(errno.ELOOP, "it is a link that another user has made", str(path))
 
 
-def copy_into(file: IO[bytes], path: Path) -> None:
-    """Begin a file with what is in another one; OSError if that is a link of another user."""
+def copy_range(file: IO[bytes], path: Path, start: int, end: int | None) -> None:
+    """Add these bytes of another file; end: None = all that follow.
+
+    OSError if that is a link of another user.
+    """
     check_link(path)
-    with path.open("rb") as before:
-        shutil.copyfileobj(before, file)
+    with path.open("rb") as other:
+        other.seek(start)
+        if end is None:
+            shutil.copyfileobj(other, file)
+            return
+        left = end - start
+        while left > 0 and (block := other.read(min(left, _BLOCK))):
+            file.write(block)
+            left -= len(block)
 
 
 def open_growing(path: Path) -> IO[bytes]:

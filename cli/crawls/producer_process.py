@@ -108,7 +108,7 @@ def begin(
     del options["spider"], options["version"]
     if kept is not None:
         options["version"] = kept.version
-    options |= {"cwd": str(root), "own_outputs": True}
+    options["cwd"] = str(root)
     crawl = _add_crawl(root, store, order.spider, name, now, options)
     if kept is not None and kept.egg is not None:
         folder = crawl_folder(root, crawl.id)
@@ -201,21 +201,18 @@ def begin_again(
 def options_for_rewrite(row: Crawl) -> dict[str, Any]:
     """Return the crawl's options, with outputs that may be written a second time.
 
-    A file that this crawl made itself is replaced. One that it only added to may hold the items of
-    others: then there will be one beside it that has all of this crawl.
+    Files that are added to remember what this crawl has added (`items.added_items`). Nothing can be
+    added to a JSON list, so that this crawl has made it.
     """
-    from scrapyd_dist.items.merging import is_elsewhere
+    from scrapyd_dist.items.merging import is_elsewhere, is_list
 
     settings = dict(row.options["settings"])
     outputs = []
     for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
-        if is_elsewhere(output["path"]):
-            outputs.append({**output, "overwrite": True})
-            continue
-        path = Path(output["path"])
-        if not output.get("overwrite") and not row.options.get("own_outputs"):
-            path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
-        outputs.append({**output, "path": str(path), "overwrite": True})
+        path = output["path"]
+        if is_elsewhere(path) or is_list(path, output.get("format")):
+            output = {**output, "overwrite": True}  # noqa: PLW2901 - as it is kept
+        outputs.append(output)
     return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}
 
 

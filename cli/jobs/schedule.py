@@ -247,7 +247,7 @@ def settle_fleet(
     project = context.one_project(project, nodes)
     usual = project_name(context.project, nodes, project)
     targets = _nodes_with_project(nodes, project, usual)
-    fleet = make_fleet(context.job_site, targets, timeout, partial(_known_times, context))
+    fleet = make_fleet(context.job_site, targets, timeout, partial(_known_times, context), node)
     fleet.pass_over_draining()
     fleet.settle_version(version)
     return SettledFleet(project=project, usual=usual, nodes=nodes, fleet=fleet)

@@ -27,12 +27,13 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.items.added_items import AddedFile, AddedRanges
 from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.json_lines import Items, item_in
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.typed_lines import plain_line, read_form
-from scrapyd_dist.whole_files import FreshFile, copy_into
+from scrapyd_dist.whole_files import FreshFile
 
 from ..typed_json import unpack
 from .feed_outputs import CrawlOutputs, exporter_class, shown
@@ -62,12 +63,16 @@ class FeedsNotStored(DistError):
 class WholeFileStorage(FileFeedStorage):
     """Stores a feed in a local file that gets its name when it is whole."""
 
+    ranges: AddedRanges | None = None  #: what the crawl has added to files before
+
     def open(self, spider: Spider) -> IO[bytes]:
         """Open a file that has no name yet, with what there is where items are appended."""
         path = Path(self.path)
-        self._whole = FreshFile(path)
-        if self.write_mode == "ab" and path.exists():
-            copy_into(self._whole.file, path)
+        self._whole: FreshFile | AddedFile
+        if self.write_mode == "ab":
+            self._whole = AddedFile(path, self.ranges)
+        else:
+            self._whole = FreshFile(path)
         return self._whole.file
 
     def store(self, file: IO[bytes]) -> None:
@@ -152,14 +157,21 @@ class MergedFeeds:
     Args:
         crawler: Scrapy's, or a `FeedHost`; it has the spider.
         feeds: at least one.
+        ranges: what the crawl has added to local files before; None: nothing.
 
     Raises:
         ConfigError: one of them cannot be written: its options make no sense, or a storage, driver
             or format is missing.
     """
 
-    def __init__(self, crawler: Any, feeds: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        crawler: Any,
+        feeds: Mapping[str, Mapping[str, Any]],
+        ranges: AddedRanges | None = None,
+    ) -> None:
         self._crawler = crawler
+        self._ranges = ranges
         self._feeds = dict(feeds)
         self.lost = 0  #: items that are not in every feed where they should be
         self.why_lost = Counter[str]()  #: why they are not, with the number of such items
@@ -285,7 +297,7 @@ class MergedFeeds:
         own_feeds = {uri: dict(feed) for uri, feed in feeds.items()}
         with_feeds.set("FEEDS", own_feeds, priority="cmdline")
         with_feeds.set("FEED_URI", None, priority="cmdline")
-        with_feeds.set("FEED_STORAGES", _storages(settings), priority="cmdline")
+        with_feeds.set("FEED_STORAGES", _storages(settings, self._ranges), priority="cmdline")
         crawler = copy(self._crawler)
         crawler.settings = with_feeds
         if not is_last:
@@ -297,13 +309,14 @@ def _most_frequent(reasons: Counter[str]) -> str:
     return "; ".join(why for why, _ in reasons.most_common(REASONS))
 
 
-def _storages(settings: BaseSettings) -> dict[str, Any]:
+def _storages(settings: BaseSettings, ranges: AddedRanges | None) -> dict[str, Any]:
     """Return FEED_STORAGES, with ours for local files where Scrapy's would be used."""
     storages: dict[str, Any] = dict(settings.getdict("FEED_STORAGES"))
     effective = settings.getwithbase("FEED_STORAGES")
     for scheme in _LOCAL:
         if load_object(effective[scheme]) is FileFeedStorage:
-            storages[scheme] = WholeFileStorage
+            kind = type(WholeFileStorage.__name__, (WholeFileStorage,), {"ranges": ranges})
+            storages[scheme] = kind
     return storages
 
 
@@ -367,7 +380,7 @@ async def deliver_to(
         delivered = await asyncio.to_thread(work)
         _count_files(outputs, crawler)
         return delivered
-    feeds = MergedFeeds(crawler, outputs.feeds)
+    feeds = MergedFeeds(crawler, outputs.feeds, AddedRanges(folder))
     loop = asyncio.get_running_loop()
 
     def write(items: Items) -> tuple[int, list[str]]:

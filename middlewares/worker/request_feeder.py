@@ -78,7 +78,7 @@ class RequestBuilder:
             batch.todo.popleft()
             if isinstance(made, Request):
                 count(self._crawler, "requests_returned")
-                # Scrapy's queues need it; `RequestTracker` removes it before it can be read.
+                # Scrapy's queues need it; it is removed before downloader middlewares see it.
                 made.meta.setdefault(IS_START, STARTS_BATCH)
                 yield self._tracker.open_request(batch.made(made, index), batch, index)
             else:

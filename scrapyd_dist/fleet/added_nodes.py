@@ -17,7 +17,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.fleet.node_status import NodeStatus
-from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.fleet.workspace import Workspace, match_nodes
 from scrapyd_dist.near_names import did_you_mean
 from scrapyd_dist.nodes import Node, names_of
 
@@ -93,7 +93,7 @@ def choose_removed(workspace: Workspace, patterns: Sequence[str]) -> list[Node]:
     for pattern in patterns:
         if not _matching([*added, *dead], pattern):
             raise _nothing_added(workspace, pattern)
-    return _matching_any([*added, *dead], patterns)
+    return match_nodes([*added, *dead], patterns)
 
 
 def remove_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
@@ -110,10 +110,6 @@ def remove_nodes(workspace: Workspace, nodes: Iterable[Node]) -> None:
         from scrapyd_dist.deploy.local_nodes import forget_dead  # noqa: PLC0415 - slow to load
 
         forget_dead(state_folder(workspace.root), dead)
-
-
-def _matching_any(nodes: Iterable[Node], patterns: Sequence[str]) -> list[Node]:
-    return [node for node in nodes if any(fnmatchcase(node.name, text) for text in patterns)]
 
 
 def _matching(nodes: Iterable[Node], pattern: str) -> list[Node]:

@@ -1,10 +1,10 @@
 """Which nodes a project has: those that are listed, those that names mean, what is remembered."""
 
-import fnmatch
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -88,18 +88,17 @@ class Workspace(OpenProject):
     def _dead_listed(self) -> tuple[Node, ...]:
         return self.find_dead_nodes()
 
-    def find_dead_nodes(self) -> tuple[Node, ...]:
+    def find_dead_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """Return the dead local nodes; none where others are named: then local ones rest.
 
-        Where nodes are chosen by SDIST_NODES, it is those that were chosen.
+        patterns: names and globs of those that are meant; None: SDIST_NODES, or else all.
         """
         if self.project.targets or self.added:
             return ()
-        chosen = os.environ.get(NODES, "").split()
+        chosen = patterns or os.environ.get(NODES, "").split()
         if not chosen:
             return self.dead_local_nodes
-        names = _fitting(chosen, [node.name for node in self.dead_local_nodes])
-        return tuple(node for node in self.dead_local_nodes if node.name in names)
+        return tuple(match_nodes(self.dead_local_nodes, chosen))
 
     @staticmethod
     def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -195,7 +194,7 @@ class Workspace(OpenProject):
         found = []
         known = set[str]()  # patterns that fit the name of a node
         for node in named:
-            fitting = [text for text in patterns if fnmatch.fnmatchcase(node.name, text)]
+            fitting = [text for text in patterns if fnmatchcase(node.name, text)]
             known.update(fitting)
             if fitting:
                 found.append(node)
@@ -246,7 +245,7 @@ class Workspace(OpenProject):
         names = set[str]()
         for answer in sweep(nodes, self._list_projects):
             for name in answer.value or ():
-                if fnmatch.fnmatchcase(name, pattern):
+                if fnmatchcase(name, pattern):
                     names.add(name)
         if not names:
             raise NothingMatched(
@@ -313,12 +312,9 @@ class Workspace(OpenProject):
         self._read_added()  # which keeps a copy in the state folder
 
 
-def _fitting(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Return the names that fit one of the patterns."""
-    fitting = set[str]()
-    for pattern in patterns:
-        fitting.update(fnmatch.filter(names, pattern))
-    return fitting
+def match_nodes(nodes: Iterable[Node], patterns: Sequence[str]) -> list[Node]:
+    """Return the nodes whose names fit one of the patterns."""
+    return [node for node in nodes if any(fnmatchcase(node.name, text) for text in patterns)]
 
 
 def _place_of_local(node: Node) -> tuple[int, str]:

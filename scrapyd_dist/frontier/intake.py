@@ -258,7 +258,7 @@ class FrontierProducer(Registration):
         """Add the requests that the frontier does not have yet; return the stored counts."""
         if not self.begun:
             self._register()
-        # In one step: whoever fails here does all of it again.
+        # In one step: a producer that fails here does all of it again.
         add = partial(self.store.add_batches, self.frontier, misses=misses)
         _, kept = add_unseen(add, found, size=self.size, key=self.key, counts=counts)
         return kept

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.config import PARTS
+from scrapyd_dist.items.added_items import AddedRanges
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, count_items, left_out
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, header_of, merge
@@ -147,7 +148,7 @@ def deliver(
             lost += unwritten
             warnings += problems
         tables = list(filter(_begins_table, outputs))
-        items = merge(found, outputs, fields_of(accepted), values)
+        items = merge(found, outputs, fields_of(accepted), values, AddedRanges(folder))
         missing, problems = _compared(found.found, own_items, len(own), kept)
         lost += missing
         warnings += problems

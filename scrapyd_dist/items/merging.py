@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.items.added_items import AddedRanges, adding_to
 from scrapyd_dist.items.json_lines import Items
-from scrapyd_dist.whole_files import copy_into, replacing
+from scrapyd_dist.whole_files import replacing
 
 #: gives the fields of each item
 ItemValues = Callable[[Items], Iterator[Mapping[str, Any]]]
@@ -104,6 +105,11 @@ def _format_of(path: str | Path, named: str | None) -> str | None:
     return FORMATS.get(Path(path).suffix.lower())
 
 
+def is_list(path: str, format: str | None) -> bool:  # noqa: A002 - Scrapy's word
+    """Tell whether a file of this name, or in this format, holds one JSON list."""
+    return _format_of(path, format) == "json"
+
+
 def check_folder(folder: Path) -> None:
     """Raise ConfigError if no file can be made in this folder, or the folder cannot be made."""
     nearest = _nearest_that_exists(folder)
@@ -130,16 +136,18 @@ def merge(
     outputs: Sequence[ItemOutput],
     fields: Sequence[str] = (),
     values: ItemValues = Items.values,
+    ranges: AddedRanges | None = None,
 ) -> int:
     """Write every output from the items, in their order, and return the number of items.
 
     Each is written as another file that is renamed when it is whole. `fields` are the first columns
-    of a CSV file, whether an item has them or not; `values` gives the items for it. Raises
-    `OutputNotWritten`.
+    of a CSV file, whether an item has them or not; `values` gives the items for it. What `ranges`
+    says was added before is replaced. Raises `OutputNotWritten`.
     """
     for output in outputs:
         try:
-            _write_one(items, output, fields, values)
+            with _opened(output, ranges) as (file, header):
+                _write_items(items, output.format, file, header, fields, values)
         except OSError as error:
             if str(error.filename) in items.paths:
                 raise  # a part cannot be read
@@ -154,24 +162,35 @@ def merge(
     return sum(file.items for file in items.found)
 
 
-def _write_one(items: Items, output: ItemOutput, fields: Sequence[str], values: ItemValues) -> None:
-    with _replacing(output) as file:
-        if output.format == "csv":
-            _write_csv(items, file, _header(output), fields, values)
-        elif output.format == "json":
-            _write_json(items, file)
-        else:
-            file.writelines(line + b"\n" for line in items.lines())
+def _write_items(
+    items: Items,
+    format: str,  # noqa: A002 - Scrapy's word
+    file: IO[bytes],
+    header: list[str],
+    fields: Sequence[str],
+    values: ItemValues,
+) -> None:
+    if format == "csv":
+        _write_csv(items, file, header, fields, values)
+    elif format == "json":
+        _write_json(items, file)
+    else:
+        file.writelines(line + b"\n" for line in items.lines())
 
 
 @contextmanager
-def _replacing(output: ItemOutput) -> Iterator[IO[bytes]]:
-    with replacing(output.path) as file:
-        if not output.overwrite and output.path.exists():
-            copy_into(file, output.path)
-            if not _ends_with_line(file):
-                file.write(b"\n")
-        yield file
+def _opened(
+    output: ItemOutput, ranges: AddedRanges | None
+) -> Iterator[tuple[IO[bytes], list[str]]]:
+    """Open an output, and give the columns of a CSV file that is added to."""
+    if output.overwrite:
+        with replacing(output.path) as file:
+            yield file, []
+        return
+    with adding_to(output.path, ranges) as added:
+        if not _ends_with_line(added.file):
+            added.file.write(b"\n")
+        yield added.file, header_of(output.path) if added.start else []
 
 
 def _ends_with_line(file: IO[bytes]) -> bool:
@@ -179,13 +198,6 @@ def _ends_with_line(file: IO[bytes]) -> bool:
         return True
     file.seek(-1, os.SEEK_END)
     return file.read() == b"\n"
-
-
-def _header(output: ItemOutput) -> list[str]:
-    """Return the columns of a CSV file that is added to."""
-    if output.overwrite or not output.path.exists():
-        return []
-    return header_of(output.path)
 
 
 def header_of(path: Path) -> list[str]:

@@ -31,8 +31,7 @@ class JobFleet:
     nodes: Sequence[Node]
     timeout: float  #: seconds that a node gets for each answer
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
-    #: gives the local nodes whose processes have ended
-    find_dead: Callable[[], Sequence[Node]] = tuple
+    dead: Sequence[Node] = ()  #: local nodes whose processes have ended
     messenger: Messenger = NO_MESSENGER
     #: name of a version -> when it was sent, in seconds since the epoch, if its name does not tell
     known: Mapping[str, float] = field(default_factory=dict)
@@ -196,7 +195,7 @@ class JobFleet:
     def absent(self) -> dict[Node, NodeError]:
         """Why nodes get no jobs: those that did not answer, and the local ones that have died."""
         absent = dict(self.errors)
-        for node in self.find_dead():
+        for node in self.dead:
             absent.setdefault(node, process_ended(node))
         return absent
 
@@ -315,27 +314,23 @@ def make_fleet(
     nodes: Sequence[Node],
     timeout: float,
     find_times: Callable[[Sequence[Node]], Mapping[str, float]],
+    patterns: Sequence[str] | None = None,
 ) -> JobFleet:
     """Return the nodes that may get jobs, which have not been asked for anything yet.
 
     timeout: seconds that a node gets for each answer; find_times: gives when versions were sent to
-    such nodes from here, by name, in seconds since the epoch.
+    such nodes from here, by name, in seconds since the epoch; patterns: by which the nodes were
+    chosen, None = all.
     """
-    drained = site.find_drained(nodes)
+    dead = site.find_dead(patterns)
+    drained = site.find_drained([*nodes, *dead])
     fit = [node for node in nodes if node not in drained]
-
-    def find_dead() -> list[Node]:
-        """Return the dead local nodes that are not drained."""
-        dead = site.find_dead()
-        away = site.find_drained(dead)
-        return [node for node in dead if node not in away]
-
     return JobFleet(
         sender=site.sender,
         nodes=fit,
         draining=[node for node in nodes if node in drained],
         timeout=timeout,
-        find_dead=find_dead,
+        dead=[node for node in dead if node not in drained],
         messenger=site.messenger,
         known=find_times(fit),
     )

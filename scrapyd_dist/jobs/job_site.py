@@ -22,7 +22,8 @@ class JobSite:
     #: gives those of the nodes that get no new work; raises StoreError
     find_drained: Callable[[Sequence[Node]], Collection[Node]] = lambda _: ()
     #: gives the local nodes whose processes have ended, where local nodes are in use
-    find_dead: Callable[[], Sequence[Node]] = tuple
+    #: gives the dead local nodes that such names and globs mean; None = all
+    find_dead: Callable[[Sequence[str] | None], Sequence[Node]] = lambda _patterns: ()
     messenger: Messenger = NO_MESSENGER
 
     @property

@@ -193,7 +193,7 @@ def match_versions(wanted: str, versions: Iterable[str]) -> list[str]:
 
 
 def _begins_with(version: str, beginning: str) -> bool:
-    """Tell whether a name that nobody chose, or the content hash in it, begins so."""
+    """Tell whether a generated name, or the content hash in it, begins so."""
     if len(beginning) < LEAST_DIGITS:
         return False
     match = _OURS.fullmatch(version)

@@ -353,7 +353,7 @@ async def test_a_page_that_ends_its_worker_by_a_signal_is_found(tmp_path: Path) 
         await o.over()
 
 
-async def test_the_part_of_a_local_node_that_has_another_port_now_is_fetched_from_there(
+async def test_a_local_node_that_has_another_port_now_holds_its_parts(
     tmp_path: Path,
 ) -> None:
     one = model("one")

@@ -326,6 +326,7 @@ class Soak:
         self._sdist("crawls", "clean", "shop", "--yes")
         self._sdist("code", "prune", "--keep", "1", "--yes")
         for node in trial.nodes:
+            node.wait_idle()
             self._left_on(node)
         self._left_in_store()
 

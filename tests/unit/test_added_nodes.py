@@ -90,9 +90,10 @@ def test_a_dead_local_node_is_known_by_its_name_and_gets_nothing(
     assert names(with_local_nodes.nodes(["local2"])) == ["local2"]
     assert names(with_local_nodes.known_nodes()) == ["local1", "local2"]
     assert names(with_local_nodes.configured_nodes()) == ["local1", "local2"]
-    assert names(open_site(with_local_nodes).find_dead()) == ["local2"]
+    assert names(open_site(with_local_nodes).find_dead(None)) == ["local2"]
+    assert names(open_site(with_local_nodes).find_dead(["local1"])) == [], "another was asked for"
     add_nodes(with_local_nodes, [NODE])
-    assert names(open_site(with_local_nodes).find_dead()) == [], "local nodes rest"
+    assert names(open_site(with_local_nodes).find_dead(None)) == [], "local nodes rest"
 
 
 def test_a_dead_local_node_is_forgotten_and_one_that_runs_is_not(

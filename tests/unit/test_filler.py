@@ -113,7 +113,7 @@ def test_what_idle_handlers_ask_for_goes_to_a_batch_with_its_account_and_its_mis
     batch = Bench()
     idle.take("http://web/a")
     idle.take("http://web/a")
-    assert idle.take("http://web/b", meta={"distribute": "nobody"}) == "refused"
+    assert idle.take("http://web/b", meta={"distribute": "absent"}) == "refused"
     assert idle.finds.give_to(batch.finds)
     assert not idle.finds.give_to(batch.finds)
     assert [found.value["url"] for found in batch.finds.found] == ["http://web/a"]
@@ -125,10 +125,10 @@ def test_a_batch_that_is_made_again_has_the_misses_that_no_request_of_it_led_to(
     """Its requests come again with theirs; an idle handler or a timer may not."""
     idle = Bench()
     batch = Bench()
-    nobody = {"distribute": "nobody"}
-    batch.finds.keep(Request("http://web/page", meta=nobody), 0)
-    batch.finds.keep(Request("http://web/timer", meta=nobody))
-    idle.finds.keep(Request("http://web/idle", meta=nobody))
+    absent = {"distribute": "absent"}
+    batch.finds.keep(Request("http://web/page", meta=absent), 0)
+    batch.finds.keep(Request("http://web/timer", meta=absent))
+    idle.finds.keep(Request("http://web/idle", meta=absent))
     idle.finds.give_to(batch.finds)
     of_no_page = [miss.url for miss in batch.finds.take_misses_of_no_page()]
     assert of_no_page == ["http://web/timer", "http://web/idle"]

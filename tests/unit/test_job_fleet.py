@@ -63,7 +63,7 @@ def test_a_named_node_and_all_nodes() -> None:
 
 def test_a_local_node_that_has_died_is_named_as_one_that_is_down() -> None:
     dead = Node.parse("127.0.0.1:1", name="local2", local=True)
-    made = replace(fleet(0, 0, 0), find_dead=lambda: [dead])
+    made = replace(fleet(0, 0, 0), dead=[dead])
     with pytest.raises(ConnectionRefused, match=r"local2 .* its process has ended.*nodes up N"):
         made.places("local2", all_nodes=False)
     with pytest.raises(NothingMatched, match="There is no node 'local3'"):

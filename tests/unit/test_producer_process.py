@@ -259,7 +259,6 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     assert (row.state, row.spider, row.pid) == (CrawlState.STARTING, "easy", process.pid)
     assert row.options == {
         "settings": {"DISTRIBUTED_SHARDS": 3}, "spider_settings": {"A": "b"}, "args": {"c": "d"}, "cwd": str(tmp_path),
-            "own_outputs": True,
     }  # fmt: skip
     assert (tmp_path / ".sdist").stat().st_mode & 0o077 == 0
 

@@ -107,6 +107,13 @@ def test_a_node_that_removed_it_and_lost_its_answer_is_undone(
     assert [entry.stays for entry in result.results] == ["", "", ""]
 
 
+def test_a_node_that_refuses_to_remove_it_is_not_undone() -> None:
+    nodes = Nodes({CHECK: [(NoReply, "")], REMOVE: [(ApiRefused, "")]})
+    (failed,) = nodes.deployed(atomic=True).failed
+    assert "could not be removed again" in failed.stays
+    assert failed.left in nodes.versions["c"]
+
+
 def test_a_replaced_version_of_a_node_that_failed_stays() -> None:
     nodes = Nodes({CHECK: [(NoReply, "")]}, old="r1")
     (failed,) = nodes.deployed(atomic=True, given=dict.fromkeys(NAMES, "r1")).failed
