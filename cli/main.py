@@ -27,6 +27,8 @@ _NO_TEXT = re.compile("[\ud800-\udfff]")
 _WRONG_CHOICE = re.compile(r"'(?P<word>[^']*)' is not one of (?P<known>.*)")
 #: of its message about words behind the last argument
 _TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
+#: how the help has the value of an option that is a name and a value in one word
+_PAIR = "NAME=VALUE"
 #: commands in whose place another one is meant where several crawls are named
 _OF_ONE_CRAWL = {"report", "status"}
 _PLACES = {
@@ -237,12 +239,28 @@ def _say_what_is_meant(message: str, error: Any) -> str:
         return f"There is no option {option!r}.{ask_about(*(error.possibilities or ()))}"
     too_many = _TOO_MANY.match(message)
     if too_many is not None:
-        return _refuse_more_crawls(error, too_many["words"]) or message
+        refusal = _refuse_split_pair(error) or _refuse_more_crawls(error, too_many["words"])
+        return refusal or message
     choice = _WRONG_CHOICE.search(message)
     if choice is None:
         return message
     known = [word.strip(" '") for word in choice["known"].split(",")]
     return f"{message.rstrip('.')}.{did_you_mean(choice['word'], known)}"
+
+
+def _refuse_split_pair(error: Any) -> str:
+    """Say that a name and its value are one word, where an option has a name alone; else empty."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    for option in context.command.params:
+        if option.metavar != _PAIR:
+            continue
+        for text in context.params.get(option.name) or ():
+            if "=" not in text:
+                flag = min(option.opts, key=len)
+                return f"A name and its value are one word: {flag} {text}=VALUE"
+    return ""
 
 
 def _refuse_more_crawls(error: Any, words: str) -> str:

@@ -94,6 +94,7 @@ def test_a_worker_starts_while_the_producer_still_loads(gated: Any, site_now: Si
 
 
 @pytest.mark.parametrize("on_nodes", [False, True])
+@pytest.mark.black_box
 def test_a_crawl_that_is_refused_leaves_no_request_and_no_failure(
     gated: Any, site_now: SiteProcess, run_cli: RunCommand, *, on_nodes: bool
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_crawl_that_is_refused_leaves_no_request_and_no_failure(
     assert "refused" in run_cli(one.it, "crawls", code=0).out
 
 
+@pytest.mark.black_box
 def test_workers_that_were_posted_with_other_settings_make_way(
     gated: Any, site_now: SiteProcess
 ) -> None:

@@ -90,6 +90,7 @@ def growing(nodes: list[ScrapydNode]) -> bool:
     )
 
 
+@pytest.mark.black_box
 def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     slow = {place.site.site.detail_path(number): f"slow:{SLOW}" for number in (3, 44)}
     place.site.behave(slow)

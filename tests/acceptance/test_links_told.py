@@ -189,6 +189,7 @@ def test_links_go_by_site_each_once_with_its_callback_and_nothing_of_what_was_sa
         assert [kind for number, kind in kinds if number == page] == ["crawled", "links", "links"]
 
 
+@pytest.mark.black_box
 def test_what_is_no_link_is_made_with_its_page_and_its_links_are_those_of_that_page(
     linking: Any, site: Any
 ) -> None:
@@ -308,6 +309,7 @@ def pages() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("spider", ["linking", "ruled"])
+@pytest.mark.black_box
 def test_what_the_strategy_reads_itself_goes_to_no_callback(
     project: Any, frontier: Any, pages: str, spider: str
 ) -> None:
@@ -347,6 +349,7 @@ def test_what_the_strategy_reads_itself_goes_to_no_callback(
     assert queue.items == []
 
 
+@pytest.mark.black_box
 def test_requests_leave_by_score_and_equal_ones_in_the_order_of_their_batch(
     linking: Any, site: Any
 ) -> None:

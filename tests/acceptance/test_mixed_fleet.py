@@ -128,6 +128,7 @@ def states(document: Any) -> dict[str, str]:
     return {row["name"]: row["state"] for row in document["nodes"]}
 
 
+@pytest.mark.black_box
 def test_a_crawl_over_all_three(sdist: Sdist, shop: Shop) -> None:
     crawl = sdist("crawl", "easy", *shop.options("-o", "first.jl"))["crawl"]
     assert shop.site.differences(shop.project.items("first.jl")) == {}

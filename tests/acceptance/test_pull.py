@@ -282,6 +282,7 @@ def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
 # leases: what stands still is replaced, and never makes another request
 
 
+@pytest.mark.black_box
 def test_workers_hold_leases_where_they_reach_the_store_and_work_as_well_where_they_do_not(
     scene: MakeScene, fleet: StartFleet, tmp_path: Path
 ) -> None:

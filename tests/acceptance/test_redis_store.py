@@ -46,6 +46,7 @@ def assert_told_nowhere(it: Project, *results: Result) -> None:
     assert [name for name, text in texts.items() if any(secret in text for secret in SECRETS)] == []
 
 
+@pytest.mark.black_box
 def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
     fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand,
     run_cli: RunCommand,

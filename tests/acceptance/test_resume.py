@@ -159,6 +159,7 @@ def assert_stopped(done: Result, project: Project) -> str:
     return row.id
 
 
+@pytest.mark.black_box
 def test_ctrl_c_while_it_finds(scene: MakeScene) -> None:
     # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
     # ends with a page.

@@ -139,6 +139,7 @@ class TestBadPeers:
         if kind is NoReply:
             assert SHORT * 0.9 < time.monotonic() - started < SHORT * 2 + 5
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", ENDLESS)
     def test_no_part_of_a_reply_is_read_for_ever(
         self, sender: Sender, peer: Callable[..., BadPeer], name: str
@@ -152,6 +153,7 @@ class TestBadPeers:
             assert time.monotonic() - started < 5
         assert peak_memory() - before < 200
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", HUGE)
     def test_no_reply_takes_more_than_200_mb(
         self, sender: Sender, peer: Callable[..., BadPeer], name: str
@@ -163,6 +165,7 @@ class TestBadPeers:
             sender.send(node, api.listprojects(), timeout=30)
         assert peak_memory() - before < 200
 
+    @pytest.mark.full
     def test_150_waiting_jobs_of_the_largest_batches_are_listed(
         self, sender: Sender, peer: Callable[..., BadPeer]
     ) -> None:

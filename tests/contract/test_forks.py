@@ -160,6 +160,7 @@ def test_its_log_is_the_same(twins: list[ScrapydNode]) -> None:
 ENDS = {"exit": "exitstatus=7", "abort": "exitstatus=None", "end": "finished"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("act", "ended"), ENDS.items())
 def test_its_node_hears_how_it_ends_and_what_it_prints(
     twins: list[ScrapydNode], act: str, ended: str
@@ -175,6 +176,7 @@ def test_its_node_hears_how_it_ends_and_what_it_prints(
         assert f"[Launcher,{number}/stderr] to standard errors" in node.log
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_good_order(twins: list[ScrapydNode], number: signal.Signals) -> None:
     logs = []

@@ -49,7 +49,11 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["cluster", *(["valkey"] if shutil.which("valkey-server") else [])])
+SERVERS = ["cluster", *(["valkey"] if shutil.which("valkey-server") else [])]
+
+
+# Each change is tried with a plain server; this is the same contract and the same code.
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.full) for kind in SERVERS])
 def where(request: pytest.FixtureRequest) -> str:
     """The address of an empty store; on the cluster they lie on different nodes."""
     servers: ServerCluster | RedisServer = request.getfixturevalue(request.param)

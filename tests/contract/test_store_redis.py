@@ -192,7 +192,10 @@ def test_a_server_that_throws_keys_away_is_refused(tmp_path: Path) -> None:
         open_store(server.url)
 
 
-def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_server_without_room_says_so_and_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapyd_dist.store.redis.redis_link.PATIENCE", 1.0)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             contextlib.closing(RedisServer(tmp_path / "redis", None, maxmemory="6mb"))

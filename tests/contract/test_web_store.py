@@ -16,6 +16,7 @@ def test_a_page_says_that_the_store_is_away_and_comes_back(
     write_targets(tmp_path, ["web1"])
     with closing(RedisServer(tmp_path / "redis")) as server:
         monkeypatch.setenv("SDIST_STORE", server.url)
+        monkeypatch.setattr("scrapyd_dist.store.redis.redis_link.PATIENCE", 1.0)
         crawl = fill_store(tmp_path)
         now = [0.0]
         with served(tmp_path, FleetSender(web1=loaded()), clock=lambda: now[0]) as client:

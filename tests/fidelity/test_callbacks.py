@@ -844,22 +844,17 @@ CASES = [
     SECRETS,
     SPIDER_ERROR,
 ]
-#: the fast half: a crawl of each in one process, in this mode
+#: the fast part: a crawl of each in one process, in this mode
 FAST_CASES = [
     (USUAL, "pull"),
     (ASYNC, "push"),
-    (CHAIN, "pull"),
     (ERRBACK_ITEMS, "pull"),
     (SHARED_STATE, "pull"),
-    (OBJECTS, "push"),
     (ALSO_INDEX, "pull"),
     (COOKIE_JARS, "push"),
     (MOVED, "push"),
     (PIECES_LEAD_TO_PIECES, "push"),
-    (META_IN_ITEMS, "pull"),
-    (REQUEST_AS_DICT, "push"),
     (SHARED_PAGE_OTHER_ITEMS, "pull"),
-    (REDIRECTED_TO_ONE_PAGE, "push"),
 ]
 
 

@@ -744,18 +744,14 @@ CASES = [
     STORED_FEEDS,
     OWN_FEED_EXPORTER,
 ]
-#: the fast half: a crawl of each in one process, in this mode
+#: the fast part: a crawl of each in one process, in this mode
 FAST_CASES = [
     (MORE_COLUMNS, "pull"),
-    (PAGE_FILES, "pull"),
     (SUMMARIES, "push"),
     (CLASSES, "pull"),
     (ITEM_CLASSES, "push"),
-    (VALUES_WITHOUT_A_FORM, "push"),
     (VALUES_IN_CSV, "pull"),
-    (STORED_FEEDS, "pull"),
     (OWN_FEED_EXPORTER, "push"),
-    (DROPPED, "pull"),
     (PIPELINE_ERROR, "pull"),
 ]
 

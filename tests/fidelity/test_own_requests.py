@@ -459,13 +459,12 @@ CASES = [
     OTHER_NAME,
     LISTENED,
 ]
-#: the fast half: a crawl of each in one process, in this mode
+#: the fast part: a crawl of each in one process, in this mode
 FAST_CASES = [
     (ENGINE_CRAWL_IN_A_PIPELINE, "pull"),
     (FOLLOWER_FAILS, "push"),
     (FOLLOWER_IS_HANDLED, "pull"),
     (IDLE_LIST, "pull"),
-    (IDLE_FOR_EVER, "push"),
     (FRESH_REQUEST, "pull"),
     (LISTENED, "push"),
 ]

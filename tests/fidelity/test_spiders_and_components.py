@@ -993,23 +993,16 @@ CASES = [
     CLOSED_AFTER_ITEMS,
     JOBDIR,
 ]
-#: the fast half: a crawl of each in one process, in this mode
+#: the fast part: a crawl of each in one process, in this mode
 FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
-    (PARSER_OF_BOTH, "push"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
-    (SURROUNDINGS, "pull"),
-    (ALIASED_ATTRIBUTE, "pull"),
     (ALIASED_ATTRIBUTE, "push"),
-    (OWN_NAME, "pull"),
-    (DEPTH, "pull"),
     (START_REQUESTS_TOLD_APART, "pull"),
-    (START_REQUESTS_TOLD_APART, "push"),
     (IGNORING_MIDDLEWARE, "push"),
-    (IGNORING_INDEX_PAGES, "pull"),
     (REFUSING_SPIDER_MIDDLEWARE, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),

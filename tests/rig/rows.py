@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -29,13 +30,16 @@ class Row:
         )
 
 
-def read_rows() -> list[Row]:
+@cache
+def read_rows() -> tuple[Row, ...]:
     """All test functions of this project."""
-    return [row for path in sorted(TESTS.glob("*/test_*.py")) for row in _rows_of(path)]
+    return tuple(row for path in sorted(TESTS.glob("*/test_*.py")) for row in _rows_of(path))
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
     text = path.read_text(encoding="utf-8")
+    # Not by `ast.get_source_segment`, which takes the whole file apart for each row.
+    lines = text.splitlines()
     module = ast.parse(text)
     of_file = {mark for node in module.body for mark in _assigned_marks(node)}
     classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
@@ -50,7 +54,7 @@ def _rows_of(path: Path) -> Iterator[Row]:
                     file=path.stem,
                     name=node.name,
                     marks=frozenset(of_file | of_class | _marks(node.decorator_list)),
-                    source=ast.get_source_segment(text, node) or "",
+                    source="\n".join(lines[node.lineno - 1 : node.end_lineno]),
                 )
 
 

@@ -111,6 +111,20 @@ def test_a_second_crawl_where_one_is_meant_is_told_so(sdist: Run, words: str, sa
     assert said in sdist(*words.split()).expect(2).err
 
 
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        ("crawl easy -s NAME geheim", "-s NAME=VALUE"),
+        ("crawl easy -s A=1 -a city geheim", "-a city=VALUE"),
+        ("jobs schedule easy -a city geheim", "-a 'city' is not of the form NAME=VALUE"),
+    ],
+)
+def test_a_value_that_is_a_word_of_its_own_is_told_so(sdist: Run, words: str, right: str) -> None:
+    error = sdist(*words.split()).expect(2).err
+    assert right in error
+    assert "geheim" not in error
+
+
 @pytest.mark.usefixtures("_stored")
 def test_a_dead_batch_that_cannot_be_read_is_listed_and_has_no_line_among_the_urls(
     sdist: Run, root: Path

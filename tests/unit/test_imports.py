@@ -8,6 +8,8 @@ import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 #: folder -> the package that it installs as
 FOLDERS = {
@@ -47,19 +49,28 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     return {one for one in found if one in known and one != name}
 
 
-KNOWN = modules()
-IMPORTS = {name: imported(name, path, KNOWN) for name, path in KNOWN.items()}
+@pytest.fixture(scope="module")
+def known() -> dict[str, Path]:
+    return modules()
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert len(KNOWN) > 100  # all folders were found
+@pytest.fixture(scope="module")
+def imports(known: dict[str, Path]) -> dict[str, set[str]]:
+    """The modules that each module of ours imports."""
+    return {name: imported(name, path, known) for name, path in known.items()}
+
+
+def test_no_modules_import_each_other_in_a_circle(
+    known: dict[str, Path], imports: dict[str, set[str]]
+) -> None:
+    assert len(known) > 100  # all folders were found
     assert (
         "scrapyd_dist.middlewares.producer.crawl_run"
-        in IMPORTS["scrapyd_dist.middlewares.producer.producer"]
+        in imports["scrapyd_dist.middlewares.producer.producer"]
     )
     circle: list[str] = []
     try:
-        TopologicalSorter(IMPORTS).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         circle = error.args[1]
     assert circle == []
@@ -72,11 +83,13 @@ def place(name: str) -> int:
     )
 
 
-def test_each_package_imports_only_packages_below_it() -> None:
-    packages = {name for name, path in KNOWN.items() if path.name == "__init__.py"}
+def test_each_package_imports_only_packages_below_it(
+    known: dict[str, Path], imports: dict[str, set[str]]
+) -> None:
+    packages = {name for name, path in known.items() if path.name == "__init__.py"}
     assert packages <= set(ORDER), "each package has a line in docs/internals/architecture.md"
-    inside = {(name, one) for name in IMPORTS.keys() - DOORS for one in IMPORTS[name]}
-    assert {ORDER[place(name)] for name in IMPORTS} == set(ORDER)
+    inside = {(name, one) for name in imports.keys() - DOORS for one in imports[name]}
+    assert {ORDER[place(name)] for name in imports} == set(ORDER)
     assert [
         f"{name} imports {one}"
         for name, one in sorted(inside)

@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -49,9 +50,13 @@ def row(number: int, level: str = "DEBUG") -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} [shop] {level}: line {number} {'x' * (number % 90)}\n"
 
 
-BIG = "".join(
-    row(number, "ERROR" if number % 1000 == 0 else "DEBUG") for number in range(60_000)
-).encode()
+@cache
+def make_big() -> bytes:
+    """60,000 lines of a log, each thousandth of them an error."""
+    lines = [row(number, "DEBUG" if number % 1000 else "ERROR") for number in range(60_000)]
+    return "".join(lines).encode()
+
+
 STARTED = "2026-11-20 20:00:00 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)\n"
 CLOSED = "2026-11-20 23:09:00 [scrapy.core.engine] INFO: Spider closed (finished)\n"
 
@@ -73,7 +78,7 @@ def numbers(lines: list[LogLine]) -> list[int]:
 
 
 def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
-    file = File(STARTED.encode() + BIG + (dump(10) + CLOSED).encode())
+    file = File(STARTED.encode() + make_big() + (dump(10) + CLOSED).encode())
     seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert (seen.facts.closed, len(seen.facts.stats or {})) == ("finished", 10)
@@ -86,7 +91,7 @@ def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
 
 
 def test_a_large_dump_costs_one_larger_reading() -> None:
-    file = File(BIG + (dump(9000) + CLOSED).encode())
+    file = File(make_big() + (dump(9000) + CLOSED).encode())
     seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert len(seen.facts.stats or {}) == 9000
@@ -95,7 +100,7 @@ def test_a_large_dump_costs_one_larger_reading() -> None:
 
 @pytest.mark.parametrize(("start", "says"), [(STARTED, True), ("", False)])
 def test_whether_a_log_has_lines_of_level_info_at_all(start: str, says: bool) -> None:
-    file = File(start.encode() + BIG)
+    file = File(start.encode() + make_big())
     seen = read_log_end(file, NODE, "logs/p/s/j.log", timeout=1)
     assert seen is not None
     assert seen.says_info is says
@@ -111,14 +116,14 @@ def test_no_log() -> None:
 
 
 def test_a_survey_reads_all_of_it() -> None:
-    found = survey(File(BIG), NODE, "logs/p/s/j.log")
+    found = survey(File(make_big()), NODE, "logs/p/s/j.log")
     assert found is not None
-    assert (found.levels, found.size) == ({"ERROR": 60, "DEBUG": 59_940}, len(BIG))
+    assert (found.levels, found.size) == ({"ERROR": 60, "DEBUG": 59_940}, len(make_big()))
 
 
 @pytest.mark.parametrize("count", [1, 20, 5000, 100_000])
 def test_the_last_lines(count: int) -> None:
-    reader, file = tap(BIG)
+    reader, file = tap(make_big())
     reader.seek_last(count, lambda _: True)
     assert numbers(list(reader.all())) == list(range(60_000))[-count:]
     assert file.largest <= BLOCK
@@ -127,7 +132,7 @@ def test_the_last_lines(count: int) -> None:
 
 
 def test_the_last_lines_of_a_level_wherever_they_are() -> None:
-    reader, file = tap(BIG)
+    reader, file = tap(make_big())
     reader.seek_last(3, lambda line: line.level == "ERROR")
     found = [line for line in reader.all() if line.level == "ERROR"]
     assert numbers(found) == [57_000, 58_000, 59_000]
@@ -147,9 +152,9 @@ def test_the_last_lines_of_a_level_may_begin_inside_a_traceback(count: int, afte
 
 
 def test_a_search_for_the_last_lines_ends_at_its_bound() -> None:
-    reader, file = tap(BIG)
+    reader, file = tap(make_big())
     left = reader.seek_last(3, lambda line: line.level == "CRITICAL", most=2 * BLOCK)
-    assert len(BIG) - 3 * BLOCK < left <= len(BIG) - 2 * BLOCK
+    assert len(make_big()) - 3 * BLOCK < left <= len(make_big()) - 2 * BLOCK
     assert file.sent <= 3 * BLOCK + 1
     assert reader.seek_last(3, lambda line: line.level == "ERROR", most=2 * BLOCK) == 0
 
@@ -167,7 +172,7 @@ def test_a_line_longer_than_a_block_loses_no_other_line() -> None:
 @pytest.mark.parametrize("second", [0, 31_234, 59_999, 70_000])
 def test_from_a_moment_on(second: int) -> None:
     since = BEGINNING + timedelta(seconds=second)
-    reader, file = tap(BIG)
+    reader, file = tap(make_big())
     reader.seek_time(since)
     found = [line for line in reader.all() if line.at is not None and line.at >= since]
     assert numbers(found) == list(range(second, 60_000))

@@ -62,6 +62,7 @@ def records(total: int, listed: int) -> Iterator[JobRecord]:
         )  # fmt: skip
 
 
+@pytest.mark.full
 def test_fifty_viewers_cost_the_nodes_what_one_costs(root: Path) -> None:
     write_targets(root, ["web1", "web2"])
     crawl = fill_store(root)
@@ -91,9 +92,8 @@ def test_fifty_viewers_cost_the_nodes_what_one_costs(root: Path) -> None:
     assert asked[0] == asked[1]
 
 
-@pytest.mark.parametrize(
-    ("total", "listed"), [(1_000, 10), pytest.param(100_000, 100, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("total", "listed"), [(1_000, 10), (100_000, 100)])
+@pytest.mark.full
 def test_a_large_fleet_with_many_remembered_jobs_makes_no_page_slow(
     root: Path, monkeypatch: pytest.MonkeyPatch, total: int, listed: int
 ) -> None:
