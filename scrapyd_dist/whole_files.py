@@ -114,6 +114,18 @@ def copy_range(file: IO[bytes], path: Path, start: int, end: int | None) -> None
             left -= len(block)
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Let one process at a time change files of this folder, of those that ask for it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def open_growing(path: Path) -> IO[bytes]:
     """Open a file to add to it, from where an earlier process has left it.
 

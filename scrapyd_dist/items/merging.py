@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -188,16 +187,8 @@ def _opened(
             yield file, []
         return
     with adding_to(output.path, ranges) as added:
-        if not _ends_with_line(added.file):
-            added.file.write(b"\n")
+        added.begin_line()
         yield added.file, header_of(output.path) if added.start else []
-
-
-def _ends_with_line(file: IO[bytes]) -> bool:
-    if not file.seek(0, os.SEEK_END):
-        return True
-    file.seek(-1, os.SEEK_END)
-    return file.read() == b"\n"
 
 
 def header_of(path: Path) -> list[str]:
