@@ -20,7 +20,7 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 
 from .consume_request import ConsumeRequest
-from .crawl_findings import describe_own_items, values_as_text
+from .crawl_findings import describe_own_items, describe_stray_items, values_as_text
 from .crawl_repository import CrawlRepository
 from .run_delivery import Delivered, NotDelivered, RunDelivery
 from .run_order import BaseRun
@@ -181,7 +181,8 @@ class ConsumeRun(BaseRun):
                 f" goes on in its place; and then: {self._request.command}"
             )
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, message)
-        code = self._judge(has_losses=bool(delivered.delivery.lost or delivered.logins))
+        losses = (delivered.delivery.lost, delivered.logins, self._scheduler.state.stray_items)
+        code = self._judge(has_losses=any(losses))
         if self._scheduler.state.goal:
             return await self._let_go(CrawlState.STOPPED, code, self._describe_goal(backlog))
         if backlog.finished:
@@ -224,7 +225,9 @@ class ConsumeRun(BaseRun):
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
         """Give the frontier's row its end, and return the exit code."""
         await self.stop_clock()
-        self._reporter.warn(*describe_own_items(self._scheduler.state.own_items))
+        state_of_work = self._scheduler.state
+        self._reporter.warn(*describe_stray_items(state_of_work.stray_items))
+        self._reporter.warn(*describe_own_items(state_of_work.own_items))
         self._reporter.snapshot.message = message
         await end_row(self.repository, state, code, message, self._reporter.summary(state))
         return code

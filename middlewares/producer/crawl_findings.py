@@ -131,6 +131,23 @@ def describe_own_items(number: int) -> list[str]:
     return [warning]
 
 
+def describe_stray_items(number: int, *, can_push: bool = False) -> list[str]:
+    """Say that workers have scraped items that are in no part, if they have.
+
+    can_push: whether batches could be sent to jobs, too.
+    """
+    if not number:
+        return []
+    warning = (
+        f"{counted(number, 'item is', 'items are')} lost: workers scraped them for pages that a"
+        " timer, a signal or an idle handler of the project asked for when its worker had no batch,"
+        " so there was no file for them. Ask for such pages in a callback"
+    )
+    if can_push:
+        warning += ", or use --push, where all that a job does is of its batch"
+    return [f"{warning}."]
+
+
 def walk_findings(
     index: IndexWalk, capture: Capture, counts: dict[str, int]
 ) -> list[FoundDifference]:

@@ -28,6 +28,7 @@ from .crawl_findings import (
     SESSION_REMEDY,
     ChangedAttributes,
     describe_own_items,
+    describe_stray_items,
     found_trait,
     values_as_text,
 )
@@ -84,7 +85,8 @@ class CrawlVerdict:
         self._report_faults(too_few, self.start_fault)
         is_empty = not (repository.counts["sealed"] or items)
         lost_requests = await repository.lost_requests()
-        reporter.warn(*_warn_of_stray(state.stray_items), *_warn_of_lost(lost_requests))
+        reporter.warn(*describe_stray_items(state.stray_items, can_push=True))
+        reporter.warn(*_warn_of_lost(lost_requests))
         reporter.warn(*describe_own_items(state.own_items))
         if too_few or (self.start_fault and is_empty):
             return 1
@@ -263,18 +265,5 @@ def _warn_of_lost(requests: int) -> list[str]:
     warning = (
         f"{requests:,} requests are lost: the store came back without its last steps, and with them"
         " the batches of these requests. Only another crawl brings their pages."
-    )
-    return [warning]
-
-
-def _warn_of_stray(stray_items: int) -> list[str]:
-    """Warn of items that are in no part."""
-    if not stray_items:
-        return []
-    warning = (
-        f"{counted(stray_items, 'item is', 'items are')} lost: workers scraped them for pages that"
-        " a timer, a signal or an idle handler of the project asked for when its worker had no"
-        " batch, so there was no file for them. Ask for such pages in a callback, or use --push,"
-        " where all that a job does is of its batch."
     )
     return [warning]
