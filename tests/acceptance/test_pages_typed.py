@@ -62,7 +62,7 @@ def test_operating(project: MakeProject, fleet: StartFleet, site: StartSite) -> 
     nodes = fleet(2, username="crawler", password=SECRET, **AS_PRINTED)
     made, shop = project(), site(90)
     ours = {
-        "http://web:9312": shop.url.rstrip("/"),
+        "http://127.0.0.1:9312": shop.url.rstrip("/"),
         "--pages 1667": "--pages 3",
         "--shards 20": "--shards 3",
     }
