@@ -222,6 +222,33 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+DOMAINS = Case(
+    name="domains-that-the-start-sets",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                allowed_domains = ["example.com"]
+
+                async def start(self):
+                    self.allowed_domains = ["127.0.0.1"]
+                    async for request in super().start():
+                        yield request
+        """
+    },
+    sentence="allowed_domains: A callback sets them while the index is walked",
+    differs=frozenset({"items", "pages", "code"}),
+    code=3,
+)
+
+DOMAINS_THAT_TRAVEL = Case(
+    name="domains-that-the-start-sets-and-that-travel",
+    settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["allowed_domains"]},
+    files=DOMAINS.files,
+    refusals={"push": "DISTRIBUTED_SPIDER_ATTRIBUTES"},
+)
+
 PARSER_OF_BOTH = Case(
     name="parser-with-a-cache-that-all-callbacks-use",
     files={
@@ -962,6 +989,8 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     ATTRIBUTES_OF_HELPERS,
+    DOMAINS,
+    DOMAINS_THAT_TRAVEL,
     PARSER_OF_BOTH,
     MEMORY,
     RULE_HOOK,
@@ -998,6 +1027,7 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
+    (DOMAINS, "pull"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
     (ALIASED_ATTRIBUTE, "push"),

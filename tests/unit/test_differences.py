@@ -35,6 +35,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
+from scrapyd_dist.middlewares.producer.spider_reads import surely_read
 
 from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Meaning, Trait, by_trait, texts
 from scrapyd_dist.errors import ConfigError
@@ -379,6 +380,23 @@ def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
     travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
     assert find_set_on_index(travelling, Learning, ["parse_item"]) == []
     assert find_set_on_index(Settings(), Reading, ["parse_item"]) == []
+
+
+class Roaming(Spider):
+    name = "roaming"
+    allowed_domains: tuple[str, ...] = ("web",)
+
+    async def start(self) -> Any:
+        self.allowed_domains = ("site",)
+        yield Request("http://site/")
+
+
+def test_what_the_start_sets_and_scrapy_reads_in_jobs_is_named_though_no_callback_reads_it() -> (
+    None
+):
+    (found,) = find_set_on_index(Settings(), Roaming, ["parse_item"])
+    assert list(found.found) == ["allowed_domains"]
+    assert surely_read(Roaming, ["parse_item"]) >= {"allowed_domains"}
 
 
 class Limit:
