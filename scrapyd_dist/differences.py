@@ -704,9 +704,9 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.FOLLOWED_PAGES,
             sentence=(
                 "Scrapy crawls each page once; a page that target pages lead to, or are redirected"
-                " to, is crawled once for each batch that finds it, so the output has its items"
-                " several times. Remove repeats, by a field that they have alike: sdist items merge"
-                " CRAWL -O FILE --key FIELD."
+                " to, is crawled once for each batch that finds it, even if the index has it, so the"
+                " output has its items several times. Remove repeats, by a field that they have"
+                " alike: sdist items merge CRAWL -O FILE --key FIELD."
             ),
         ),
     ),
