@@ -4,9 +4,10 @@ The code of jobs is that of target callbacks, of what they call, and of componen
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from .code_reader import attribute_use, reads_or
+from .memory_reader import module_lessons
 from .source_reader import (
     SourceFunction,
     argument_names,
@@ -62,12 +63,23 @@ def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
 
     What target callbacks set themselves is left out, too.
     """
-    of_targets = set(map(_name_of, reached_code(kind, callbacks)))
-    others = set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
+    others = _index_callbacks(kind, callbacks)
     names = set(attribute_use(kind, others).kept)
     for function in reached_code(kind, others):
         names.update(_set_otherwise(function))
     return frozenset(names) - attribute_use(kind, callbacks).kept
+
+
+@reads_or(list[str])
+def learned_on_index(kind: type, callbacks: Collection[str]) -> list[str]:
+    """Return the names of modules in which a walk keeps something that target callbacks use."""
+    return module_lessons(kind, _index_callbacks(kind, callbacks), callbacks)
+
+
+def _index_callbacks(kind: type, callbacks: Iterable[str]) -> set[str]:
+    """Return the names of a spider's callbacks and starts that no target callback calls."""
+    of_targets = set(map(_name_of, reached_code(kind, callbacks)))
+    return set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
 
 
 def _is_method(function: SourceFunction) -> bool:

@@ -398,6 +398,31 @@ MEMORY = Case(
     sentence="Signed.token, NUMBERS, stats.get_value: Scrapy has it once",
 )
 
+LEARNED = Case(
+    name="names-of-module-and-class-that-index-pages-set",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            TOKENS = {}
+
+            class Museum(Rooms):
+                token = "none"
+
+                def parse(self, response):
+                    TOKENS["room"] = "known"
+                    Museum.token = "known"
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "room": TOKENS.get("room"), "token": Museum.token}
+        """
+    },
+    differs=frozenset({"items", "code"}),
+    sentence="TOKENS: Scrapy has it once",
+    code=3,
+)
+
 RULE_HOOK = Case(
     name="rule-hook-that-counts",
     callback="",
@@ -993,6 +1018,7 @@ CASES = [
     DOMAINS_THAT_TRAVEL,
     PARSER_OF_BOTH,
     MEMORY,
+    LEARNED,
     RULE_HOOK,
     SURROUNDINGS,
     NAMED_ATTRIBUTES,
