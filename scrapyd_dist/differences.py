@@ -26,7 +26,8 @@ class Trait(str, Enum):
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
     REMEMBERS = (
         "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
-        " of its own or a name of its module, and uses it; or that reads `crawler.stats`"
+        " of its own or a name of its module, and uses it, or uses what callbacks of index pages"
+        " keep in such a name; or that reads `crawler.stats`"
     )
     ENVIRONMENT = (
         "code of the project, or its settings, that reads an environment variable that is set here"
@@ -704,9 +705,9 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.FOLLOWED_PAGES,
             sentence=(
                 "Scrapy crawls each page once; a page that target pages lead to, or are redirected"
-                " to, is crawled once for each batch that finds it, so the output has its items"
-                " several times. Remove repeats, by a field that they have alike: sdist items merge"
-                " CRAWL -O FILE --key FIELD."
+                " to, is crawled once for each batch that finds it, even if the index has it, so"
+                " the output has its items several times. Remove repeats, by a field that they have"
+                " alike: sdist items merge CRAWL -O FILE --key FIELD."
             ),
         ),
     ),

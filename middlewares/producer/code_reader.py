@@ -2,7 +2,7 @@
 
 import dis
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
 #: instructions that load a variable
-_VARIABLE = ("LOAD_FAST", "LOAD_DEREF")
+_VARIABLE = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL")
 #: instructions that read an attribute
 _READ = ("LOAD_ATTR", "LOAD_METHOD")
 #: instructions that begin `x[key] += …`
@@ -95,8 +95,10 @@ def keeps_something(kind: type) -> bool:
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
     """Return what methods of a class do with attributes of their object.
 
-    The methods that they call on their object are followed.
+    The methods that they call on their object are followed. What they do with attributes of its
+    class, by the name of that class, counts as well.
     """
+    holders = {"self", *(base.__name__ for base in own_bases(kind))}
     read: set[str] = set()
     kept: set[str] = set()
     seen: set[str] = set()
@@ -107,7 +109,7 @@ def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
             continue
         seen.add(method)
         for code in _codes_named(kind, method):
-            used = _use_in(code)
+            used = _use_in(code, holders)
             read |= used.read
             kept |= used.kept
         waiting += [name for name in read if callable(getattr(kind, name, None))]
@@ -126,13 +128,13 @@ def _codes_named(kind: type, name: str) -> Iterator[CodeType]:
             return
 
 
-def _use_in(code: CodeType) -> AttributeUse:
-    """Return what a code object does with attributes of `self`."""
+def _use_in(code: CodeType, holders: Collection[str]) -> AttributeUse:
+    """Return what a code object does with attributes of variables with these names."""
     read: set[str] = set()
     kept: set[str] = set()
     steps = list(dis.get_instructions(code))
     for at, (before, step) in enumerate(pairwise(steps), 1):
-        if not before.opname.startswith(_VARIABLE) or not _is_self(before.argval):
+        if not before.opname.startswith(_VARIABLE) or _last_of(before.argval) not in holders:
             continue
         following = steps[at + 1 : at + 3]
         if step.opname == "STORE_ATTR":
@@ -146,9 +148,9 @@ def _use_in(code: CodeType) -> AttributeUse:
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
 
 
-def _is_self(variable: Any) -> bool:
-    """Return whether the variable that is loaded last is `self`: newer Pythons load two at once."""
-    return variable == "self" or (isinstance(variable, tuple) and variable[-1] == "self")
+def _last_of(variable: Any) -> Any:
+    """Return the name of the variable that is loaded last: newer Pythons load two at once."""
+    return variable[-1] if isinstance(variable, tuple) else variable
 
 
 def _is_kept(following: list[dis.Instruction]) -> bool:

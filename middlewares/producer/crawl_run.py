@@ -307,6 +307,7 @@ class CrawlRun(BaseRun):
             delivered=delivered,
             attributes=self._attributes,
             callbacks=self._target_callbacks,
+            index_pages=self.capture.index_pages,
             start_fault=self._start_fault,
             has_wrong_values=self._has_wrong_values,
         )

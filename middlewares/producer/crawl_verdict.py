@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from scrapyd_dist.batches import NOT_MADE, Attempt, CrawlState, Miss
 from scrapyd_dist.differences import FoundDifference, Trait
@@ -53,6 +54,7 @@ class CrawlVerdict:
     delivered: Delivered
     attributes: ChangedAttributes
     callbacks: Collection[str]  #: names of those of target pages
+    index_pages: Iterable[bytes]  #: fingerprints of those that the walk has asked for
     start_fault: str  #: how the spider's own start broke off; empty if it did not
     has_wrong_values: bool  #: jobs did not have the values that their callbacks read
 
@@ -129,7 +131,7 @@ class CrawlVerdict:
             reporter.differ(found_trait(Trait.COLUMNS, *self.delivered.delivery.more_columns))
 
     async def _find_repeats(self) -> list[FoundDifference]:
-        """Find the pages that several batches have led to, and the items that are there again.
+        """Find pages that several batches, or one and the index, have led to, and repeated items.
 
         One row with their numbers, or none.
         """
@@ -150,7 +152,8 @@ class CrawlVerdict:
         thread = repository.thread
 
         def compare() -> RepeatedPages:
-            return find_repeated_pages(followed, thread.store.fingerprints(repository.id))
+            sealed = thread.store.fingerprints(repository.id)
+            return find_repeated_pages(followed, chain(sealed, self.index_pages))
 
         return await thread(compare)
 

@@ -39,7 +39,7 @@ from .memory_reader import component_memory, module_memory
 from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
-from .spider_reads import read_in_jobs, set_on_index
+from .spider_reads import learned_on_index, read_in_jobs, set_on_index
 from .surroundings_reader import (
     attributes_made_anew,
     files_read,
@@ -343,17 +343,21 @@ def _rows_of(trait: Trait, found: Iterable[str]) -> list[FoundDifference]:
 
 
 def find_set_on_index(
-    settings: BaseSettings, spider: type[Spider], callbacks: Iterable[str]
+    settings: BaseSettings, spider: type[Spider], callbacks: Collection[str]
 ) -> list[FoundDifference]:
-    """Find the attributes that code sets on index pages, and that the jobs' code reads.
+    """Find the attributes and names of modules that code sets on index pages, and jobs read.
 
-    One row with their names, or none. Those that travel with each request are left out.
+    One row with the names of attributes, and one with those of modules, if there are any.
+    Attributes that travel with each request are left out.
     """
     travelling = SettingReader(settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
     names = set_on_index(spider, callbacks).difference(travelling)
     if names:
         names &= read_in_jobs(spider, callbacks, own_components(settings))
-    return _rows_of(Trait.CHANGED_ATTRIBUTES, names)
+    return [
+        *_rows_of(Trait.CHANGED_ATTRIBUTES, names),
+        *_rows_of(Trait.REMEMBERS, learned_on_index(spider, callbacks)),
+    ]
 
 
 def find_unheard(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:

@@ -1,7 +1,7 @@
 """Keep what a crawl's own process finds: target requests, sealed in batches, and its items."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from io import BytesIO
@@ -98,6 +98,11 @@ class Capture(FrontierFeed):
             return True
         self._index.add(fingerprint)
         return False
+
+    @property
+    def index_pages(self) -> Iterable[bytes]:
+        """Return the fingerprints of index requests, without those that no filter may drop."""
+        return self._index
 
     def stayed(self) -> list[str]:
         """Say what became of requests that cannot travel, and why; the most frequent first."""

@@ -75,6 +75,36 @@ def module_memory(kind: type, methods: Iterable[str]) -> list[str]:
     return list(filterfalse(_is_attribute, sorted(names)))
 
 
+@reads_or(list[str])
+def module_lessons(kind: type, teaching: Iterable[str], using: Iterable[str]) -> list[str]:
+    """Return what the first methods keep in their modules, and the others use; as names."""
+    kept = set[str]()
+    for function in reached_code(kind, teaching):
+        kept.update(_kept_in_module(function))
+    used = set[str]()
+    for function in reached_code(kind, using):
+        used.update(_loaded_names(function) - _own_names(function))
+    return sorted(kept & used)
+
+
+def _kept_in_module(function: SourceFunction) -> Iterator[str]:
+    """Yield the names of its module that a function sets, or puts something into."""
+    names = _module_names(function) | _global_names(function)
+    for node in working_nodes(function.node):
+        targets = [target for target, _ in assigned(node)]
+        for holder in (*targets, *_put_into(node)):
+            if isinstance(holder, ast.Name) and holder.id in names:
+                yield holder.id
+
+
+def _loaded_names(function: SourceFunction) -> set[str]:
+    names = set()
+    for node in working_nodes(function.node):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+    return names
+
+
 def _is_attribute(key: str) -> bool:
     return key.startswith("self.")
 
@@ -252,15 +282,26 @@ def _key_of(node: ast.AST, names: Collection[str]) -> str | None:
 
 def _module_names(function: SourceFunction) -> set[str]:
     """Return the containers and counters of its module that a function names."""
-    own = set(argument_names(function))
-    shared = set[str]()
-    for node in function.nodes():
-        if isinstance(node, ast.Global):
-            shared.update(node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
     live = set()
     for name, value in vars(function.module).items():
         if is_of_type(value, *_LIVE):
             live.add(name)
-    return live - (own - shared)
+    return live - _own_names(function)
+
+
+def _own_names(function: SourceFunction) -> set[str]:
+    """Return the names of a function's arguments and variables."""
+    own = set(argument_names(function))
+    for node in function.nodes():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+    return own - _global_names(function)
+
+
+def _global_names(function: SourceFunction) -> set[str]:
+    """Return the names of its module that a function may set."""
+    names = set[str]()
+    for node in function.nodes():
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    return names

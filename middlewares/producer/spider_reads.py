@@ -4,9 +4,10 @@ The code of jobs is that of target callbacks, of what they call, and of componen
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from .code_reader import attribute_use, reads_or
+from .memory_reader import module_lessons
 from .source_reader import (
     SourceFunction,
     argument_names,
@@ -23,6 +24,8 @@ from .source_reader import (
 _BY_NAME = frozenset({"getattr", "attrgetter", "vars", "__dict__"})
 #: what a spider is called in code that is given one
 _SPIDER = "spider"
+#: attributes that Scrapy's own components read of a job's spider, at each request or page
+_OF_SCRAPY = frozenset({"allowed_domains", "handle_httpstatus_list"})
 #: methods with which a walk begins
 _STARTS = ("start", "start_requests")
 
@@ -31,9 +34,12 @@ _STARTS = ("start", "start_requests")
 def read_in_jobs(
     kind: type, callbacks: Iterable[str], components: Iterable[type]
 ) -> frozenset[str]:
-    """Return the attributes of the spider that these target callbacks and components read."""
+    """Return the attributes of the spider that these target callbacks and components read.
+
+    Scrapy's own components are among them.
+    """
     logged = _only_logged(kind, callbacks)
-    names = attribute_use(kind, callbacks).read - logged
+    names = (attribute_use(kind, callbacks).read - logged) | _OF_SCRAPY
     return names | _read_in_callbacks(kind, callbacks) | _read_in_components(components)
 
 
@@ -41,13 +47,14 @@ def read_in_jobs(
 def surely_read(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
     """Return the attributes of which the code of these target callbacks tells that it reads them.
 
-    What the callbacks set themselves is left out: it may be a cache, or a count of their own.
+    What the callbacks set themselves is left out: it may be a cache, or a count of their own. What
+    Scrapy reads is there in any case: by it, requests are made or dropped, and pages taken or not.
     """
     use = attribute_use(kind, callbacks)
     names = set(use.read)
     for function in filter(_is_method, reached_code(kind, callbacks)):
         names.update(_read_by_getattr(function))
-    return frozenset(names) - use.kept - _only_logged(kind, callbacks)
+    return (frozenset(names) - use.kept - _only_logged(kind, callbacks)) | _OF_SCRAPY
 
 
 @reads_or(frozenset[str])
@@ -56,12 +63,23 @@ def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
 
     What target callbacks set themselves is left out, too.
     """
-    of_targets = set(map(_name_of, reached_code(kind, callbacks)))
-    others = set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
+    others = _index_callbacks(kind, callbacks)
     names = set(attribute_use(kind, others).kept)
     for function in reached_code(kind, others):
         names.update(_set_otherwise(function))
     return frozenset(names) - attribute_use(kind, callbacks).kept
+
+
+@reads_or(list[str])
+def learned_on_index(kind: type, callbacks: Collection[str]) -> list[str]:
+    """Return the names of modules in which a walk keeps something that target callbacks use."""
+    return module_lessons(kind, _index_callbacks(kind, callbacks), callbacks)
+
+
+def _index_callbacks(kind: type, callbacks: Iterable[str]) -> set[str]:
+    """Return the names of a spider's callbacks and starts that no target callback calls."""
+    of_targets = set(map(_name_of, reached_code(kind, callbacks)))
+    return set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
 
 
 def _is_method(function: SourceFunction) -> bool:

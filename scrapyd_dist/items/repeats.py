@@ -39,13 +39,14 @@ def read_followed(accepted: Iterable[Attempt]) -> list[FollowedPages]:
 
 def find_repeated_pages(
     batches: Iterable[FollowedPages],
-    sealed: Iterable[bytes],
+    asked: Iterable[bytes],
     *,
     most: int = MOST_COMPARED,
 ) -> RepeatedPages:
     """Return the pages that several batches have led to, or that were requests of the crawl, too.
 
-    `sealed` are the fingerprints of these requests; `most` pages are compared, or a few more.
+    `asked` are the fingerprints of these requests, of batches or of the index; `most` pages are
+    compared, or a few more.
     """
     batches = list(batches)
     compared = _choose_compared(batches, most)
@@ -55,7 +56,7 @@ def find_repeated_pages(
         own = {page for page in pages.hashes if int.from_bytes(page, "big") % compared == 0}
         repeated |= own & seen
         seen |= own
-    for fingerprint in sealed:
+    for fingerprint in asked:
         page = hash_page(fingerprint)
         if page in seen:
             repeated.add(page)

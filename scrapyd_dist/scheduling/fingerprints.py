@@ -15,7 +15,7 @@ PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """Holds a set of `bytes`, with `add`, `discard`, `in` and `count`."""
+    """Holds a set of `bytes`, with `add`, `discard`, `in`, `iter` and `count`."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]
@@ -53,6 +53,11 @@ class FingerprintSet:
         self._buckets[number] = bucket[:place] + bucket[place + SIZE :]
         self.count -= 1
         return True
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all fingerprints, in no order."""
+        for bucket in self._buckets:
+            yield from _cut(bucket)
 
     def _number(self, fingerprint: bytes) -> int:
         """Return the number of its bucket; one that is not split yet has the lower number."""

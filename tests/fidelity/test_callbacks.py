@@ -291,6 +291,40 @@ REDIRECTED_TO_ONE_PAGE = Case(
     sentence="a page that target pages lead to, or are redirected to, is crawled once for each batch",
 )
 
+BACK_TO_THE_INDEX = Case(
+    name="pieces-that-lead-back-to-rooms",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Sold": 580}},
+    files={
+        "middlewares": """
+            from small.base import SITE
+
+            class Sold:
+                def process_response(self, request, response):
+                    if request.url.endswith("/pieces/5"):
+                        return request.replace(url=f"{SITE}/rooms/1")
+                    return response
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"room": response.url}
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    if response.url.endswith("/pieces/3"):
+                        yield response.follow("/rooms/2", self.parse_again)
+
+                def parse_again(self, response):
+                    yield {"again": response.url}
+        """,
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="2 pages (for example http://127.0.0.1",
+)
+
 #: where the jobs follow these links themselves, as with --push
 PIECES_LEAD_TO_PIECES = Case(
     name="pieces-that-lead-to-pieces",
@@ -824,6 +858,7 @@ CASES = [
     SHARED_PAGE,
     SHARED_PAGE_OTHER_ITEMS,
     REDIRECTED_TO_ONE_PAGE,
+    BACK_TO_THE_INDEX,
     META_IN_ITEMS,
     REQUEST_AS_DICT,
     SHARED_STATE,
@@ -855,6 +890,7 @@ FAST_CASES = [
     (MOVED, "push"),
     (PIECES_LEAD_TO_PIECES, "push"),
     (SHARED_PAGE_OTHER_ITEMS, "pull"),
+    (BACK_TO_THE_INDEX, "pull"),
 ]
 
 

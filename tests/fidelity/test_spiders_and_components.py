@@ -222,6 +222,33 @@ ATTRIBUTES = Case(
     code=3,
 )
 
+DOMAINS = Case(
+    name="domains-that-the-start-sets",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                allowed_domains = ["example.com"]
+
+                async def start(self):
+                    self.allowed_domains = ["127.0.0.1"]
+                    async for request in super().start():
+                        yield request
+        """
+    },
+    sentence="allowed_domains: A callback sets them while the index is walked",
+    differs=frozenset({"items", "pages", "code"}),
+    code=3,
+)
+
+DOMAINS_THAT_TRAVEL = Case(
+    name="domains-that-the-start-sets-and-that-travel",
+    settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["allowed_domains"]},
+    files=DOMAINS.files,
+    refusals={"push": "DISTRIBUTED_SPIDER_ATTRIBUTES"},
+)
+
 PARSER_OF_BOTH = Case(
     name="parser-with-a-cache-that-all-callbacks-use",
     files={
@@ -369,6 +396,31 @@ MEMORY = Case(
     },
     differs=frozenset({"items"}),
     sentence="Signed.token, NUMBERS, stats.get_value: Scrapy has it once",
+)
+
+LEARNED = Case(
+    name="names-of-module-and-class-that-index-pages-set",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            TOKENS = {}
+
+            class Museum(Rooms):
+                token = "none"
+
+                def parse(self, response):
+                    TOKENS["room"] = "known"
+                    Museum.token = "known"
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "room": TOKENS.get("room"), "token": Museum.token}
+        """
+    },
+    differs=frozenset({"items", "code"}),
+    sentence="TOKENS: Scrapy has it once",
+    code=3,
 )
 
 RULE_HOOK = Case(
@@ -962,8 +1014,11 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     ATTRIBUTES_OF_HELPERS,
+    DOMAINS,
+    DOMAINS_THAT_TRAVEL,
     PARSER_OF_BOTH,
     MEMORY,
+    LEARNED,
     RULE_HOOK,
     SURROUNDINGS,
     NAMED_ATTRIBUTES,
@@ -998,6 +1053,7 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
+    (DOMAINS, "pull"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
     (ALIASED_ATTRIBUTE, "push"),

@@ -35,6 +35,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
+from scrapyd_dist.middlewares.producer.spider_reads import surely_read
 
 from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Meaning, Trait, by_trait, texts
 from scrapyd_dist.errors import ConfigError
@@ -379,6 +380,69 @@ def test_what_index_pages_set_and_jobs_read_is_named_by_the_code() -> None:
     travelling = Settings({"DISTRIBUTED_SPIDER_ATTRIBUTES": ["api", "by_name", "token"]})
     assert find_set_on_index(travelling, Learning, ["parse_item"]) == []
     assert find_set_on_index(Settings(), Reading, ["parse_item"]) == []
+
+
+class Roaming(Spider):
+    name = "roaming"
+    allowed_domains: tuple[str, ...] = ("web",)
+
+    async def start(self) -> Any:
+        self.allowed_domains = ("site",)
+        yield Request("http://site/")
+
+
+def test_what_the_start_sets_and_scrapy_reads_in_jobs_is_named_though_no_callback_reads_it() -> (
+    None
+):
+    (found,) = find_set_on_index(Settings(), Roaming, ["parse_item"])
+    assert list(found.found) == ["allowed_domains"]
+    assert surely_read(Roaming, ["parse_item"]) >= {"allowed_domains"}
+
+
+TOKENS: dict[str, Any] = {}
+UNREAD: list[Any] = []
+SHELVES = {"a": 1}
+TICKET = None
+
+
+class Teaching(Spider):
+    name = "teaching"
+    rooms: list[Any] = []  # noqa: RUF012 - as projects write it
+    key = ""
+
+    def parse(self, response: Any) -> None:
+        global TICKET  # noqa: PLW0603 - likewise
+        TICKET = response
+        TOKENS["last"] = response
+        SHELVES = response  # noqa: F841, N806 - a variable of its own
+        UNREAD.append(response)
+        Teaching.key = response
+        Teaching.rooms.append(response)
+
+    def parse_item(self, response: Any) -> Any:
+        return TOKENS.get("last"), TICKET, SHELVES["a"], Teaching.key, self.rooms
+
+
+class Pupil(Spider):
+    name = "pupil"
+    rooms: list[Any] = []  # noqa: RUF012 - likewise
+
+    def parse(self, response: Any) -> None:
+        UNREAD.append(response)
+
+    def parse_item(self, response: Any) -> Any:
+        Pupil.rooms.append(response)
+        return [UNREAD for UNREAD in Pupil.rooms if UNREAD]
+
+
+def test_what_index_pages_keep_in_module_and_class_and_jobs_read_is_named() -> None:
+    attributes, names = find_set_on_index(Settings(), Teaching, ["parse_item"])
+    assert list(attributes.found) == ["key", "rooms"]
+    assert list(names.found) == ["TICKET", "TOKENS"]
+    assert names.difference.trait is Trait.REMEMBERS
+    assert find_set_on_index(Settings(), Pupil, ["parse_item"]) == []
+    (kept,) = kept_by_callbacks(Pupil, ["parse_item"])
+    assert list(kept.found) == ["rooms"]
 
 
 class Limit:

@@ -50,6 +50,7 @@ def test_it_stays_exact_and_even_while_it_grows(make: Callable[[int], bytes]) ->
         assert seen.add(make(number))
     assert not any(seen.add(make(number)) for number in order[:10_000])
     assert not any(seen.discard(make(number)) for number in order[10_000:])
+    assert sorted(seen) == sorted(map(make, order[:10_000]))
     longest = max(map(len, seen._buckets)) // SIZE
     assert longest < 6 * PER_BUCKET
     assert [number for number in range(20_000) if seen.discard(make(number))] == sorted(
