@@ -201,7 +201,10 @@ def _fill_item(kind: type[Item], fields: dict[str, Any]) -> Item:
     item = kind.__new__(kind)
     Item.__init__(item)
     for name, value in fields.items():
-        item[name] = value
+        if name in item.fields:  # without a method of its own, which has had these values already
+            Item.__setitem__(item, name, value)
+        else:
+            item[name] = value
     return item
 
 

@@ -48,8 +48,8 @@ class Trait(str, Enum):
         " a `process_spider_output` that names `Request`"
     )
     OPENS_FILES = (
-        "a pipeline that opens a file or a database, or another component that opens a file to"
-        " write into it"
+        "a pipeline that opens a file or a database, or another component, a spider that begins, or"
+        " a module that opens a file to write into it"
     )
     WRITES_FILES = "a target callback, or what it calls, that writes a file"
     REPORTS_AT_END = (
@@ -581,7 +581,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         Difference(
             name="pauses between requests",
             meaning=_TOLD,
-            settings=("DOWNLOAD_DELAY", "DOWNLOAD_SLOTS", "AUTOTHROTTLE_ENABLED"),
+            settings=(
+                *("DOWNLOAD_DELAY", "DOWNLOAD_SLOTS", "AUTOTHROTTLE_ENABLED"),
+                *("CONCURRENT_REQUESTS", "CONCURRENT_REQUESTS_PER_DOMAIN"),
+            ),
             sentence=(
                 "Scrapy keeps to it with one process; here each job does, so the site sees as many"
                 " times the requests as there are jobs. sdist throttle set limits a site over all"

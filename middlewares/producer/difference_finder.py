@@ -33,7 +33,13 @@ from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, names_of_method, top_package
-from .effect_reader import reporting_ends, writes_files, writing_methods
+from .effect_reader import (
+    reporting_ends,
+    writes_files,
+    writing_beginnings,
+    writing_methods,
+    writing_modules,
+)
 from .feed_outputs import feeds_in_order
 from .memory_reader import component_memory, module_memory
 from .script_reader import foreign_handlers, watching_script
@@ -56,6 +62,8 @@ _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDD
 #: those of components that requests, pages and items pass
 _IN_JOBS = ("ITEM_PIPELINES", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
 _BESIDE_PIPELINES = ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES", "EXTENSIONS")
+#: what the settings begin with that spare a site by few requests at a time
+_CONCURRENCY = "CONCURRENT_REQUESTS"
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
 #: the order of this program's spider middleware, as `addon.PRIORITY`
@@ -154,9 +162,16 @@ def _settings_given(row: Difference, settings: BaseSettings) -> list[str]:
         for name in _match_settings(wanted, settings):
             if name == "DEPTH_LIMIT" and is_depth_kept:
                 continue
+            if name.startswith(_CONCURRENCY) and not _is_lowered(settings, name):
+                continue
             if _is_given(settings, name):
                 names.append(name)
     return names
+
+
+def _is_lowered(settings: BaseSettings, name: str) -> bool:
+    """Return whether a setting is lower than Scrapy's: it spares the site."""
+    return settings.getint(name) < int(getattr(default_settings, name))
 
 
 def _match_settings(wanted: str, settings: BaseSettings) -> list[str]:
@@ -244,14 +259,18 @@ def _find_traits(
         if "spider_idle" in names:
             traits[Trait.HANDLES_IDLE].append(kind.__qualname__)
     traits[Trait.DROPS_REPEATS] = list(_dropping_repeats(listed, code))
-    traits[Trait.OPENS_FILES] = list(_opening_files(listed, code))
+    modules = modules_of([spider, *own])
+    folder = Path.cwd()
+    traits[Trait.OPENS_FILES] = [
+        *_opening_files(listed, code),
+        *writing_beginnings(spider),
+        *writing_modules(modules),
+    ]
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
     traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
     known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
-    modules = modules_of([spider, *own])
-    folder = Path.cwd()
     traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
     traits[Trait.DATA_FILES] = files_read(modules, folder)
     if uses_all_arguments(spider):

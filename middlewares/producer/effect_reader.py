@@ -2,14 +2,17 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 
 from .code_reader import reads_or
 from .source_reader import (
     SourceFunction,
     ends_of,
     given_to,
+    handlers_of,
     last_name,
     methods_of,
+    module_tree,
     reached_code,
     working_nodes,
 )
@@ -33,6 +36,10 @@ _REPORTS = frozenset(
         *("check_call", "check_output", "Popen", "system"),
     }
 )
+#: signals that each process gets as it begins
+_BEGIN_SIGNALS = ("spider_opened", "engine_started")
+#: what is not run where it stands
+_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 #: the letters of a mode in which a file is opened, and those of one that is written
 _MODE = frozenset("rwaxbt+")
 _WRITTEN = frozenset("wax+")
@@ -63,6 +70,42 @@ def writing_methods(kind: type, methods: Iterable[str]) -> list[str]:
 def writes_files(kind: type) -> bool:
     """Return whether some code of a class writes a file, or a database in a file."""
     return any(map(_writes_file, _calls_in(methods_of(kind))))
+
+
+@reads_or(list[str])
+def writing_beginnings(kind: type) -> list[str]:
+    """Return the methods with which a spider begins in each process that write files."""
+    methods = sorted({"__init__", "from_crawler", *handlers_of(kind, _BEGIN_SIGNALS)})
+    return [f"{kind.__qualname__}.{method}" for method in methods if _writes_in(kind, method)]
+
+
+def _writes_in(kind: type, method: str) -> bool:
+    return any(map(_writes_file, _calls_in(reached_code(kind, [method]))))
+
+
+@reads_or(list[str])
+def writing_modules(modules: Iterable[ModuleType]) -> list[str]:
+    """Return the modules that write files when they are imported."""
+    return [module.__name__ for module in modules if any(map(_writes_file, _calls_at_once(module)))]
+
+
+def _calls_at_once(module: ModuleType) -> Iterator[ast.Call]:
+    """Yield the calls that are made when a module is imported."""
+    waiting: list[ast.AST] = [module_tree(module) or ast.Module([], [])]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _LATER) or _is_of_script(node):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def _is_of_script(node: ast.AST) -> bool:
+    """Return whether this is `if __name__ == …`."""
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    return last_name(node.test.left) == "__name__"
 
 
 def _calls_in(functions: Iterable[SourceFunction]) -> Iterator[ast.Call]:

@@ -142,6 +142,7 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
             {
                 "ROBOTSTXT_OBEY": True,
                 "DOWNLOAD_DELAY": 0,
+                "CONCURRENT_REQUESTS": 100,
                 "ITEM_PIPELINES": {Valid: 300, "no.such.Class": 1},
             }
         )
@@ -170,6 +171,7 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
         ({"ITEM_PIPELINES": {Counting: 1, Counter: 2, Valid: 3}}, "pipelines that remember", ["Counting", "Counter"]),
         ({"ITEM_PIPELINES": {Titles: 1}}, "pipelines that open files", ["Titles"]),
         ({"ITEM_PIPELINES": {Database: 1}}, "pipelines that open files", ["Database"]),
+        ({"CONCURRENT_REQUESTS_PER_DOMAIN": 1}, "pauses between requests", ["CONCURRENT_REQUESTS_PER_DOMAIN"]),
         ({"ITEM_PIPELINES": {AskMore: 1}}, "engine.crawl", ["AskMore"]),
         ({"STATS_CLASS": "scrapy.statscollectors.DummyStatsCollector"}, "STATS_CLASS", ["STATS_CLASS"]),
         ({"LOG_FILE": "all.log"}, "LOG_FILE", ["LOG_FILE"]),
@@ -640,6 +642,69 @@ def test_ends_that_report_and_components_that_write_files_are_named(
     settings: dict[str, Any], spider: type[Spider], found: dict[str, tuple[str, ...]]
 ) -> None:
     assert names(settings, spider) == found
+
+
+class Writing(Spider):
+    """Opens its files as it begins, in each process."""
+
+    name = "writing"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.known = open("known.txt")  # noqa: PTH123, SIM115 - as projects do
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Any:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.begin, signals.spider_opened)
+        spider.database = sqlite3.connect("prices.db")
+        return spider
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Jobs do not run it."""
+        open("started.txt", "w").close()  # noqa: ASYNC230, PTH123
+        yield Request("http://127.0.0.1")
+
+    def begin(self) -> None:
+        self.out = open("prices.csv", "w")  # noqa: PTH123, SIM115
+
+    def parse_item(self, response: Any) -> None:
+        self.out.write(response.text)
+
+
+def test_a_spider_that_opens_files_as_it_begins_is_told() -> None:
+    assert names({}, Writing)["pipelines that open files"] == (
+        "Writing.begin",
+        "Writing.from_crawler",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("OUT = open('prices.csv', 'w')", True),
+        ("class Store:\n    out = sqlite3.connect('prices.db')", True),
+        ("with open('known.txt') as file:\n    KNOWN = file.read()", False),
+        ("def save():\n    open('prices.csv', 'w')", False),
+        ("if __name__ == '__main__':\n    open('prices.csv', 'w')", False),
+    ],
+)
+def test_a_module_that_opens_a_file_when_it_is_imported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, is_told: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("known.txt").touch()
+    file = tmp_path / "notes.py"
+    spider = "class Noting(scrapy.Spider):\n    name = 'noting'\n"
+    file.write_text(f"import scrapy, sqlite3\n{line}\n{spider}", encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("notes", file)
+    assert spec is not None
+    assert spec.loader is not None
+    notes = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "notes", notes)
+    spec.loader.exec_module(notes)
+    told = names({}, notes.Noting).get("pipelines that open files")
+    assert told == (("notes",) if is_told else None)
 
 
 class Saving(Spider):

@@ -186,6 +186,21 @@ def test_items_come_back_as_the_spider_made_them(part: Path) -> None:
     )
 
 
+class InEuro(Item):
+    price = Field()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, f"EUR {value}")
+
+
+def test_what_a_class_makes_of_a_value_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "priced.jl"
+    with path.open("wb") as file:
+        line_writer(file, typed=True).add(InEuro(price=3))  # type: ignore[arg-type]
+    write_feeds(path, {"a.loud": {"format": "loud"}}, FEED_EXPORTERS={"loud": Loud})
+    assert Path("a.loud").read_text() == "InEuro {'price': 'EUR 3'}\n"
+
+
 def test_json_lines_of_the_same_part_are_as_ever(part: Path) -> None:
     items = Items([part])
     assert [json.loads(line).keys() for line in items.lines()][2] == {"id", "$set", "seen"}
