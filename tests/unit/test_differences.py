@@ -655,7 +655,7 @@ class Writing(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Any:
-        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider: Any = super().from_crawler(crawler, *args, **kwargs)
         crawler.signals.connect(spider.begin, signals.spider_opened)
         spider.database = sqlite3.connect("prices.db")
         return spider
