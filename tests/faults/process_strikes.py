@@ -2,8 +2,10 @@
 
 import os
 import signal
+from contextlib import suppress
 
 from faults.trial import Trial
+from rig.processes import halt, let_go_on
 from rig.waiting import wait_for
 
 
@@ -11,8 +13,11 @@ def kill_worker(trial: Trial) -> None:
     """A worker is killed in the middle of its batch."""
     trial.wait_moment()
     victims = [pid for node in trial.nodes for pid in node.job_pids()]
-    if victims:
-        os.kill(trial.dice.choice(victims), signal.SIGKILL)
+    trial.dice.shuffle(victims)
+    for pid in victims:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
+            return
 
 
 def kill_daemon(trial: Trial) -> None:
@@ -73,16 +78,14 @@ def stop_machine(trial: Trial) -> None:
     node = trial.victim()
     stopped = list(node.job_pids())
     node.pause()
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    halt(stopped)
     wait_for(
         lambda: trial.row.state.ended or not stopped or _given_up(trial, node.name),
         60,
         "its jobs given up",
     )
     node.go_on()
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
+    let_go_on(stopped)
 
 
 def _given_up(trial: Trial, node: str) -> bool:

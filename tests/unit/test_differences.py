@@ -682,8 +682,8 @@ def test_a_spider_that_opens_files_as_it_begins_is_told() -> None:
 @pytest.mark.parametrize(
     ("line", "is_told"),
     [
-        ("OUT = open('prices.csv', 'w')", True),
-        ("class Store:\n    out = sqlite3.connect('prices.db')", True),
+        ("with open('prices.csv', 'w') as out:\n    out.write('price')", True),
+        ("class Store:\n    sqlite3.connect('prices.db').close()", True),
         ("with open('known.txt') as file:\n    KNOWN = file.read()", False),
         ("def save():\n    open('prices.csv', 'w')", False),
         ("if __name__ == '__main__':\n    open('prices.csv', 'w')", False),
