@@ -59,7 +59,7 @@ WORKER_MODULES = {
         "unknown_settings",
         "version",
     ),
-    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "packing", "slots"),
+    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "packing", "sealed_intake", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__",
         "addon",

@@ -121,7 +121,7 @@ class FoundDifference:
     found: Sequence[str] = ()  #: names of settings, classes or attributes
 
     def __str__(self) -> str:
-        return f"{', '.join(self.found) or self.difference.name}: {self.difference.sentence}"
+        return _to_line(self.difference.name, self.found, self.difference.sentence)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -141,9 +141,17 @@ def texts(documents: Sequence[Any]) -> list[str]:
     for document in documents:
         if not isinstance(document, Mapping):  # an older store may have anything
             continue
-        found = document.get("found") or [document.get("name")]
-        lines.append(f"{', '.join(map(str, found))}: {document.get('sentence')}")
+        found = [str(name) for name in document.get("found") or ()]
+        lines.append(_to_line(str(document.get("name")), found, str(document.get("sentence"))))
     return lines
+
+
+def _to_line(name: str, found: Sequence[str], sentence: str) -> str:
+    """Return a row as a line: what it is about, whom it concerns, and what is different."""
+    others = [other for other in found if other != name]
+    if not others:
+        return f"{name}: {sentence}"
+    return f"{name} ({', '.join(found)}): {sentence}"
 
 
 _SAME = Meaning.SAME
@@ -306,10 +314,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy sends this signal when the whole crawl has nothing left to do. Here the"
                 " process that walks the index calls the handler, and each worker, when nothing is"
-                " left of the batches that it has. What handlers of several workers ask for is"
-                " fetched once; with --push each job asks for itself. Let them do nothing else that"
-                " must be done once. One that keeps the spider open and asks for nothing is heeded"
-                " for a minute."
+                " left of its batches. What handlers of several workers ask for is fetched once, by"
+                " one of them or (with --push) a later job. Let them do nothing else that must be"
+                " done once. One that keeps the spider open and asks for nothing is heeded for a"
+                " minute."
             ),
         ),
         Difference(

@@ -24,7 +24,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found
 from ..codec import mark_start
-from ..engine_compat import each, guard_downloads, is_closing, spider_method, under_way
+from ..engine_compat import each, guard_downloads, is_closing, spider_method
 from ..goal_keeper import GoalKeeper
 from ..own_meta import read_mark
 from ..pause_gate import PauseGate
@@ -33,12 +33,12 @@ from ..store_access import OutOfReach, reach_several
 from ..targets import Target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
-from .files import LOOK
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost, Withdrawn
 from .lease_renewer import Key, LeaseLoss, LeaseRenewer
 from .link_events import PageLinks
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
+from .unheard import keep_closing_unheard
 from .work_unit import (
     REPEATED,
     SESSION,
@@ -267,7 +267,8 @@ class LeasedWork:
         self.acker = BatchAcker(context, report)
         self._own_requests = OwnRequests(context)
         self.feeder = RequestFeeder(context, self.acker, folder)
-        self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
+        unheard = keep_closing_unheard(crawler, tracker, lambda: bool(self._own_requests.waiting))
+        self._tasks = [asyncio.ensure_future(unheard)]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
             sweeping = keep_sweeping(folder, job.crawl, client.batch)
             self._tasks.append(asyncio.ensure_future(sweeping))
@@ -318,29 +319,6 @@ class LeasedWork:
         self.acker.changed(unit)
         if unit.over or self.feeder.room > 0:
             self.context.notifier.wake()
-
-    async def _keep_forgetting(self) -> None:
-        quiet = 0  # checks in a row at which Scrapy had nothing to do
-        while True:
-            await asyncio.sleep(LOOK)
-            if self._own_requests.waiting or under_way(self._crawler):
-                quiet = 0
-            else:
-                quiet += 1
-            # While the spider closes, what was held by a pause has not ended.
-            if quiet > 1 and not is_closing(self._crawler):
-                self._forget()
-
-    def _forget(self) -> None:
-        """Close what still counts as open: Scrapy has nothing left, it has ended without a word."""
-        settled = [unit for unit in self.context.tracker.begun.values() if not unit.making]
-        for unit in settled:
-            if unit.requests:
-                logger.warning(
-                    "nothing was heard of %d requests of batch %d", unit.requests, unit.key[0]
-                )
-            unit.forget()
-            self._changed(unit)
 
     def stop(self) -> None:
         """Lease nothing more."""

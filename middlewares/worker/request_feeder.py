@@ -184,7 +184,13 @@ class RequestFeeder:
         self._pause = SOON  #: seconds until the next call for work
         self._had_batch = False  #: whether it had one at the last call that brought none
         self._unread: int | None = 0  #: batches that could not be read; None when one could
-        self._idle_handlers = IdleHandlers(context, acker)
+        self._idle_handlers = IdleHandlers(
+            crawler,
+            acker.held,
+            tracker=context.tracker,
+            notifier=context.notifier,
+            make_finds=context.finds,
+        )
         self._stopped = False
 
     @property
@@ -218,7 +224,7 @@ class RequestFeeder:
             if self._has_enough():
                 await self._notifier.wait()
                 continue
-            self._idle_handlers.begin_round()
+            self._begin_round()
             leased = await self._lease()
             for lease, batch in leased:
                 is_alone = is_suspect(lease)
@@ -228,7 +234,7 @@ class RequestFeeder:
                     yield request
                 if is_alone:
                     await self._settle_round()
-            await self._idle_handlers.end_round()
+            await self._end_round()
             if not leased and await self._no_more():
                 break
         await self._until_settled()
@@ -266,11 +272,20 @@ class RequestFeeder:
             if key not in self._acker.held:
                 await self._client.give_back(key, reason)
 
+    def _begin_round(self) -> None:
+        """Hold acks back where the project has handlers of `spider_idle`."""
+        self._acker.waits_for_idle = self._idle_handlers.begin_round()
+
+    async def _end_round(self, besides: BatchUnit | None = None) -> None:
+        """Call the project's idle handlers for all batches but one, and let these be acked."""
+        if self._acker.waits_for_idle and await self._idle_handlers.end_round(besides):
+            self._acker.end_round()
+
     async def _settle_round(self, besides: BatchUnit | None = None) -> None:
         """Call the project's idle handlers for all batches but one, and wait for their ends."""
-        await self._idle_handlers.end_round(besides)
+        await self._end_round(besides)
         await self._until_settled(besides)
-        self._idle_handlers.begin_round()
+        self._begin_round()
 
     async def _until_settled(self, besides: BatchUnit | None = None) -> None:
         """Wait until this worker has no other batch."""

@@ -510,15 +510,15 @@ class RequestTracker:
         Raises:
             IgnoreRequest: it is for the fleet, or was dropped.
         """
+        # The handlers of `spider_idle` were called by then, or there was no work for them.
+        if self.has_ended:
+            count(self._crawler, "requests_after_end")
+            raise IgnoreRequest
         unit, mark = self._find_unit(None)
         if unit is None:  # a timer, a signal; or the batch of the page is acked meanwhile
             unit = self._newest_batch()
             mark = None if unit is None else UnitMark(*unit.key, None, NO_PAGE)
         if unit is None or mark is None:
-            # The handlers of `spider_idle` were called by then, or there was no work for them.
-            if self.has_ended:
-                count(self._crawler, "requests_after_end")
-                raise IgnoreRequest
             return
         if mark.serial == IDLE:
             self._adopt_idle(request, unit)

@@ -21,17 +21,19 @@ from scrapyd_dist.store import Store
 from scrapyd_dist.store.store_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
-from ..engine_compat import guard_downloads
+from ..engine_compat import close_spider, guard_downloads
 from ..goal_keeper import PATIENCE, STORE_RETRY_SECONDS, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
-from .idle_handlers import IdleLimit, find_handlers
+from .idle_handlers import IdleHandlers, find_handlers
+from .idle_requests import IdleRequests
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import ReadPayload, RequestBuilder, read_payload
 from .request_tracker import RequestTracker
+from .unheard import keep_closing_unheard
 from .work_unit import BatchUnit, WorkRefused
 
 logger = logging.getLogger(__name__)
@@ -65,11 +67,14 @@ class SentSession:
         #: why no request is made; empty while requests may be made
         self._refused = self._find_refusal(payload.problem, is_typed=job is None)
         self.has_work = True  #: till it ends
+        #: what the project's handlers of `spider_idle` ask for
+        self._idle_requests = self._make_finds("")
         self._batch = BatchUnit(
             self._job.batch,
             self._job.attempt,
             payload.values,
             self._open_part(folder),
+            finds=self._idle_requests,
             row=self._job.row,
             sent=True,
         )
@@ -83,8 +88,13 @@ class SentSession:
         self._goals = GoalKeeper.for_crawler(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
-        #: a row of arguments is a whole run, which ends when its own code says so
-        self._limit = IdleLimit(crawler) if self._job.crawl and not self._job.row else None
+        self._idle_handlers = IdleHandlers(
+            crawler,
+            {self._batch.key: self._batch},
+            tracker=self.tracker,
+            notifier=self._notifier,
+            make_finds=self._make_finds,
+        )
 
     def _find_refusal(self, fault: str, *, is_typed: bool) -> str:
         """Say why the batch cannot be crawled here; empty if it can. `fault` is its payload's."""
@@ -99,6 +109,11 @@ class SentSession:
                 " DISTRIBUTED_MODE to pull."
             )
         return refusal
+
+    def _make_finds(self, salt: str) -> IdleRequests:
+        """Make room for what handlers of `spider_idle` ask for."""
+        stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
+        return IdleRequests(crawler=self._crawler, key=egg_key(), stay=stay, salt=salt)
 
     def _open_part(self, folder: Path | None) -> PartFile | None:
         """Open the file of the job's items; None where they go to the project's feed."""
@@ -127,6 +142,9 @@ class SentSession:
             )
             async for request in builder.requests(self._batch):
                 yield request
+            # A batch that was typed by hand is none of a crawl's, whose fleet could be asked.
+            if self._job.crawl and self._idle_handlers.begin_round():
+                await self._end_with_handlers()
             return
         try:
             async for output in start:
@@ -138,6 +156,20 @@ class SentSession:
             logger.exception("the spider's start failed")
             why = f"The spider's start failed: {type(error).__name__}: {str(error)[:200]}."
             raise WorkRefused(why) from error
+
+    async def _end_with_handlers(self) -> None:
+        """Call the project's handlers of `spider_idle` when the batch is over, and end the job.
+
+        One may keep the spider open for ever.
+        """
+        unheard = asyncio.ensure_future(keep_closing_unheard(self._crawler, self.tracker))
+        try:
+            is_whole = await self._idle_handlers.end_round()
+        finally:
+            unheard.cancel()
+        if is_whole:
+            self.tracker.has_ended = True
+            close_spider(self._crawler, FinishReason.FINISHED.value)
 
     async def _hold_lease(self) -> None:
         """Hold this attempt in the store, where it can be reached.
@@ -263,6 +295,8 @@ class SentSession:
         """Count no more; Scrapy asks a spider that is closed for no more requests."""
         if self._goals is not None:
             self._goals.stop()
+        self._idle_handlers.stopped = True
+        self._notifier.wake()
 
     # the report
 
@@ -295,6 +329,7 @@ class SentSession:
             "closed_by": closed_by,
             "problem": problem or batch.problem,
             "part": part,
+            "idle_requests": self._idle_requests.seal(),
             "changed": self.tracker.changed_attributes(),
             "feeds": self._feeds,
             "feeds_failed": failed_feeds,

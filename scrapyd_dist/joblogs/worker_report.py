@@ -66,6 +66,9 @@ class WorkerReport:
     #: of a leasing worker: what became of batches -> how many; None: it was sent one
     batches: Mapping[str, int] | None = None
     part: PartInfo | None = None
+    #: what the idle handlers of a job that was sent its batch ask the fleet for, as `SealedIntake`
+    #: seals it; empty if that is nothing
+    idle_requests: str = ""
     #: attributes of the spider that were set, or changed in place, while it worked
     changed: tuple[str, ...] = ()
     logins: int = 0  #: pages in whose place the site has sent its login
@@ -222,6 +225,7 @@ def _read_document(document: Mapping[str, Any]) -> WorkerReport:
         closed_by=text("closed_by"),
         problem=text("problem"),
         no_lease=text("no_lease"),
+        idle_requests=text("idle_requests"),
         part=_unless_none(_read_part, document.get("part")),
         followed=_unless_none(FollowedPages.read_document, document.get("followed")),
         ended=document["state"] == "ended",

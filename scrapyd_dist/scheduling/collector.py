@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from scrapyd_dist.batches import (
     not_made,
 )
 from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee
-from scrapyd_dist.frontier.packing import halve_batch, make_batches_like
+from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, WorkerRequest
+from scrapyd_dist.frontier.packing import add_unseen, halve_batch, make_batches_like
+from scrapyd_dist.frontier.sealed_intake import SealedIntake
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.part_fetch import PartLost, PartOutOfReach, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import (
@@ -39,6 +41,7 @@ from scrapyd_dist.joblogs.worker_report import (
     refusal,
     to_kept,
 )
+from scrapyd_dist.keys import SealError
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, replaced_by
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.attempt_failure import FailureKind, decide_after_failure
@@ -64,6 +67,7 @@ class Collector:
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
+    batch_size: int = WorkerRequest.batch_size  #: most requests in a batch of what jobs ask for
     #: batch and attempt of leased parts that are being fetched
     coming: set[tuple[int, int]] = field(default_factory=set)
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
@@ -347,12 +351,42 @@ class Collector:
                     f"No items can be written to {self.folder}: {error.strerror or error}."
                 )
                 return False
+        try:
+            await self._add_idle_requests(report)
+        except SealError as error:
+            await self.give_up(batch, attempt.number, str(error), member.node.name)
+            return False
         words = to_kept(report, await self._replaced(number) if report.replaces else ())
         await self._store(attempt, words, misses(report, number), part)
         await self.put_off(number, words)
         member.accepted(report)
         self.state.forget_batch(number)
         return True
+
+    async def _add_idle_requests(self, report: WorkerReport) -> None:
+        """Add what the idle handlers of a sent job have asked for, but for what others asked for.
+
+        That comes before its attempt is accepted: what is added a second time counts as repeated.
+
+        Raises:
+            SealError: it cannot be read, or is not of this crawl's code.
+        """
+        if not report.idle_requests:
+            return
+        intake = SealedIntake.unseal(report.idle_requests, self.key)
+        state = self.state
+
+        def add() -> None:
+            add_unseen(
+                partial(state.db.add_batches, state.spec.crawl, misses=intake.misses),
+                intake.requests,
+                size=self.batch_size,
+                key=self.key,
+                counts=intake.counts,
+            )
+
+        await state.store(add)
+        state.poll_now()
 
     async def _fetch(self, member: NodeState, job: str, part: PartInfo) -> str:
         """Fetch a part from its node; return the name of its file."""

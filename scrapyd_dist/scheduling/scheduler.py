@@ -77,7 +77,11 @@ class Scheduler:
         state = self.state
         self.breaker = CircuitBreaker(attempts=state.limits.max_attempts)
         self.collector = Collector(
-            state=state, folder=self.folder, worked=self._worked, key=self.key
+            state=state,
+            folder=self.folder,
+            worked=self._worked,
+            key=self.key,
+            batch_size=self.scaling.terms.batch_size,
         )
         self._supervisor = WorkerSupervisor(
             state=state,
@@ -278,9 +282,11 @@ class Scheduler:
         state.status.end()
         await state.tasks.cancel()
         if state.status.fault is None:
-            # What was accepted since the last poll is done, and waits no more.
+            # What was accepted since the last poll is done, and waits no more; and a task may have
+            # been cancelled between that step and its count.
             with contextlib.suppress(DistError):
                 await state.read_backlog()
+                await self._count_anew()
 
     # polling
 

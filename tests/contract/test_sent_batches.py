@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 from rig.scheduling import CRAWL, HOME, QUICK, Bench, sending, until
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
@@ -21,6 +22,8 @@ from scrapyd_dist.errors import (
     ConnectTimeout,
     NotFound,
 )
+from scrapyd_dist.frontier.packing import FrontierIntake
+from scrapyd_dist.frontier.sealed_intake import SealedIntake
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
@@ -344,3 +347,43 @@ async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path:
         await b.work_off(15)
         taken = [job for node in nodes for job in node.jobs]
         assert len(taken) == len(set(taken))
+
+
+# what jobs ask for besides their batch
+
+KEY = Fernet.generate_key()
+NEWS = FrontierIntake(value={"url": "http://web/news"}, fingerprint=b"n" * 20)
+
+
+async def test_what_idle_handlers_of_several_jobs_ask_for_is_one_batch_more(tmp_path: Path) -> None:
+    node = model("one", quick=False)
+    asked = SealedIntake(requests=[NEWS], counts={"local": 1})
+    async with sending(tmp_path, node, key=KEY) as b:
+        await b.seal_all(2)
+        await until(lambda: len(node.posts) == 2, "both are posted")
+        for job in list(node.jobs):
+            node.finish(job, idle_requests=asked.seal(KEY))
+        await until(lambda: len(node.posts) == 3, "the page more is posted")
+        node.finish("c.b3.a1")
+        await b.ended()
+        assert [batch.size for batch in b.store.batches(CRAWL)] == [2, 2, 1]
+        assert b.states() == ["done"] * 3
+        counts = b.store.counts(CRAWL)
+        assert {name: counts[name] for name in ("sealed", "duplicate", "local")} == {
+            "sealed": 5,
+            "duplicate": 1,
+            "local": 2,
+        }
+
+
+async def test_what_was_asked_for_with_another_key_is_not_made(tmp_path: Path) -> None:
+    node = model("one", quick=False)
+    planted = SealedIntake(requests=[NEWS]).seal(Fernet.generate_key())
+    async with sending(tmp_path, node, key=KEY) as b:
+        await b.seal_all(1)
+        await until(lambda: len(node.posts) == 1, "it is posted")
+        node.finish("c.b1.a1", idle_requests=planted)
+        await until(lambda: len(node.posts) == 2, "it is tried again")
+        node.finish("c.b1.a2")
+        await b.ended(whole=1)
+        assert "sealed with another key" in b.attempts(1)[0].reason

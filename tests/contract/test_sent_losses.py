@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -441,6 +442,30 @@ async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(
         assert b.states() == ["sent"] * 4 + ["sealed"] * 2
         assert {a.state for a in b.attempts()} == {AttemptState.SENT}
         assert len(one.posts) == 4
+
+
+async def test_what_was_accepted_as_the_crawl_stopped_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_accepted, may_go_on = Event(), Event()
+    node = model("one", quick=False)
+    async with sending(tmp_path, node) as b:
+        accept = b.state.db.accept
+
+        def accept_slowly(*args: Any, **more: Any) -> None:
+            accept(*args, **more)
+            is_accepted.set()
+            may_go_on.wait(20)
+
+        monkeypatch.setattr(b.state.db, "accept", accept_slowly)
+        await b.seal_and_start()
+        node.finish("c.b1.a1")
+        await until(is_accepted.is_set, "the store has it")
+        stopping = asyncio.get_running_loop().create_task(b.scheduler.stop("a user"))
+        await until(b.state.status.over.is_set, "its tasks are cancelled")
+        may_go_on.set()
+        await stopping
+        assert (b.states(), b.state.counters.done, b.state.counters.items) == (["done"], 1, 2)
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -427,7 +427,7 @@ SHARED_STATE = Case(
         """
     },
     differs=frozenset({"items", "code"}),
-    sentence="state: In one process these requests have the same value in meta or cb_kwargs",
+    sentence="state): In one process these requests have the same value in meta or cb_kwargs",
     code=3,
 )
 
@@ -769,7 +769,7 @@ START_WAITS_FOR_ITEMS = Case(
         """
     },
     refusals=dict.fromkeys(
-        MODES, "Museum.start: The spider's start waits for a signal of its items"
+        MODES, "Museum.start): The spider's start waits for a signal of its items"
     ),
 )
 

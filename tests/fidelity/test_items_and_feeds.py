@@ -193,7 +193,7 @@ GZIP = Case(
     },
     output=False,
     files=COUNTED,
-    sentence="pieces.jl.gz: Scrapy writes items as its one process scrapes them",
+    sentence="pieces.jl.gz): Scrapy writes items as its one process scrapes them",
 )
 
 URI_PARAMETERS = Case(
@@ -682,7 +682,7 @@ PAGE_FILES = Case(
         """,
     },
     differs=frozenset({"files"}),
-    sentence="parse_piece: Scrapy writes such files on its one machine",
+    sentence="parse_piece): Scrapy writes such files on its one machine",
 )
 
 SUMMARIES = Case(
@@ -711,7 +711,7 @@ MORE_COLUMNS = Case(
         """
     },
     differs=frozenset({"files"}),
-    sentence="name: Scrapy writes the fields of the first item only",
+    sentence="name): Scrapy writes the fields of the first item only",
 )
 
 CASES = [

@@ -217,7 +217,42 @@ IDLE_ONCE = Case(
         """
     },
     differs=frozenset({"items", "pages"}),
-    sentence="when nothing is left of the batches that it has",
+    sentence="when nothing is left of its batches",
+)
+
+IDLE_ALIKE = Case(
+    name="idle-handlers-ask-for-the-same-page",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.exceptions import DontCloseSpider
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                \"\"\"Each piece leads to the same note, which is asked for at the end.\"\"\"
+
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    spider.later = set()
+                    crawler.signals.connect(spider.idle, scrapy.signals.spider_idle)
+                    return spider
+
+                def idle(self):
+                    if self.later:
+                        note = scrapy.Request(self.later.pop(), self.parse_note, cb_kwargs={"of": 99})
+                        self.crawler.engine.crawl(note)
+                        raise DontCloseSpider
+
+                def parse_piece(self, response):
+                    self.later.add(f"{SITE}/notes/99")
+                    yield {"page": response.url}
+
+                def parse_note(self, response, of):
+                    yield {"note": response.css("p.note::text").get(), "of": of}
+        """
+    },
 )
 
 IDLE_FOR_EVER = Case(
@@ -449,6 +484,7 @@ CASES = [
     FOLLOWER_IS_HANDLED,
     IDLE_LIST,
     IDLE_ONCE,
+    IDLE_ALIKE,
     IDLE_FOR_EVER,
     IDLE_DISCONNECTS,
     TIMER,
@@ -465,6 +501,7 @@ FAST_CASES = [
     (FOLLOWER_FAILS, "push"),
     (FOLLOWER_IS_HANDLED, "pull"),
     (IDLE_LIST, "pull"),
+    (IDLE_ALIKE, "push"),
     (FRESH_REQUEST, "pull"),
     (LISTENED, "push"),
 ]

@@ -237,7 +237,7 @@ DOMAINS = Case(
                         yield request
         """
     },
-    sentence="allowed_domains: A callback sets them while the index is walked",
+    sentence="allowed_domains): A callback sets them while the index is walked",
     differs=frozenset({"items", "pages", "code"}),
     code=3,
 )
@@ -283,7 +283,7 @@ PARSER_OF_BOTH = Case(
                     yield {"page": response.url, "name": self.parser.name_of(response)}
         """,
     },
-    sentence="parser: A callback sets them while the index is walked",
+    sentence="parser): A callback sets them while the index is walked",
 )
 
 ATTRIBUTES_OF_HELPERS = Case(
@@ -419,7 +419,7 @@ LEARNED = Case(
         """
     },
     differs=frozenset({"items", "code"}),
-    sentence="TOKENS: Scrapy has it once",
+    sentence="TOKENS): Scrapy has it once",
     code=3,
 )
 
@@ -455,7 +455,7 @@ RULE_HOOK = Case(
         """
     },
     differs=frozenset({"items", "pages"}),
-    sentence="left: Scrapy has one spider for the whole crawl; each job has its own",
+    sentence="left): Scrapy has one spider for the whole crawl; each job has its own",
     refusals={"push": "have no way to hand on links"},
     handed_out=4,
 )
@@ -486,7 +486,7 @@ SURROUNDINGS = Case(
         "../.env": "MUSEUM_SHOP=north\n",
     },
     differs=frozenset({"items"}),
-    sentence="run: Scrapy makes such a value once in a crawl; each job makes its own",
+    sentence="run): Scrapy makes such a value once in a crawl; each job makes its own",
 )
 
 NAMED_ATTRIBUTES = Case(
@@ -521,7 +521,7 @@ ALIASED_ATTRIBUTE = Case(
     },
     settings={"CONCURRENT_REQUESTS": 1},
     differs=frozenset({"items"}),
-    sentence="by_floor: Scrapy has one spider for the whole crawl; each job has its own",
+    sentence="by_floor): Scrapy has one spider for the whole crawl; each job has its own",
 )
 
 DEPTH = Case(
@@ -967,7 +967,7 @@ CLOSED_WHEN_IDLE = Case(
         """
     },
     differs=frozenset({"reasons"}),  # each worker closes its own spider as `finished`
-    sentence="when nothing is left of the batches that it has",
+    sentence="when nothing is left of its batches",
 )
 
 START_FAILS = Case(

@@ -278,7 +278,7 @@ def test_a_feed_that_depends_on_the_order_of_items_is_named_as_it_was_given(
 
 def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:
     settings = Settings({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True})
-    with pytest.raises(ConfigError, match=r"HTTPCACHE_IGNORE_MISSING: .*DISTRIBUTED_ENABLED=0"):
+    with pytest.raises(ConfigError, match=r"\(HTTPCACHE_IGNORE_MISSING\): .*DISTRIBUTED_ENABLED=0"):
         refuse_differences(find_differences(settings, Plain))
 
 
@@ -293,7 +293,7 @@ def test_each_row_has_one_sentence_and_each_trait_one_row() -> None:
 
 def test_the_objects_of_a_document_are_shown_as_lines() -> None:
     assert texts([{"name": "a", "found": [], "sentence": "So."}]) == ["a: So."]
-    assert texts([{"name": "a", "found": ["X", "Y"], "sentence": "So."}]) == ["X, Y: So."]
+    assert texts([{"name": "a", "found": ["X", "Y"], "sentence": "So."}]) == ["a (X, Y): So."]
 
 
 class Reading(Spider):

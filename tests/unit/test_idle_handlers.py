@@ -5,19 +5,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from rig.scheduling import run
 from scrapy import Request, Spider
 from scrapy.signals import spider_idle
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import Assignment
-from scrapyd_dist.middlewares.classifier import FoundRequests
+from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
+from scrapyd_dist.middlewares.worker import idle_requests
 from scrapyd_dist.middlewares.worker.idle_handlers import IdleHandlers
-from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier
+from scrapyd_dist.middlewares.worker.idle_requests import IdleRequests
+from scrapyd_dist.middlewares.worker.lease_client import Notifier
 from scrapyd_dist.middlewares.worker.link_events import PageLinks, StrategyBatch
 from scrapyd_dist.middlewares.worker.work_unit import BatchUnit
 
-JOB = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", url="http://one")
+from scrapyd_dist.frontier.sealed_intake import SealedIntake
+
+KEY = Fernet.generate_key()
 POLLED = "http://web/news"
 
 
@@ -60,32 +64,22 @@ class Rounds:
         self.strategy = strategy
         self.fields = fields  #: of what the handler asks for
         self.held: dict[Any, Any] = {}
-        self.waits_for_idle = False
         self.tracker = SimpleNamespace(idle_finds=None)
         self.crawler = crawler_of(self)
-        client: Any = None
         tracker: Any = self.tracker
-        context = LeaseContext(
-            crawler=self.crawler,
-            job=JOB,
-            client=client,
+        self.handlers = IdleHandlers(
+            self.crawler,
+            self.held,
             tracker=tracker,
             notifier=Notifier(),
-            finds=self.finds,
-            strategy=strategy,
-            fail=lambda *_: None,
+            make_finds=self.finds,
         )
-        acker: Any = self
-        self.handlers = IdleHandlers(context, acker)
 
     def finds(self, salt: str) -> FoundRequests:
         slotting = SlotRouting(project="shop", spider="asking")
         if self.strategy:
             return PageLinks(crawler=self.crawler, key=None, slotting=slotting)
         return FoundRequests(crawler=self.crawler, key=None, slotting=slotting, salt=salt)
-
-    def end_round(self) -> None:
-        self.held.clear()
 
     def make(self, *readable: bool) -> list[Any]:
         """A round with these batches, in which the handler is called until it asks for nothing new."""
@@ -102,6 +96,7 @@ class Rounds:
             self.held[batch.key] = batch
             batches.append(batch)
         run(self.handlers.end_round())
+        self.held.clear()
         return batches
 
 
@@ -162,3 +157,19 @@ def test_what_a_handler_asks_for_goes_with_the_last_batch_that_can_be_read(
     else:
         has_any = [bool(batch.finds.found) for batch in batches]
     assert [index for index, has in enumerate(has_any) if has] == [tells]
+
+
+def test_what_has_no_room_in_a_report_or_no_key_is_crawled_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crawler = Rounds().crawler
+    request = Request(POLLED)
+    without_key = IdleRequests(crawler=crawler, key=None)
+    assert (without_key.keep(request), without_key.seal()) == (Disposition.LOCAL, "")
+    monkeypatch.setattr(idle_requests, "SEALED_BYTES", 10)
+    asked = IdleRequests(crawler=crawler, key=KEY)
+    kept = [asked.keep(request), asked.keep(Request(POLLED + "/2"))]
+    assert kept == [Disposition.SEALED, Disposition.LOCAL]
+    intake = SealedIntake.unseal(asked.seal(), KEY)
+    assert [found.value["url"] for found in intake.requests] == [POLLED]
+    assert intake.counts == {"local": 1}
