@@ -76,7 +76,11 @@ def test_no_report_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         SealedIntake.unseal(seal(large), KEY)
 
 
-@pytest.mark.parametrize("text", ["", "x", "é", Fernet(KEY).encrypt(b"no zlib").decode()])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "é", Fernet(KEY).encrypt(b"no zlib").decode()],
+    ids=["empty", "short", "no ASCII", "sealed and not packed"],
+)
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(SealError):
         SealedIntake.unseal(text, KEY)
