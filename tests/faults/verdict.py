@@ -112,14 +112,13 @@ def judge(trial: Trial, done: Result, *, bound: float) -> Verdict:
     offset = time.time() - time.monotonic()
     summary = trial.row.summary
     told = 0 if trial.is_all_to_come else told_lost(summary)
-    repeated = told_repeated(summary) if trial.asks_for_more else 0
     dead = summary.get("batches", {}).get("dead", 0)
     return replace(
         limits,
         lost=abs(len(missing ^ allowed) + extras_missing - told) + len(found.get("wrong", ())),
         duplicated=len(found.get("repeated", ()))
         + len(found.get("unexpected", ()))
-        + abs(extras_repeated - repeated),
+        + extras_repeated,
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
@@ -191,15 +190,6 @@ def told_lost(summary: Mapping[str, Any]) -> int:
     """How many items, or pages with one each, are lost with a folder or steps of the store, as the crawl says."""
     found = [
         re.match(r"([\d,]+) (?:item|request)s? (?:are|is) lost: ", text)
-        for text in summary.get("warnings", ())
-    ]
-    return sum(int(one[1].replace(",", "")) for one in found if one)
-
-
-def told_repeated(summary: Mapping[str, Any]) -> int:
-    """How many items came once more, as the crawl says: of pages to which a page leads that was fetched again."""
-    found = [
-        re.match(r"([\d,]+) items: Scrapy crawls each page once", text)
         for text in summary.get("warnings", ())
     ]
     return sum(int(one[1].replace(",", "")) for one in found if one)

@@ -176,7 +176,7 @@ BATCHES = Case(
     },
     output=False,
     files=COUNTED,
-    sentence="part-%(batch_id)03d.jl: Scrapy writes items as its one process scrapes them",
+    sentence="part-%(batch_id)03d.jl): Scrapy writes items as its one process scrapes them",
 )
 
 GZIP = Case(
@@ -331,7 +331,7 @@ VALUES_WITHOUT_A_FORM = Case(
         """,
     },
     settings={"ITEM_PIPELINES": {"small.pipelines.KeepsPages": 1}},
-    sentence="PurePosixPath, bytes: Scrapy gives a value of any type to the exporter of a feed",
+    sentence="PurePosixPath, bytes): Scrapy gives a value of any type to the exporter of a feed",
 )
 
 VALUES_IN_CSV = Case(
@@ -690,7 +690,7 @@ SUMMARIES = Case(
     settings=PAGE_FILES.settings,
     files=PAGE_FILES.files,
     differs=frozenset({"files"}),
-    sentence="Museum.closed, Tree.close_spider: Scrapy calls it once, when all is crawled",
+    sentence="Museum.closed, Tree.close_spider): Scrapy calls it once, when all is crawled",
 )
 
 MORE_COLUMNS = Case(

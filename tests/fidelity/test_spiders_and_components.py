@@ -331,7 +331,7 @@ ATTRIBUTES_OF_HELPERS = Case(
                     yield {**piece_of(self, response), "named": named, "token": token, "guide": self.guide.word}
         """,
     },
-    sentence="by_name, guide, room, token: A callback sets them while the index is walked",
+    sentence="by_name, guide, room, token): A callback sets them while the index is walked",
     differs=frozenset({"items", "code"}),
     code=3,
 )
@@ -395,7 +395,7 @@ MEMORY = Case(
         """,
     },
     differs=frozenset({"items"}),
-    sentence="Signed.token, NUMBERS, stats.get_value: Scrapy has it once",
+    sentence="Signed.token, NUMBERS, stats.get_value): Scrapy has it once",
 )
 
 LEARNED = Case(
