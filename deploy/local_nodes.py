@@ -278,7 +278,9 @@ def _attempt(name: str, folder: Path, python: str, slots: int) -> LocalNode | No
             return node
     except BaseException:
         stop([node], grace=0)
-        process.poll()
+        # It may have let go of its folder, and still be there for a moment.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_GRACE)
         raise
     _explain_end(name, python, process.wait(), folder / "scrapyd.log")
     return None

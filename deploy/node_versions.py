@@ -195,7 +195,7 @@ def _unusual_defaults(answered: Sequence[NodeVersions]) -> list[tuple[str, Node]
     for entry, content in zip(answered, contents, strict=True):
         if content != common:
             default = entry.default or "no version at all"
-            what = f"{default}, most nodes {usual or 'no version at all'}"
+            what = f"{default}, others {usual or 'no version at all'}"
             unusual.append((what, entry.node))
     return unusual
 

@@ -37,7 +37,7 @@ MISSES = {
     MissKind.GONE.value: (
         "gone (the site does not give them: 404, 403 …; or dropped, as by scrapy crawl)"
     ),
-    MissKind.FAILED.value: "failed (they may be there; see the reason)",
+    MissKind.FAILED.value: "failed (the site may have them; see the reason)",
     MissKind.DEAD.value: "given up: with their batch, or since no spider can make them",
     MissKind.INDEX.value: (
         "of the index failed, so URLs there are unknown; only a new crawl asks for them again"

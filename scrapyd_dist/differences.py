@@ -587,16 +587,16 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
-            name="pauses between requests",
+            name="pace of each process",
             meaning=_TOLD,
             settings=(
                 *("DOWNLOAD_DELAY", "DOWNLOAD_SLOTS", "AUTOTHROTTLE_ENABLED"),
                 *("CONCURRENT_REQUESTS", "CONCURRENT_REQUESTS_PER_DOMAIN"),
             ),
             sentence=(
-                "Scrapy keeps to it with one process; here each job does, so the site sees as many"
-                " times the requests as there are jobs. sdist throttle set limits a site over all"
-                " of them, and --max-jobs N the jobs."
+                "Each job keeps to it alone, so four jobs make four times the requests of one"
+                " process. sdist throttle set limits a site for all jobs together, and"
+                " --max-jobs N the number of jobs."
             ),
         ),
         Difference(

@@ -138,7 +138,11 @@ class Node:
             return self._describe_unset_variables()
         if self.username is None:
             return ""
-        return "It was entered with a user name and a password: correct them where they are kept."
+        return (
+            "Its user name or password is wrong: correct them in scrapy.cfg"
+            f" ([deploy:{self.name}]), in the variable that stands there, in ~/.netrc, or in the"
+            " address that was given."
+        )
 
     def _describe_unset_variables(self) -> str:
         lines = "; ".join(f"`{key} = ${variable}`" for key, variable in self.unset.items())

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rig.commands import READING, SCRAPY, SDIST, Command, Result, path_of, run_here
 from rig.durations import DurationRecorder, longest_first
-from rig.failure_report import describe_failure
+from rig.failure_report import FailurePrinter, describe_failure
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[PROCESSOR_TIME] = ProcessorTime()
     if config.getoption("numprocesses", default=None):
+        config.pluginmanager.register(FailurePrinter(config))
         # The nodes' interpreter is made here, once, before several workers want it.
         os.environ[VARIABLE] = str(find_node_python(config.cache.mkdir("node-env")))
 

@@ -14,7 +14,7 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.fleet.live_crawls import describe_crawl, list_crawls, runs
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.crawl_outcome import NEW_CODE, next_command
 from scrapyd_dist.progress.crawl_words import state_of
 from scrapyd_dist.progress.summary_document import count_in, summary_of
 from scrapyd_dist.project_settings import written_names
@@ -58,8 +58,8 @@ Probe = Annotated[
         show_default=False,
     ),
 ]
-CrawlId = Annotated[
-    str, argument("CRAWL", "The crawl's name, as `sdist crawls` lists it.", crawl_names)
+RunningCrawl = Annotated[
+    str | None, argument("CRAWL", "Its name; if left out, the only one that runs.", crawl_names)
 ]
 
 
@@ -82,8 +82,9 @@ def show(plan: Mapping[str, Any]) -> None:
     if plan["shards"]:
         put(f"\n{counted(len(plan['shards']), 'shard')}:")
         table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
-    put(f"\n{counted(len(plan['nodes']), 'node')}:")
-    table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
+    if plan["nodes"]:
+        put(f"\n{counted(len(plan['nodes']), 'node')}:")
+        table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
     if "forecast" in plan:
         put_text(f"\n{wording.forecast(plan['forecast'], time.time())}")
     for note in wording.notes(plan):
@@ -304,7 +305,8 @@ def _hint_at_retry(row: Crawl) -> str:
     command = next_command(summary_of(row))
     if not command.startswith("retry"):
         return ""
-    return f" To try again what failed, with the code that is here now: sdist {command} --new-code"
+    command = command.removesuffix(f" {NEW_CODE}")
+    return f" To try again what failed, with the code that is here now: sdist {command} {NEW_CODE}"
 
 
 def _with_goals(store: Store, row: Crawl, goals: Mapping[str, Any]) -> Crawl:

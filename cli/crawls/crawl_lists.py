@@ -34,5 +34,5 @@ def list_batches(store: Store, crawl: str, rows: Sequence[Batch], output: Output
     for row, document in zip(rows, documents, strict=True):
         nodes = ", ".join(dict.fromkeys(attempt["node"] for attempt in document["attempts"]))
         cells.append((row.number, row.state.value, row.size, row.attempts, nodes, row.reason))
-    headings = ("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed")
+    headings = ("batch", "state", "requests", "attempts", "nodes", "why an attempt failed")
     output.table({"crawl": crawl, "batches": documents}, headings, cells)

@@ -92,6 +92,24 @@ def crawl_or_latest(store: Store, name: str | None) -> Crawl:
     raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")
 
 
+def crawl_or_running(store: Store, name: str | None) -> Crawl:
+    """Return the crawl or frontier of this name; without one the only one that runs.
+
+    Raises:
+        NothingMatched: none runs.
+        ConfigError: several do.
+    """
+    if name is not None:
+        return find_crawl(store, name)
+    running = [crawl for crawl in store.crawls() if runs(crawl)]
+    if not running:
+        raise NothingMatched("No crawl runs. `sdist crawls` lists those that have ended.")
+    if len(running) > 1:
+        names = ", ".join(crawl.id for crawl in running)
+        raise ConfigError(f"{len(running)} crawls run: name one of {names}.")
+    return running[0]
+
+
 def begin(
     root: Path, store: Store, order: CrawlOrder, name: str | None, kept: KeptCode | None = None
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:

@@ -39,7 +39,7 @@ from ..context import Context
 from ..options import DryRun, Yes, argument, crawls, option
 from ..output import Output, complain, confirm, poll_until, say
 from . import producer_process
-from .crawl import CrawlId, Detach, SomeCrawl, follow
+from .crawl import Detach, RunningCrawl, SomeCrawl, follow
 from .watcher import LOOK, WatchOptions
 
 #: seconds in which a producer takes notice of what is asked of it
@@ -232,7 +232,7 @@ def _requeue_dead(store: Store, crawl: str, numbers: Collection[int] | None) -> 
     return 0
 
 
-def pause(context: Context, crawl: CrawlId) -> None:
+def pause(context: Context, crawl: RunningCrawl = None) -> None:
     """Let a crawl rest until `sdist resume`: no request of it leaves.
 
     That takes 5 seconds at most. Jobs that run on the nodes keep their batches and
@@ -242,9 +242,9 @@ def pause(context: Context, crawl: CrawlId) -> None:
 
     Example: sdist pause easy-20260102T030405Z
     """
-    row = producer_process.find_crawl(context.store, crawl)
-    announcement = f"The {row.kind} {crawl} rests. Go on with: sdist resume {crawl}"
-    pause_crawl(context, crawl, announcement)
+    row = producer_process.crawl_or_running(context.store, crawl)
+    announcement = f"The {row.kind} {row.id} rests. Go on with: sdist resume {row.id}"
+    pause_crawl(context, row.id, announcement)
 
 
 def pause_crawl(context: Context, crawl: str, announcement: str) -> None:

@@ -23,6 +23,7 @@ from scrapyd_dist.escapes import colourless
 from scrapyd_dist.fleet.crawl_files import LOG, crawl_folder
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.missing import missing_rows
+from scrapyd_dist.progress.crawl_outcome import ended_in_words
 from scrapyd_dist.progress.crawl_words import state_of
 from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.store import Store
@@ -344,4 +345,9 @@ def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
 
 def describe_bad_end(row: Crawl, code: int) -> str:
     """Return why a crawl ended with this exit code, which is not 0, in a sentence."""
-    return row.message or f"The {row.kind} {row.id} is {row.state.value}; exit code {code}."
+    if row.message:
+        return row.message
+    ended = ended_in_words(summary_of(row))
+    if f"exit code {code}" not in ended:
+        ended += f"; exit code {code}"
+    return f"The {row.kind} {row.id}: {ended}."

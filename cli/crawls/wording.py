@@ -5,11 +5,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import MISSES, Crawl, CrawlState, is_fault_of_code
+from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress.crawl_outcome import next_command
+from scrapyd_dist.progress.crawl_outcome import NEW_CODE, next_command
 from scrapyd_dist.progress.crawl_words import outlook, state_of
 from scrapyd_dist.progress.rates import describe_rate, rate_number
 from scrapyd_dist.progress.summary_document import MISSED, count_done, count_in, summary_of
@@ -265,26 +265,28 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     if crawl.kind == "crawl":
         command = next_command(summary)
     if command and command not in crawl.message:
-        lines.append(f"  {_describe_next(command, missed)}")
+        lines.append(f"  {_describe_next(command)}")
     if crawl.message:
         lines.append(crawl.message)
     return lines
 
 
-def _describe_next(command: str, misses: Iterable[Mapping[str, Any]]) -> str:
+def _describe_next(command: str) -> str:
     """Return how to go on; where the code has raised, it has to be mended before."""
-    is_retry = command.startswith("retry")
-    if is_retry and any(is_fault_of_code(str(miss.get("reason") or "")) for miss in misses):
-        return f"Go on, once the code is mended, with: sdist {command} --new-code"
+    if NEW_CODE in command:
+        return f"Go on, once the code is mended, with: sdist {command}"
     return f"Go on with: sdist {command}"
 
 
 def _result_line(crawl: Crawl, summary: Mapping[str, Any]) -> str:
     """Return how a crawl ended, after which time, and where its items are."""
     kind = "strategy" if has_strategy(crawl) else crawl.kind
-    end = f"{kind.capitalize()} {crawl.id} {state_of(summary)}"
+    state, _, losses = state_of(summary).partition(", ")
+    end = f"{kind.capitalize()} {crawl.id} {state}"
     if summary.get("duration_s") is not None:
         end += f" after {describe_span(float(summary['duration_s']))}"
+    if losses:
+        end += f", {losses}"
     items = counted(count_in(summary, "items"), "item")
     outputs = ", ".join(map(_short, summary.get("output") or ()))
     if outputs:
@@ -320,7 +322,7 @@ def _node_line(node: Mapping[str, Any], *, all_done: bool) -> str:
     if node.get("reason"):
         reason = f" ({node.get('state')}: {node.get('reason')})"
     elif all_done and not count_in(node, "jobs"):
-        reason = " (nothing was left for it)"
+        reason = " (others did all that there was)"
     done = counted(count_in(node, "jobs"), "batch", "batches")
     return f"{node.get('name')}: {done}, {counted(count_in(node, 'items'), 'item')}{reason}"
 
@@ -349,17 +351,19 @@ def notes(summary: Mapping[str, Any]) -> list[str]:
 def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how many URLs of each kind gave no result, with the first of them."""
     lines = []
+    unnamed = 0
     for kind, name in MISSED.items():
         total = count_in(summary, name)
         if total:
             named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
             lines.append(f"  {total:,} {MISSES[kind]}:")
             lines += map(_miss_line, named)
+            unnamed += total - len(named)
             if total > len(named):
                 lines.append(
                     f"    and {total - len(named):,} more" if named else "    (not listed)"
                 )
-    if lines and summary.get("misses"):
+    if unnamed > 0 and summary.get("misses"):
         lines.append(f"  All of them: {_short(summary['misses'])}")
     return lines
 

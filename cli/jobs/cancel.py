@@ -26,8 +26,8 @@ from scrapyd_dist.messenger import NO_MESSENGER
 from scrapyd_dist.plurals import counted
 
 from ..context import Context
-from ..crawls.crawl import CrawlId
-from ..crawls.producer_process import find_crawl, interrupt
+from ..crawls.crawl import RunningCrawl
+from ..crawls.producer_process import crawl_or_running, interrupt
 from ..options import Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain_each, confirm, poll_until, table, waiting
 from .job_query import JobQuery
@@ -96,23 +96,24 @@ def cancel(
 def stop(
     *,
     context: Context,
-    crawl: CrawlId,
+    crawl: RunningCrawl = None,
     how: SignalOptions,
     timeout: Timeout = TIMEOUT,
     output: Output,
 ) -> int:
     """Stop a crawl: its producer first, then its jobs on all nodes.
 
-    `sdist resume` goes on with it. What is done stays done. A running job gets INT:
-    it ends its requests and closes with the reason "shutdown"; its batch is crawled
-    again by `sdist resume`. `sdist jobs cancel --crawl CRAWL` does the same, also with
-    a crawl of which the store knows nothing. Exit code 4 when nothing of it runs,
-    124 when some jobs are still there.
+    `sdist resume` goes on with it, and what is done stays done. A running job gets
+    INT: Scrapy still makes the requests that its downloader has, up to
+    CONCURRENT_REQUESTS of them with DOWNLOAD_DELAY between two, and closes with the
+    reason "shutdown". `sdist jobs cancel --crawl CRAWL` does the same, also with a
+    crawl of which the store knows nothing. Exit code 4 when nothing of it runs, 124
+    when some jobs are still there.
 
     Example: sdist stop easy-20260102T030405Z
     """
-    find_crawl(context.store, crawl)  # before any node is asked
-    return _cancel(context, JobQuery(timeout=timeout), [crawl], how, output)
+    row = crawl_or_running(context.store, crawl)  # before any node is asked
+    return _cancel(context, JobQuery(timeout=timeout), [row.id], how, output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from scrapyd_dist.escapes import colourless
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.jobs.job_list import JobList, ListedJob
 from scrapyd_dist.jobs.log_search import LogSearch, match_row
-from scrapyd_dist.jobs.log_streams import LogFilter, LogSource, Moment, merge_moments
+from scrapyd_dist.jobs.log_streams import LogFilter, LogSource, LogStream, Moment, merge_moments
 from scrapyd_dist.plurals import some_of
 
 from ..context import Context
@@ -89,9 +89,11 @@ def logs(
     streams = source.open(rows, count)
     _put(merge_moments(streams), raw=raw)
     complain_each(listed.errors)
-    if follow:
-        for moments in source.follow(streams):
-            _put(moments, raw=raw)
+    if not follow:
+        _say_where_no_log_is(streams)
+        return listed.exit_code
+    for moments in source.follow(streams):
+        _put(moments, raw=raw)
     return listed.exit_code
 
 
@@ -111,6 +113,13 @@ def _of_newest_crawl(source: LogSource, listed: JobList) -> LogSource:
             " `sdist jobs` lists them."
         ) from error
     return replace(source, names=[newest.id])
+
+
+def _say_where_no_log_is(streams: Iterable[LogStream]) -> None:
+    rows = [stream.row for stream in streams if not stream.has_log]
+    if rows:
+        jobs = [f"{row.job} ({row.node.name})" for row in rows]
+        say(f"There is no log of {some_of(jobs)}: not yet, or not any more.")
 
 
 def _put(moments: Iterable[Moment], *, raw: bool) -> None:

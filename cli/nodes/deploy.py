@@ -48,7 +48,7 @@ class DeployOptions(Output):
     version: Annotated[
         str | None,
         _what(
-            "Name of the version; GIT or HG puts the commit's name behind time and content hash.",
+            "Name of the version; GIT or HG adds the commit's name to time and content hash.",
             "--version",
             "-v",
             metavar="NAME",
@@ -93,16 +93,17 @@ def deploy(
     it is the target `default`, which is the section [deploy], or the only one.
     A target is a url and a project: its settings module is that of the project's
     line in [settings], else the default one. A node that has this code already is
-    left alone; one that cannot import it does not keep it. Exit code 0 when all
-    have it, 3 when some do.
+    left alone, unless --version names it; one that cannot import it does not keep
+    it. Exit code 0 when all have it, 3 when some do.
 
     Example: sdist deploy web1 'eu-*'
     Example: sdist deploy --all -p properties
     """
     if asked.build_egg is not None:
-        if all_ or targets or asked.egg or asked.only_missing:
+        if all_ or targets or asked.egg or asked.only_missing or asked.version:
             raise ConfigError(
-                "--build-egg sends nothing: leave out targets, --all, --egg and --only-missing."
+                "--build-egg sends nothing: leave out targets, --all, --egg, --only-missing and"
+                " --version, which names it when it is sent."
             )
         settings = context.project.module_of(asked.project)
         return _write_egg(_built(context, asked, settings), asked.build_egg)

@@ -49,8 +49,8 @@ def doctor(
     pieces of files, items_dir, jobs_to_keep, Scrapyd's age, Scrapy's (by a job's log),
     versions, whether eggs can be read, process slots that are lost (that takes some
     seconds where work waits); and here, whether others can write the store or look
-    into the state folder. Exit code 1 when something endangers work, else as with
-    `sdist nodes`.
+    into the state folder. Exit code 1 when a node that answers has a danger, else
+    as with `sdist nodes`.
 
     Example: sdist doctor 'eu-*'
     """

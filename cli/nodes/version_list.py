@@ -315,7 +315,14 @@ def _check_defaults(result: RollOut) -> int:
 
 def prune(
     context: Context,
-    keep: Annotated[int, option("How many versions stay on each node.", min=1, show_default=False)],
+    keep: Annotated[
+        int,
+        option(
+            "How many versions stay on each node, besides those that have to.",
+            min=1,
+            show_default=False,
+        ),
+    ],
     project: Project = None,
     node: Nodes = None,
     yes: Yes = False,
@@ -327,7 +334,8 @@ def prune(
 
     The oldest by time go first, deployments and what crawls brought alike. What a
     job runs or waits for stays, and so do the newest deployment and the default.
-    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
+    From a node with a running job that was started elsewhere nothing is deleted:
+    Scrapyd does not tell which version it runs.
 
     Example: sdist code prune --keep 5
     """
@@ -389,6 +397,7 @@ def _say_what_stays(plans: Sequence[NodeVersions]) -> None:
             say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
         if entry.unknown:
             say(
-                f"{entry.node.name}: everything stays; of {', '.join(entry.unknown)}, which runs "
-                "there, Scrapyd does not tell the version. Run this again when it has ended."
+                f"{entry.node.name}: everything stays, since {', '.join(entry.unknown)} runs there "
+                "and was not started here: Scrapyd does not tell its version. Run this again when "
+                "it has ended."
             )

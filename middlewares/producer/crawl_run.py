@@ -434,6 +434,6 @@ def _describe_kept(members: Sequence[NodeState], command: str) -> str:
         return ""
     requests = counted(done, "request was", "requests were")
     return (
-        f" ({requests} done in batches under way; `{command}` fetches what they brought, and makes"
-        " only the others)"
+        f" ({requests} done in batches under way; `{command}` fetches their items, and makes the"
+        " other requests)"
     )

@@ -261,12 +261,12 @@ def _describe_deleted_logs(exam: NodeDiagnosis) -> Finding:
     severity = Severity.WARNING
     text = (
         f"{_count_lost_logs(logs)} any more: most likely jobs_to_keep = {max(1, logs.most - 1)} or"
-        f" {logs.most}; Scrapyd deletes logs even while their job runs"
+        f" {logs.most}; Scrapyd deletes logs even while their job runs. Or somebody deleted them"
     )
     if exam.items:
         severity = Severity.DANGER
-        text += ", and with items_dir the items of these jobs too"
-    remedy = "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd"
+        text += "; with items_dir the items of these jobs go too"
+    remedy = "scrapyd.conf: jobs_to_keep = 1000000, if it is less, then restart Scrapyd"
     return _finding(exam, severity, "jobs_to_keep", text, remedy)
 
 

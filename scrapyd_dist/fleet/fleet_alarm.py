@@ -15,6 +15,7 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.fleet.live_crawls import lives
 from scrapyd_dist.fleet.present_troubles import (
     death_of_crawl,
+    failure_of_crawl,
     failure_of_job,
     job_trouble,
     node_trouble,
@@ -160,7 +161,7 @@ class FleetAlarm:
         self._resting = {crawl.id for crawl in crawls if crawl.wanted == "pause"}
         for crawl in crawls:
             yield from self._crawl_sightings(crawl, now)
-        yield from self._few_items_sightings(crawls)
+        yield from self._ended_crawl_sightings(crawls)
         if store is not None:
             yield from self._full_node_sightings(store, crawls)
 
@@ -173,15 +174,14 @@ class FleetAlarm:
             if record.id in ends:
                 yield from _job_end_sightings(record)
 
-    def _few_items_sightings(self, crawls: Sequence[Crawl]) -> Iterator[Sighting]:
-        """Say of crawls that have ended whether they have as many items as usual."""
+    def _ended_crawl_sightings(self, crawls: Sequence[Crawl]) -> Iterator[Sighting]:
+        """Say of crawls that have ended whether they ended well, with as many items as usual."""
         real = [crawl for crawl in crawls if crawl.kind != "frontier"]
         rows = [(crawl.id, crawl.created, crawl.state.ended) for crawl in real]
         ends = self._log.ends["crawls"].new(rows, time.time())
         for crawl in sorted(real, key=lambda crawl: crawl.ended or 0.0):
             if crawl.id in ends:
-                message = shortage_of_items(crawl)
-                yield Sighting(kind=TroubleKind.FEW_ITEMS, subject=crawl.spider, message=message)
+                yield from _crawl_end_sightings(crawl)
 
     def _crawl_sightings(self, crawl: Crawl, now: float) -> Iterator[Sighting]:
         kind = TroubleKind.CRAWL_STALLED
@@ -233,6 +233,15 @@ def _has_work(crawl: Crawl) -> bool:
     # Without a process, or without work, a frontier waits.
     batches = crawl.summary.get("batches")
     return lives(crawl) and bool(count_in(batches, "waiting") or count_in(batches, "out"))
+
+
+def _crawl_end_sightings(crawl: Crawl) -> Iterator[Sighting]:
+    """Say how a crawl ended; the next good one of its spider makes it well."""
+    few = shortage_of_items(crawl)
+    failure = failure_of_crawl(crawl)
+    if failure or crawl.exit_code == 0:
+        yield Sighting(kind=TroubleKind.CRAWL_FAILED, subject=crawl.spider, message=failure)
+    yield Sighting(kind=TroubleKind.FEW_ITEMS, subject=crawl.spider, message=few)
 
 
 def _job_end_sightings(record: JobRecord) -> Iterator[Sighting]:

@@ -62,8 +62,8 @@ def _find_reach_remedy(node: Node, error: NodeError) -> str:
         return _start_local_again(node)
     if isinstance(error, ConnectionRefused):
         return (
-            "Start Scrapyd there; scrapyd.conf: bind_address = 0.0.0.0, if it listens on 127.0.0.1"
-            " only."
+            "Start Scrapyd there; with SCRAPYD_BIND_ADDRESS=0.0.0.0, beside its password, if it"
+            " listens on 127.0.0.1 only."
         )
     if isinstance(error, HostNotFound):
         return set_in_target(node, "url = …, with a name that this machine can look up")

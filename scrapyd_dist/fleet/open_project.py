@@ -4,6 +4,7 @@ The rule it keeps: looking makes no store.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +126,7 @@ class OpenProject:
         return written_number(self.root, self.project.settings_module, name)
 
     def version_lookup(self) -> Callable[[str], str | None]:
-        """Return what gives the version of a job of the project's crawls by its id.
+        """Return what gives the version of a job that was started here by its id.
 
         For every other job it gives None.
         """
@@ -136,4 +137,4 @@ class OpenProject:
         workers: list[WorkerEntry] = []
         for crawl in crawls:
             workers += store.workers(crawl.id)[0]
-        return versions_by_job(crawls, workers)
+        return versions_by_job(crawls, workers, store.jobs(time.time()))

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from scrapyd_dist.batches import Crawl
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.fleet.live_crawls import alive_state
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.progress.summary_document import DIED, UNUSUAL
+from scrapyd_dist.progress.crawl_outcome import ended_in_words, next_command
+from scrapyd_dist.progress.summary_document import DIED, UNUSUAL, summary_of
 from scrapyd_dist.time_spans import describe_span
 
 #: seconds for which a plain job that has ended is looked at
@@ -63,6 +64,21 @@ def death_of_crawl(crawl: Crawl) -> str:
     if alive_state(crawl) != DIED:
         return ""
     return f"The process of the crawl {crawl.id} is gone. Go on with: sdist resume {crawl.id}"
+
+
+def failure_of_crawl(crawl: Crawl) -> str:
+    """Return how a crawl has ended badly, as its exit code says; empty if it did not.
+
+    One that somebody has stopped did not.
+    """
+    if not crawl.exit_code or crawl.state is CrawlState.STOPPED:
+        return ""
+    document = summary_of(crawl)
+    ended = f"The crawl {crawl.id} of {crawl.spider} has ended: {ended_in_words(document)}."
+    if crawl.state is CrawlState.REFUSED:
+        return f"{ended} {crawl.message}".rstrip()
+    command = next_command(document)
+    return f"{ended} Go on with: sdist {command}" if command else ended
 
 
 def shortage_of_items(crawl: Crawl) -> str:

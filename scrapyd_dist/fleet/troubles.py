@@ -12,6 +12,7 @@ class TroubleKind(str, Enum):
     NODE_FULL = "node-full"
     JOB_FAILED = "job-failed"
     JOB_STALLED = "job-stalled"
+    CRAWL_FAILED = "crawl-failed"
     CRAWL_STALLED = "crawl-stalled"
     FEW_ITEMS = "few-items"
 
@@ -26,6 +27,7 @@ _WELL = {
     TroubleKind.NODE_FULL: "No job on {} has ended for want of disk lately",
     TroubleKind.JOB_FAILED: "A later job of {} ended well",
     TroubleKind.JOB_STALLED: "The job {} makes progress again, or is over",
+    TroubleKind.CRAWL_FAILED: "A later crawl of {} ended well",
     TroubleKind.CRAWL_STALLED: "The crawl {} makes progress again, or is over",
     TroubleKind.FEW_ITEMS: "A later crawl of {} has as many items as usual",
 }

@@ -41,7 +41,10 @@ _HEAD = re.compile(
 _STARTED = re.compile(r"Scrapy (\S+) started \(bot: ")
 #: a LOG_FORMAT may put something behind it
 _CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")
-_CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
+_CRAWLED = re.compile(
+    r"Crawled (\d{1,16}) pages \(at (-?\d{1,16}) pages/min\),"
+    r" scraped (\d{1,16}) items(?: \(at (-?\d{1,16}) items/min\))?"
+)
 #: how Python begins to say where it was, when the watchdog's timer ends a process
 _ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -256,6 +259,9 @@ class LogFacts:
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None  #: None while no count was logged; so are `items`
     items: int | None = None
+    #: of the last interval in which Scrapy has counted; None while there was none
+    pages_per_min: int | None = None
+    items_per_min: int | None = None
     #: whether there is more than the count with which each spider begins, which is of nothing
     counted: bool = False
     #: when pages and items last changed, by the node's local clock
@@ -270,6 +276,11 @@ class LogFacts:
         Scrapy counts again after LOGSTATS_INTERVAL only, a minute, and at the end.
         """
         return self.counted or self.stats is not None
+
+    @property
+    def was_told_to_end(self) -> bool:
+        """Tell whether a signal told the job to end, and no second one ended it at once."""
+        return self.signalled and not self.forced
 
     @property
     def would_tell_end(self) -> bool:
@@ -506,11 +517,14 @@ class LogReader:
         facts.counted = not self._just_opened
         self._just_opened = False
         pages = int(crawled[1])
-        items = int(crawled[2])
+        items = int(crawled[3])
         if (pages, items) != (facts.pages, facts.items):
             facts.idle_since = line.at
         facts.pages = pages
         facts.items = items
+        if facts.counted:
+            facts.pages_per_min = max(0, int(crawled[2]))
+            facts.items_per_min = max(0, int(crawled[4] or 0))
 
 
 def _is_from(line: LogLine, logger: str) -> bool:

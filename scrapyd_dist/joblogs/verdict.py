@@ -22,6 +22,8 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
+#: why a worker ended that a signal met while it started, as that of a drained node
+TOLD_TO_END = "it was told to end before it began"
 #: why a worker ended that was posted before its crawl was refused
 REFUSED = "its crawl was refused before it began"
 #: what is said of a job whose log tells no end
@@ -346,11 +348,16 @@ def _read_number(stats: Mapping[str, object], name: str) -> int:
 
 
 def by_report(
-    state: JobState, report: WorkerReport, *, signalled: bool = False, needless: bool = False
+    state: JobState,
+    report: WorkerReport,
+    *,
+    signalled: bool = False,
+    needless: bool = False,
+    told_to_end: bool = False,
 ) -> Verdict:
     """Judge a job by its state and its worker's last report.
 
-    `signalled` and `needless` are as in `by_log`.
+    `signalled` and `needless` are as in `by_log`; told_to_end: as its log says, by a signal.
     """
     has_begun = report.ended or report.requests
     if needless and state is JobState.FINISHED and not has_begun:
@@ -358,6 +365,9 @@ def by_report(
         # one.
         outcome = Outcome.CANCELLED
         reason = NEEDLESS
+    elif told_to_end and state is JobState.FINISHED and not has_begun:
+        outcome = Outcome.CANCELLED
+        reason = TOLD_TO_END
     else:
         outcome, reason = _judge_report(state, report, signalled=signalled)
     return Verdict(

@@ -134,10 +134,13 @@ def _name_some(rows: Sequence[ListedJob]) -> str:
     return some_of([f"{row.job} ({row.node.name})" for row in rows], SHOWN)
 
 
-def _no_second_signal(rows: Sequence[ListedJob]) -> str:
+def _no_second_signal(rows: Sequence[ListedJob], *, force: bool) -> str:
+    named = _name_some(rows)
+    if force:
+        return f"Told to end before: {named}. After a while a second INT ends it at once (--force)."
     return (
         "Told to end before, so no second INT is sent, which would end it at once (--force does"
-        f" that): {_name_some(rows)}."
+        f" that): {named}."
     )
 
 
@@ -373,7 +376,7 @@ class Cancellation:
             else:
                 rest.append(row)
         if signalled:
-            self._site.messenger.say(_no_second_signal(signalled))
+            self._site.messenger.say(_no_second_signal(signalled, force=self._how.force))
         return rest
 
     def _was_signalled(self, signals: SentSignals, row: ListedJob) -> bool:

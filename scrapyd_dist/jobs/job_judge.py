@@ -263,15 +263,23 @@ class JobJudge:
         report = self.report(row)
         if report is not None:
             verdict = by_report(row.state, report, signalled=signalled, needless=crawl_job.needless)
-            if verdict.outcome is not Outcome.DIED:
-                return verdict
-            seen = read_log_end(self.sender, row.node, row.log, timeout=self.timeout)
-            if seen is None or not seen.facts.last_error:
-                return verdict
-            return replace(verdict, reason=f"{verdict.reason}; last: {seen.facts.last_error}")
+            if verdict.outcome is Outcome.DIED:
+                return self._judge_died(row, report, verdict)
+            return verdict
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None
+
+    def _judge_died(self, row: ListedJob, report: WorkerReport, verdict: Verdict) -> Verdict:
+        """Return the verdict on a worker whose report has no end, with what its log says of it."""
+        seen = read_log_end(self.sender, row.node, row.log, timeout=self.timeout)
+        if seen is None:
+            return verdict
+        if seen.facts.was_told_to_end:
+            verdict = by_report(row.state, report, told_to_end=True)
+        if verdict.outcome is not Outcome.DIED or not seen.facts.last_error:
+            return verdict
+        return replace(verdict, reason=f"{verdict.reason}; last: {seen.facts.last_error}")
 
 
 def _memory_of(site: JobSite, places: Sequence[Place]) -> JobMemory:

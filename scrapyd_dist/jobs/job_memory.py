@@ -163,7 +163,7 @@ class JobMemory:
 def _listed_again(record: JobRecord, node: Node | None, listed: JobList) -> ListedJob:
     silent = ""
     if record.url in listed.silent:
-        silent = "its node does not answer"
+        silent = "its node does not tell"
     elif node is None:
         silent = NO_TARGET
     place = node or Node(name=record.node or NOWHERE, url=record.url)

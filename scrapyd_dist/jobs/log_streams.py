@@ -60,6 +60,7 @@ class LogStream:
     keep: LogFilter
     messenger: Messenger
     alive: bool = True  #: whether the job may still write
+    has_log: bool = True  #: whether there was one when it was opened
     broken: str = ""  #: why the log could not be read the last time
     _last: datetime = _EARLIEST  #: time of the last line that had one, UTC
 
@@ -163,6 +164,7 @@ class LogSource:
             keep=keep,
             messenger=self.site.messenger,
             alive=not row.over,
+            has_log=seen is not None,
         )
 
     def _tell_bound(self, row: ListedJob, left: int) -> None:

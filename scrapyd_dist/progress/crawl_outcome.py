@@ -6,6 +6,9 @@ from typing import Any
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.progress.summary_document import DIED, count_in, nested_value, succeeded
 
+#: the option of `retry` for code that had to be mended first
+NEW_CODE = "--new-code"
+
 
 def lost_urls(document: Mapping[str, Any]) -> int:
     """Return the number of found URLs that gave no result, other than those that the site lacks."""
@@ -60,7 +63,8 @@ def next_command(document: Mapping[str, Any]) -> str:
     # What the producer crawled itself is in no batch, and cannot be tried again.
     in_batches = count_in(document, "requests", "done") > succeeded(document)
     if count_in(document, "failed_urls") and in_batches:
-        return f"retry {crawl} --failed-urls"
+        command = f"retry {crawl} --failed-urls"
+        return f"{command} {NEW_CODE}" if count_in(document, "raised_urls") else command
     if count_in(document, "dead_urls"):
         return f"retry {crawl}"
     return ""

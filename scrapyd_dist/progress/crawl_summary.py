@@ -84,6 +84,7 @@ def summarize(snap: Snapshot) -> dict[str, Any]:
         "items": snap.own_items + counters.items + running["items"],
         "gone_urls": counters.gone + snap.local_missed["gone"],
         "failed_urls": counters.failed_urls + failing + snap.local_missed["failed"],
+        "raised_urls": counters.raised_urls,
         "dead_urls": counters.dead_urls,
         "index": {
             "pages": snap.index_pages,

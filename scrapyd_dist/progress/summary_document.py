@@ -32,6 +32,7 @@ _FIRST_COUNTS = (
     "pages",
     "items",
     *MISSED.values(),
+    "raised_urls",
 )
 #: lists of a summary that are empty before the crawl has begun
 _FIRST_LISTS = (

@@ -178,8 +178,9 @@ def _cleaned(value: Any) -> Any:
     return _FORBIDDEN.sub("\ufffd", hidden(value))
 
 
-def _attempts(summary: Mapping[str, Any]) -> str:
-    sent = count_in(summary, "batches", "sent")
+def _attempts(facts: Facts) -> str:
+    # The store has those, too, that ended with a worker which was given up.
+    sent = max(count_in(facts.crawl.summary, "batches", "sent"), len(facts.attempts))
     return "1 attempt" if sent == 1 else f"{sent:,} attempts"
 
 
@@ -209,7 +210,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     pages = count("pages") + earlier
     per_minute = round(pages / facts.span * 60)
     index_pages = count("index", "pages") + earlier
-    batches = f"of {count('batches', 'total'):,}, in {_attempts(summary)}"
+    batches = f"of {count('batches', 'total'):,}, in {_attempts(facts)}"
     return [
         ("items", count("items"), ""),
         ("requests done", count_done(summary), found),

@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
+from scrapyd_dist.batches import (
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Miss,
+    is_fault_of_code,
+)
 from scrapyd_dist.frontier.backlog import SlotCount
 from scrapyd_dist.items.json_lines import AGAIN, count_items, places
 
@@ -23,6 +30,7 @@ class BatchCounters:
     items: int = 0  #: items, where those of a retry replace those of the failed request
     gone: int = 0  #: URLs gone
     failed_urls: int = 0
+    raised_urls: int = 0  #: those of `failed_urls` for which the project's own code has raised
     dead_urls: int = 0
     #: (batch, index in it) of a failed request -> number of its items
     _of_failed: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -85,6 +93,7 @@ class BatchCounters:
                 self.gone += 1
             elif miss.kind == "failed":
                 self.failed_urls += 1
+                self.raised_urls += is_fault_of_code(miss.reason)
             elif miss.kind == "dead":
                 # Those of a dead batch are made at the end: these are for spiders or callbacks that
                 # are nowhere.

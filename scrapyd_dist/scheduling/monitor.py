@@ -18,6 +18,7 @@ from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scheduling.attempt_failure import FailureKind
 from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.node_client import LastWords
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scheduler_state import SchedulerState
 from scrapyd_dist.scheduling.worker_supervisor import WorkerSupervisor
@@ -221,21 +222,26 @@ class NodeMonitor:
         if out.report is None:
             out.accept_last_report(report)
             out.member.started(out)
-        await self._write_down(out, report)
+        await self._write_down(out, report, LastWords(text=""))
         if self._is_ours(out):  # its lease may have run out meanwhile
             self._receiver(out).accept_end(out, report)
 
-    async def _write_down(self, out: JobRun, report: WorkerReport, words: str = "") -> None:
+    async def _write_down(self, out: JobRun, report: WorkerReport, words: LastWords) -> None:
         """Keep how the job ended, for commands: the next crawl's workers remove its report.
 
-        `words`: the end of the sentence that says why. What an attempt that was sent has done is
-        kept with its result.
+        What an attempt that was sent has done is kept with its result.
         """
         is_needless = isinstance(out, WorkerRun) and self.state.status.done.is_set()
-        verdict = by_report(api.JobState.FINISHED, report, needless=is_needless)
+        verdict = by_report(
+            api.JobState.FINISHED,
+            report,
+            needless=is_needless,
+            told_to_end=words.was_told_to_end,
+        )
         if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
             return
-        verdict = replace(verdict, reason=f"{verdict.reason}{words}")
+        if verdict.outcome is Outcome.DIED:
+            verdict = replace(verdict, reason=f"{verdict.reason}{words.text}")
         key = key_of_attempt(out.member.node.url, self.state.spec.home, out.job)
         await self.state.store(self.state.db.keep_verdicts, [verdict.kept(key, time.time())])
 
@@ -296,7 +302,7 @@ class NodeMonitor:
             await self._write_down(out, out.report, words)
         if self._is_ours(out):
             how = "died while it worked" if out.report else "ended before it began"
-            reason = f"the worker {how} on {out.member.node.name}{words}"
+            reason = f"the worker {how} on {out.member.node.name}{words.text}"
             kind = FailureKind.of_worker(to_blame=out.to_blame)
             if is_restarted:
                 kind = kind.made_harmless

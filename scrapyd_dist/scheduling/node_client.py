@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound
 from scrapyd_dist.escapes import harmless
@@ -28,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 #: bytes of a job's log that are searched for its last error
 LOG_TAIL = 4096
+
+
+class LastWords(NamedTuple):
+    """What the end of a job's log says of how it ended."""
+
+    text: str  #: the end of a sentence; empty when the node cannot be asked
+    was_told_to_end: bool = False  #: by one signal, and by no second one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +119,8 @@ class NodeClient:
         if await self.signal(member, job) is api.JobState.RUNNING:
             await self.signal(member, job)
 
-    async def last_words(self, out: JobRun) -> str:
-        """Return the last error in the log of a job that ended without a report.
-
-        It is the end of a sentence; empty when the node cannot be asked.
-        """
+    async def last_words(self, out: JobRun) -> LastWords:
+        """Return the last error in the log of a job that ended without a report."""
         node = out.member.node
         project = self.spec.project_at(node, out.project)
         path = f"logs/{project}/{out.spider or self.spec.spider}/{out.job}.log"
@@ -126,8 +130,10 @@ class NodeClient:
             if (end := api.tail(path, LOG_TAIL, chunk)) is not None:
                 chunk = await self.sender.send(node, end, timeout=self.timeout)
         except NodeError:
-            return ""
-        return "; it wrote no log" if chunk is None else last_error(chunk)
+            return LastWords(text="")
+        if chunk is None:
+            return LastWords(text="; it wrote no log")
+        return LastWords(text=last_error(chunk), was_told_to_end=facts_in(chunk).was_told_to_end)
 
 
 def last_error(end: api.Chunk) -> str:

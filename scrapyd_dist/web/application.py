@@ -17,7 +17,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.responses import StreamingResponse as Stream
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -110,6 +116,7 @@ class _Site:
         }
         routes = [
             Route("/static/{file}", _send_static),
+            Route("/nodes", lambda _: RedirectResponse("/")),
             Route(f"{crawl}/events", self._send_events),
             Route(f"{crawl}/report", self._send_report),
             Route("/crawls", self._start_crawl, methods=["POST"]),

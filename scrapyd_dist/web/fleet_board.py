@@ -24,8 +24,8 @@ class Point:
     up: int  #: nodes
     running: int  #: jobs
     pending: int  #: jobs
-    pages: float  #: per minute, of jobs of crawls
-    errors: float  #: per minute, of jobs of crawls
+    pages: float  #: per minute
+    errors: float  #: per minute, of jobs of crawls: those of others are in no line of their logs
 
 
 class FleetBoard:

@@ -171,7 +171,7 @@ def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[Scr
     assert [row["default"] for row in document["nodes"]] == [first, second, first]
     assert [row["versions"] for row in document["nodes"]] == [[first], [first, second], [first]]
     assert drift.err.count("\n") == 1
-    assert f"node2 would run {second}, most nodes {first}" in drift.err
+    assert f"node2 would run {second}, others {first}" in drift.err
     named = run_cli(small, "code", "versions", "-o", "names", code=10)
     assert named.out.split() == [first, second]
     table = run_cli(small, "code", "versions", "--spiders", "--json").json()
@@ -259,7 +259,7 @@ def test_prune_asks_and_keeps_what_is_in_use(
     wait_for(clean[0].job_pids, 30, "the start of x")
     done = run_cli(small, "code", "prune", "--keep", "1", "--yes", code=0)
     assert [node.versions("small") for node in clean] == [names[1:], names[2:], names[2:]]
-    assert "node1: everything stays; of x" in done.err
+    assert "node1: everything stays, since x runs there" in done.err
     clean[0].kill_jobs()
     clean[0].wait_idle()
     again = run_cli(small, "code", "prune", "--keep", "1", "--yes", "--json")

@@ -94,7 +94,7 @@ def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_de
     pid = shop.wait_pid(row["job"])
     shop.nodes[1].kill()
     told = listed(shop)[row["job"]]
-    assert (told["state"], told["reason"]) == ("unknown", "its node does not answer")
+    assert (told["state"], told["reason"]) == ("unknown", "its node does not tell")
     shop.nodes[1].restart()
     told = listed(shop)[row["job"]]
     assert (told["state"], told["reason"]) == ("running", LOST)

@@ -291,12 +291,26 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
         await b.seal_all(1)
         await b.ended()
         assert b.state.status.fault is None
-        assert (b.state.counters.gone, b.state.counters.failed_urls) == (1, 1)
+        counters = b.state.counters
+        assert (counters.gone, counters.failed_urls, counters.raised_urls) == (1, 1, 0)
         found = b.store.misses(CRAWL)
         assert [(m.url, m.kind, m.batch) for m in found] == [
             ("http://web/0", "gone", 1),
             ("http://web/1", "failed", 1),
         ]
+
+
+async def test_where_the_projects_code_raised_is_counted_apart(tmp_path: Path) -> None:
+    one = model("one")
+    rows = [
+        {"url": "http://web/0", "reason": "KeyError in the callback: 'price'"},
+        {"url": "http://web/1", "reason": "TimeoutError"},
+    ]
+    one.edit = lambda report: report.update(done=0, missed=2, items=2, failed=rows, unended=[])
+    async with sending(tmp_path, one) as b:
+        await b.seal_all(1)
+        await b.ended()
+        assert (b.state.counters.failed_urls, b.state.counters.raised_urls) == (2, 1)
 
 
 # leases: a worker that stands still is replaced, one that is only quiet is waited for

@@ -1,7 +1,7 @@
 """What callbacks and errbacks yield, and the requests that they make: kinds, bodies, sessions, repetitions."""
 
 import pytest
-from rig.fidelity import MODES, Case, Comparison
+from rig.fidelity import MODES, Case, Comparison, rows_in_one_process, rows_on_nodes
 
 USUAL = Case(name="rooms-and-pieces", files={})
 
@@ -880,7 +880,7 @@ CASES = [
     SPIDER_ERROR,
 ]
 #: the fast part: a crawl of each in one process, in this mode
-FAST_CASES = [
+QUICK_ROWS = [
     (USUAL, "pull"),
     (ASYNC, "push"),
     (ERRBACK_ITEMS, "pull"),
@@ -896,13 +896,12 @@ FAST_CASES = [
 
 @pytest.mark.black_box
 @pytest.mark.full
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_on_nodes(CASES))
 def test_what_callbacks_yield_is_the_same(comparison: Comparison, case: Case, mode: str) -> None:
     comparison.check(case, mode)
 
 
-@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_in_one_process(CASES, QUICK_ROWS))
 def test_what_callbacks_yield_is_the_same_in_one_process(
     one_process: Comparison, case: Case, mode: str
 ) -> None:

@@ -1,7 +1,7 @@
 """Items of all kinds, the pipelines that they pass, and the feeds into which Scrapy writes them."""
 
 import pytest
-from rig.fidelity import MODES, Case, Comparison
+from rig.fidelity import Case, Comparison, rows_in_one_process, rows_on_nodes
 
 #: a pipeline module with one class, and the setting that enables it
 PIPELINE = {"ITEM_PIPELINES": {"small.pipelines.Pipeline": 300}}
@@ -745,7 +745,7 @@ CASES = [
     OWN_FEED_EXPORTER,
 ]
 #: the fast part: a crawl of each in one process, in this mode
-FAST_CASES = [
+QUICK_ROWS = [
     (MORE_COLUMNS, "pull"),
     (SUMMARIES, "push"),
     (CLASSES, "pull"),
@@ -758,13 +758,12 @@ FAST_CASES = [
 
 @pytest.mark.black_box
 @pytest.mark.full
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_on_nodes(CASES))
 def test_items_and_feeds_are_the_same(comparison: Comparison, case: Case, mode: str) -> None:
     comparison.check(case, mode)
 
 
-@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_in_one_process(CASES, QUICK_ROWS))
 def test_items_and_feeds_are_the_same_in_one_process(
     one_process: Comparison, case: Case, mode: str
 ) -> None:

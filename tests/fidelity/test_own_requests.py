@@ -1,7 +1,7 @@
 """Requests that no callback yields: pipelines, extensions, middlewares and idle handlers make them."""
 
 import pytest
-from rig.fidelity import MODES, Case, Comparison
+from rig.fidelity import Case, Comparison, rows_in_one_process, rows_on_nodes
 
 ENGINE_CRAWL_IN_A_PIPELINE = Case(
     name="engine-crawl-in-a-pipeline",
@@ -496,7 +496,7 @@ CASES = [
     LISTENED,
 ]
 #: the fast part: a crawl of each in one process, in this mode
-FAST_CASES = [
+QUICK_ROWS = [
     (ENGINE_CRAWL_IN_A_PIPELINE, "pull"),
     (FOLLOWER_FAILS, "push"),
     (FOLLOWER_IS_HANDLED, "pull"),
@@ -509,13 +509,12 @@ FAST_CASES = [
 
 @pytest.mark.black_box
 @pytest.mark.full
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_on_nodes(CASES))
 def test_what_asks_for_more_is_heard(comparison: Comparison, case: Case, mode: str) -> None:
     comparison.check(case, mode)
 
 
-@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_in_one_process(CASES, QUICK_ROWS))
 def test_what_asks_for_more_is_heard_in_one_process(
     one_process: Comparison, case: Case, mode: str
 ) -> None:

@@ -1,7 +1,7 @@
 """Kinds of spiders, what they keep and count, how they end, and the components and settings of their projects."""
 
 import pytest
-from rig.fidelity import MODES, Case, Comparison
+from rig.fidelity import MODES, Case, Comparison, rows_in_one_process, rows_on_nodes
 
 CRAWL_SPIDER = Case(
     name="crawl-spider-with-hooks",
@@ -1049,7 +1049,7 @@ CASES = [
     JOBDIR,
 ]
 #: the fast part: a crawl of each in one process, in this mode
-FAST_CASES = [
+QUICK_ROWS = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (ATTRIBUTES_OF_HELPERS, "pull"),
@@ -1068,13 +1068,12 @@ FAST_CASES = [
 
 @pytest.mark.black_box
 @pytest.mark.full
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_on_nodes(CASES))
 def test_spiders_and_components_do_the_same(comparison: Comparison, case: Case, mode: str) -> None:
     comparison.check(case, mode)
 
 
-@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+@pytest.mark.parametrize(("case", "mode"), rows_in_one_process(CASES, QUICK_ROWS))
 def test_spiders_and_components_do_the_same_in_one_process(
     one_process: Comparison, case: Case, mode: str
 ) -> None:

@@ -18,7 +18,7 @@ SUMMARY: dict[str, Any] = {
     "exit_code": (int, None), "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
     "differences": _DIFFERENCES,
     **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
-    **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "dead_urls", "index_failed"), int),
+    **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "raised_urls", "dead_urls", "index_failed"), int),
     "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), int),
     "requests": dict.fromkeys(("total", "sent", "done", "succeeded"), int),
     "outlook": {"requests": (int, None), "sure": str, "eta_s": (int, float, None)},

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .commands import LINES as COMMAND_LINES
 from .nodes import ScrapydNode
 
@@ -34,6 +36,25 @@ def describe_failure(folder: Path, fixtures: Mapping[str, Any]) -> Iterator[tupl
         yield f"{node.name}: {node.url}", _tail(node.log)
         for log in _newest(node.logs_dir.glob("*/*/*.log")):
             yield f"{node.name}: job {log.stem}", _last_lines(log)
+
+
+class FailurePrinter:
+    """A pytest plugin that prints what a failed row saw at once: a run of an hour prints it at its end otherwise."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called three times for each row: setup, call and teardown."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or not report.failed:
+            return
+        terminal.write_line("")
+        terminal.write_sep("=", f"FAILED {report.nodeid} ({report.when})", red=True)
+        terminal.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminal.write_sep("-", title)
+            terminal.write_line(text)
 
 
 def _nodes_in(values: Iterable[Any]) -> list[ScrapydNode]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zlib import crc32
+
+import pytest
 
 from scrapyd_dist.errors import ConfigError
 
@@ -117,6 +120,33 @@ class Case:
 
     def __str__(self) -> str:
         return self.name
+
+
+def rows_on_nodes(cases: Sequence[Case]) -> list[Any]:
+    """The parameters `case` and `mode`: one mode of each case, chosen by its name."""
+    rows = []
+    for case in cases:
+        mode = _mode_on_nodes(case)
+        rows.append(pytest.param(case, mode, id=f"{case}-{mode}"))
+    return rows
+
+
+def rows_in_one_process(cases: Sequence[Case], quick: Sequence[tuple[Case, str]]) -> list[Any]:
+    """The other modes of each case; `make test` runs those that are `quick`, `make full` the others."""
+    quick_rows = [pytest.param(case, mode, id=f"{case}-{mode}") for case, mode in quick]
+    rows = [
+        pytest.param(case, mode, id=f"{case}-{mode}", marks=pytest.mark.full)
+        for case in cases
+        for mode in MODES
+        if mode != _mode_on_nodes(case) and (case, mode) not in quick
+    ]
+    return [*quick_rows, *rows]
+
+
+def _mode_on_nodes(case: Case) -> str:
+    """Whatever other cases there are, it stays the same."""
+    modes = list(MODES)
+    return modes[crc32(case.name.encode()) % len(modes)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -282,7 +282,6 @@ deploy --all --version -x ## -x
 deploy --all --version a/b ## a/b
 jobs cancel ## --all
 jobs cancel a --all ## --all
-stop ## CRAWL
 watch a --job b ## at once
 watch --fleet --job b ## at once
 watch a --node b ## --job

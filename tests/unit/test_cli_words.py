@@ -106,6 +106,13 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
             "finished, 10 failed",
             "retry easy-1 --failed-urls",
         ),
+        (
+            "finished",
+            3,
+            {"failed_urls": 8, "raised_urls": 1},
+            "finished, 8 failed",
+            "retry easy-1 --failed-urls --new-code",
+        ),
         ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "retry easy-1"),
         ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "retry easy-1"),
         (
@@ -141,10 +148,10 @@ def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
 def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:
     ended = replace(crawl(CrawlState.FINISHED, failed_urls=8), exit_code=3)
     lines = wording.closing(ended)
-    assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
+    assert lines[0].startswith("Crawl easy-1 finished after 41 s, 8 failed: ")
     assert lines[-1] == "  Go on with: sdist retry easy-1 --failed-urls"
-    raised = {"kind": "failed", "url": "http://w/1", "reason": "KeyError in the callback: 'price'"}
-    assert wording.closing(ended, [raised])[-1] == (
+    raised = replace(crawl(CrawlState.FINISHED, failed_urls=8, raised_urls=1), exit_code=3)
+    assert wording.closing(raised)[-1] == (
         "  Go on, once the code is mended, with: sdist retry easy-1 --failed-urls --new-code"
     )
     told_so = replace(ended, message="Try sdist retry easy-1 --failed-urls.")
@@ -258,7 +265,6 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
         "  3,000 URLs found on 50 index pages; 1,500 done in 3 of 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site does not give them: 404, 403 …; or dropped, as by scrapy crawl):",
         "    http://w/1  404",
-        "  All of them: /elsewhere/misses.jsonl",
         "  web1: 2 batches, 1,000 items",
         "  web2: 1 batch, 499 items (down: connection refused)",
     ]
@@ -267,7 +273,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("state", "waiting", "why"),
     [
-        (CrawlState.FINISHED, 0, " (nothing was left for it)"),
+        (CrawlState.FINISHED, 0, " (others did all that there was)"),
         (CrawlState.FINISHED, 2, ""),  # a goal was reached
         (CrawlState.STOPPED, 0, ""),
     ],

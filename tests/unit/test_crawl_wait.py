@@ -49,7 +49,7 @@ def test_each_crawl_that_ended_badly_is_named_and_the_document_has_all(sdist: Ru
         ("good", 0), ("partial", 3), ("few", 1),
     ]  # fmt: skip
     assert done.err.splitlines() == [
-        "sdist: The crawl partial is finished; exit code 3.",
+        "sdist: The crawl partial: finished, exit code 3.",
         "sdist: Too few items.",
     ]
 
@@ -72,7 +72,7 @@ def test_the_time_to_wait_ends_for_all(sdist: Run, root: Path) -> None:
     ("crawl", "code", "said"),
     [
         ("good", 0, ""),
-        ("partial", 3, "sdist: The crawl partial is finished; exit code 3.\n"),
+        ("partial", 3, "sdist: The crawl partial: finished, exit code 3.\n"),
         ("few", 1, "sdist: Too few items.\n"),
     ],
 )

@@ -152,7 +152,7 @@ def refused(text: str) -> NodeError:
 @pytest.mark.parametrize(
     ("url", "error", "more", "topic", "remedy"),
     [
-        ("127.0.0.1:6800", ConnectionRefused.at("web1"), {}, "reach", "bind_address"),
+        ("127.0.0.1:6800", ConnectionRefused.at("web1"), {}, "reach", "BIND_ADDRESS"),
         ("127.0.0.1:6800", ConnectTimeout.at("web1"), {}, "reach", "firewall"),
         ("127.0.0.1:6800", AuthRefused.at("web1"), {}, "auth", "netrc"),
         ("127.0.0.1:6800", NotFound.at("web1"), {}, "base path", "Is that a Scrapyd?"),
@@ -187,4 +187,4 @@ def test_a_dead_local_node_is_said_to_be_dead_with_what_starts_it_again() -> Non
     )
     assert "sdist nodes up N" in finding.remedy
     assert "sdist nodes up N" in str(nobody_listens(local)).split(". ")[0]
-    assert "bind_address" not in str(nobody_listens(local))
+    assert "BIND_ADDRESS" not in str(nobody_listens(local))

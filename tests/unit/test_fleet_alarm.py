@@ -76,9 +76,7 @@ class Bench:
         assert all(row["schema"] == 1 and row["message"] and row["since"] for row in rows)
         for row in rows:
             # What is well again is not called by the words for what was wrong.
-            assert row["subject"] in row["message"] or row["kind"] in {"few-items", "job-failed"}, (
-                row
-            )
+            assert row["subject"] in row["message"] or row["kind"] in BY_SPIDER, row
             assert row["event"] == "trouble" or "(before: " in row["message"], row
         return [(row["event"], row["kind"], row["subject"]) for row in rows]
 
@@ -90,6 +88,8 @@ def bench(tmp_path: Path) -> Any:
         yield made
 
 
+#: kinds of trouble that are a spider's
+BY_SPIDER = {"few-items", "job-failed", "crawl-failed"}
 DOWN: dict[str, Any] = {"state": "down", "reason": "it refused the connection", "running": None}
 WEDGED: dict[str, Any] = {"state": "wedged", "reason": "jobs wait and none is ever started"}
 
@@ -207,6 +207,23 @@ def test_crawls_without_progress_and_with_few_items(
     assert bench.look() == [("well", "crawl-stalled", "c1"), ("trouble", "few-items", "easy")]
     bench.store.add_crawl(replace(crawl, id="c2", state=CrawlState.FINISHED, ended=time.time()))
     assert bench.look() == [("well", "few-items", "easy")]
+
+
+def test_crawls_that_ended_badly(bench: Bench) -> None:
+    def ends(name: str, state: CrawlState, code: int, **summary: Any) -> None:
+        now = time.time()
+        bench.store.add_crawl(Crawl(id=name, project="shop", spider="easy", created=now))
+        bench.store.update_crawl(name, state=state, ended=now, exit_code=code, summary=summary)
+
+    assert bench.look() == []
+    ends("c1", CrawlState.FINISHED, 0)
+    ends("c2", CrawlState.STOPPED, 3)
+    assert bench.look() == [], "one ended well, and one was stopped"
+    ends("c3", CrawlState.FINISHED, 3, failed_urls=2)
+    ends("c4", CrawlState.REFUSED, 2)
+    assert bench.look() == [("trouble", "crawl-failed", "easy")], "once for the spider"
+    ends("c5", CrawlState.FINISHED, 0)
+    assert bench.look() == [("well", "crawl-failed", "easy")]
 
 
 def test_a_node_without_disk(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """A fleet that is watched: nodes that join and leave, jobs that come and go, their pace."""
 
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.fleet import fleet_watch
 from scrapyd_dist.fleet.fleet_watch import FleetWatch
 from scrapyd_dist.fleet.workspace import Workspace
+from scrapyd_dist.scrapyd.api import Chunk
 
 
 def test_nodes_that_join_and_leave_while_the_fleet_is_watched(
@@ -79,3 +81,42 @@ def test_a_node_is_draining_still_while_the_store_is_away(
             later.setattr(Workspace, "store_if_any", property(away))
             fleet.poll()
         assert fleet.document()["nodes"][0]["state"] == "drained"
+
+
+def test_of_a_plain_job_is_known_what_scrapy_has_logged(tmp_path: Path) -> None:
+    text = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://web1:6800/\n"
+    (tmp_path / "scrapy.cfg").write_text(text)
+    sender = FleetSender(web1=loaded(running=1))
+    with closing(Workspace(tmp_path)) as workspace:
+        workspace.sender = sender
+        fleet = FleetWatch(workspace)
+        log = stats_line(pages=0, pages_per_min=0, items=0, items_per_min=0)
+        sender.answers["web1"]["logs/p/s/running0.log"] = chunk(log)
+        fleet.poll()
+        assert numbers(fleet) == (None, None, {"pages": None, "items": None, "errors": None})
+        log += stats_line(pages=40, pages_per_min=38, items=33, items_per_min=31)
+        sender.answers["web1"]["logs/p/s/running0.log"] = chunk(log)
+        fleet.poll()
+        assert numbers(fleet) == (40, 33, {"pages": 38.0, "items": 31.0, "errors": None})
+        assert fleet.document()["per_min"] == {"pages": 38.0, "items": 31.0, "errors": 0.0}
+
+
+def stats_line(**counts: int) -> str:
+    words = (
+        "Crawled {pages} pages (at {pages_per_min} pages/min),"
+        " scraped {items} items (at {items_per_min} items/min)\n"
+    )
+    begun = "2026-11-20 23:05:01 [scrapy.core.engine] INFO: Spider opened\n"
+    logger = "2026-11-20 23:05:01 [scrapy.extensions.logstats] INFO: "
+    return (begun if not counts["pages"] else "") + logger + words.format(**counts)
+
+
+def chunk(log: str) -> Chunk:
+    now = datetime.now(timezone.utc)
+    return Chunk(body=log.encode(), start=0, total=len(log), date=now, modified=now)
+
+
+def numbers(fleet: FleetWatch) -> tuple[int | None, int | None, dict[str, float | None]]:
+    """Pages, items and rates of the only job."""
+    (job,) = fleet.document()["nodes"][0]["jobs"]
+    return job["pages"], job["items"], job["per_min"]

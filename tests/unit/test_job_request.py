@@ -143,8 +143,9 @@ async def test_a_log_is_asked_for_and_nothing_hangs_on_it(
     found = await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(
         out_on(node.node)
     )
-    assert found.endswith(words)
-    assert bool(found) is bool(words)
+    assert found.text.endswith(words)
+    assert bool(found.text) is bool(words)
+    assert not found.was_told_to_end
 
 
 @pytest.mark.parametrize(

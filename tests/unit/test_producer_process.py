@@ -284,7 +284,7 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
     store.add_misses("c", [Miss(url="http://w/1", kind="failed", reason="503")])
     assert watcher.watch(tmp_path, store, "c", QUIET) == 3
     said = capsys.readouterr()
-    assert "Crawl c finished, 2 failed after 1 s: 5 items." in said.out
+    assert "Crawl c finished after 1 s, 2 failed: 5 items." in said.out
     assert "http://w/1  503" in said.out
     assert said.err == ""
 

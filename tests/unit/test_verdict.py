@@ -13,7 +13,7 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, LogReader, add_up
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
-from scrapyd_dist.joblogs.verdict import by_log, by_report
+from scrapyd_dist.joblogs.verdict import TOLD_TO_END, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import (
     BadReport,
     misses,
@@ -432,6 +432,10 @@ def test_a_worker_that_its_crawl_did_not_need() -> None:
     outcomes = [by_report(JobState.FINISHED, first, needless=it).outcome for it in (True, False)]
     assert outcomes == [Outcome.CANCELLED, Outcome.DIED]
     assert by_report(JobState.RUNNING, first, needless=True).outcome is Outcome.RUNNING
+    drained = by_report(JobState.FINISHED, first, told_to_end=True)
+    assert (drained.outcome, drained.reason) == (Outcome.CANCELLED, TOLD_TO_END)
+    at_work = report(state="running")
+    assert by_report(JobState.FINISHED, at_work, told_to_end=True).outcome is Outcome.DIED
     assert (
         by_report(JobState.FINISHED, report(state="running"), needless=True).outcome is Outcome.DIED
     )

@@ -22,6 +22,7 @@ from scrapyd_dist.batches import Crawl, WorkerEntry, home_of, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.errors import ConnectionRefused, NothingMatched
 from scrapyd_dist.fleet.job_versions import versions_by_job
+from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
 from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, is_others, job_id
@@ -293,8 +294,8 @@ class TestPlan:
         # The same content under another name is the same, and a node that did not answer is no difference.
         ([seen(OLD), seen(NEW, name="b"), seen(name="c", error=DOWN)], []),
         ([seen(NEW), seen(NEW, name="b"), seen(OTHER, name="c")],
-         [f"c would run {OTHER}, most nodes {NEW}."]),
-        ([seen(NEW), seen(NEW, name="b"), seen(name="c")], [f"c would run no version at all, most nodes {NEW}."]),
+         [f"c would run {OTHER}, others {NEW}."]),
+        ([seen(NEW), seen(NEW, name="b"), seen(name="c")], [f"c would run no version at all, others {NEW}."]),
         ([seen(NEW, "r9-master")],
          [f"a would run r9-master, which Scrapyd sorts behind {NEW}, the newest one whose time is known."]),
     ],
@@ -410,6 +411,15 @@ def test_jobs_of_two_crawls_of_one_name_are_told_apart() -> None:
         [Crawl(id="easy", project="p", spider="s", created=1.0, version="v")]
     )
     assert (version_of(worker_id(mine, 1)), version_of(worker_id(theirs, 1))) == ("v", None)
+
+
+def test_the_version_of_a_plain_job_that_was_started_here_is_known() -> None:
+    record = JobRecord(id="plain", spider="s", project="p", version=MID, created=0.0)
+    version_of = versions_by_job([], plain_jobs=[record])
+    assert (version_of("plain"), version_of("another")) == (MID, None)
+    found = plan(seen(OLD, MID, NEW, jobs=(job("plain"),), version_of=version_of), 1)
+    assert (found.old, found.unknown) == ((OLD,), ())
+    assert found.jobs == {MID: ("plain",)}
 
 
 def test_beside_workers_of_ours_only_what_they_run_stays() -> None:

@@ -110,7 +110,7 @@ def test_every_error_has_the_part_of_a_page_that_is_fetched_again(
     monkeypatch.setattr(ProjectPages, "throttle", fail)
     with served(root, FleetSender()) as client:
         quiet = TestClient(client.app, base_url=ADDRESS, raise_server_exceptions=False)
-        for path, status in (("/throttle", 500), ("/none", 404), ("/nodes", 404)):
+        for path, status in (("/throttle", 500), ("/none", 404), ("/nodes/", 404)):
             answer = quiet.get(path)
             assert answer.status_code == status
             assert "hx-get" in live_part(answer.text)

@@ -319,6 +319,7 @@ _summary = shaped(
         "sealed": maybe(_real),
         "index_failed": maybe(_real),
         "failed_urls": maybe(_real),
+        "raised_urls": maybe(_real),
         "dead_urls": maybe(_real),
         "exit_code": maybe(_real),
         "schema": maybe(_real),
