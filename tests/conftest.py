@@ -29,6 +29,9 @@ from scrapyd_dist.examples.pages import Site
 # A shell that runs something in the background has it ignore Ctrl-C and SIGQUIT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The same of `nohup` and SIGHUP, which pytest itself goes on ignoring.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No test fails because the machine is slow, or by chance: the same examples are drawn each time, and none is kept.
 settings.register_profile(
