@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import sys
@@ -123,6 +124,16 @@ def _no_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] in {"properties", "small"}]:
         del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """What a row, or Scrapy's own set-up in it, makes a logger write is no other row's."""
+    loggers = [logging.getLogger(name) for name in (None, "scrapy", "twisted", "scrapyd_dist")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
