@@ -21,7 +21,7 @@ fi
 unset SDIST_NODE_PYTHON
 if [ $# -eq 0 ]; then
     # test_rig.py and test_forks.py are about the tests' own tools, and what only newer Scrapys and Scrapyds do.
-    set -- -n 3 --dist loadfile -m "not full" tests/fidelity tests/contract --ignore tests/contract/test_rig.py --ignore tests/contract/test_forks.py \
+    set -- -n 3 --dist loadfile -m "not full" tests/contract --ignore tests/contract/test_rig.py --ignore tests/contract/test_forks.py \
         tests/acceptance/test_settings_only.py \
         tests/acceptance/test_book_ways.py tests/acceptance/test_fair.py \
         tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
