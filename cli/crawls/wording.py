@@ -358,12 +358,12 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
             named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
             lines.append(f"  {total:,} {MISSES[kind]}:")
             lines += map(_miss_line, named)
-            unnamed += total - len(named)
             if total > len(named):
+                unnamed += total - len(named)
                 lines.append(
                     f"    and {total - len(named):,} more" if named else "    (not listed)"
                 )
-    if unnamed > 0 and summary.get("misses"):
+    if unnamed and summary.get("misses"):
         lines.append(f"  All of them: {_short(summary['misses'])}")
     return lines
 

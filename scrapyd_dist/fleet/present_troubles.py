@@ -75,8 +75,8 @@ def failure_of_crawl(crawl: Crawl) -> str:
         return ""
     document = summary_of(crawl)
     ended = f"The crawl {crawl.id} of {crawl.spider} has ended: {ended_in_words(document)}."
-    if crawl.state is CrawlState.REFUSED:
-        return f"{ended} {crawl.message}".rstrip()
+    if crawl.message:
+        return f"{ended} {crawl.message}"
     command = next_command(document)
     return f"{ended} Go on with: sdist {command}" if command else ended
 

@@ -226,6 +226,19 @@ def test_crawls_that_ended_badly(bench: Bench) -> None:
     assert bench.look() == [("well", "crawl-failed", "easy")]
 
 
+def test_of_a_crawl_that_ended_badly_its_own_words_are_told_else_how_it_goes_on() -> None:
+    crawl = Crawl(id="c1", project="shop", spider="easy", state=CrawlState.FINISHED, created=1.0)
+    few = replace(crawl, exit_code=1, message="3 items are too few.")
+    assert present_troubles.failure_of_crawl(few).endswith(" 3 items are too few.")
+    summary = {"failed_urls": 2, "requests": {"done": 9, "succeeded": 7}}
+    partial = replace(crawl, exit_code=3, summary=summary)
+    assert present_troubles.failure_of_crawl(partial) == (
+        "The crawl c1 of easy has ended: finished, 2 failed."
+        " Go on with: sdist retry c1 --failed-urls"
+    )
+    assert present_troubles.failure_of_crawl(replace(crawl, exit_code=0)) == ""
+
+
 def test_a_node_without_disk(bench: Bench) -> None:
     crawl = Crawl(
         id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time()
