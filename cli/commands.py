@@ -126,7 +126,9 @@ COMMANDS = {
     "plan": CommandEntry(
         _CRAWLS, "Show what `sdist crawl` would do, without doing it.", "crawls.crawl"
     ),
-    "watch": CommandEntry(_CRAWLS, "Watch a crawl to its end, or watch the fleet.", "status"),
+    "watch": CommandEntry(
+        _CRAWLS, "Watch a crawl or the fleet, or wait for crawls or jobs.", "status"
+    ),
     "status": CommandEntry(
         _CRAWLS, "Say how a crawl stands, once; or how the fleet does.", "status"
     ),

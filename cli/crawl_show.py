@@ -70,7 +70,8 @@ def show(context: Context, listed: ListOptions, crawl: SomeCrawl = None) -> None
     it as well), failed (it may be there), dead (given up: with its batch, or since the
     spider has no such callback) or of the index (a failed index page). `sdist retry
     CRAWL --failed-urls`, and of a frontier `sdist frontier requeue FRONTIER
-    --failed-urls`, let them wait again.
+    --failed-urls`, let those wait again that failed or are dead. Failed index pages
+    need a new crawl.
 
     Example: sdist crawls show easy-20260102T030405Z --misses --kind dead
     Example: sdist crawls show easy-20260102T030405Z --batches --state dead --urls

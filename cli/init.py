@@ -29,7 +29,10 @@ _NO_NAMES = {"localhost", "www"}
 
 def variable(node: Node) -> str:
     """Return the environment variable that a node's password is looked up in."""
-    return f"SDIST_{re.sub('[^A-Z0-9]+', '_', node.name.upper())}_PASSWORD"
+    name = re.sub("[^A-Z0-9]+", "_", node.name.upper())
+    if name == "WEB":  # SDIST_WEB_PASSWORD is what `sdist web` asks its visitors for
+        name = "NODE_WEB"
+    return f"SDIST_{name}_PASSWORD"
 
 
 def section(node: Node) -> list[str]:

@@ -22,7 +22,7 @@ from .crawls.crawl_options import STDOUT
 from .crawls.producer_process import crawl_or_latest
 from .crawls.watcher import WATCHING, WatchOptions
 from .nodes import fleet_view
-from .options import Nodes, argument, option
+from .options import argument, nodes, option
 from .options import crawls as crawl_names
 from .output import Output, put
 
@@ -56,10 +56,20 @@ def watch(
         list[str] | None,
         option("With --quiet: wait for this job instead. Repeatable.", metavar="JOB"),
     ] = None,
-    node: Nodes = None,
+    node: Annotated[
+        list[str] | None,
+        option(
+            "With --job: where it is looked for. Names, globs as in 'eu-*', or addresses;"
+            " repeatable.",
+            "--node",
+            "-t",
+            metavar="NAME",
+            autocompletion=nodes,
+        ),
+    ] = None,
     on_trouble: OnTrouble = None,
 ) -> int:
-    """Watch a crawl to its end, or watch the fleet.
+    """Watch a crawl or the fleet, or wait for crawls or jobs.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
     node does per minute, and which batch is far slower than the others. With
@@ -72,6 +82,7 @@ def watch(
 
     Example: sdist watch easy-20260102T030405Z
     Example: sdist watch easy-20260102T030405Z --quiet --timeout 2h
+    Example: sdist watch --quiet --job 0123456789abcdef0123456789abcdef
     """
     _check_watched(crawl, job, node, fleet=fleet)
     if on_trouble is not None and not on_trouble.strip():

@@ -91,7 +91,12 @@ class WebActions:
                 labels=checked_labels(_texts(asked, "labels")),
             )
             settled = settle_fleet(
-                context, None, asked.get("project"), asked.get("version"), _TIMEOUT
+                context,
+                None,
+                asked.get("project"),
+                asked.get("version"),
+                _TIMEOUT,
+                asked.get("node"),
             )
             fleet = settled.fleet
             placed = place_jobs(name_each_spider([order], fleet), fleet, context.job_site.store)

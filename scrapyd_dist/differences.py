@@ -524,8 +524,9 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.ENVIRONMENT,
             sentence=(
                 "Scrapy runs with the variables of this machine, and of a file .env here; each job"
-                " has those of its node, where these may be missing or other ones. Set them for"
-                " Scrapyd on every node, or hand the values over: -a NAME=VALUE, -s NAME=VALUE."
+                " has those of its node, where these may be missing or other ones. Set them, and"
+                " secrets in any case, for Scrapyd on every node; or hand over what is no secret by"
+                " -a NAME=VALUE or -s NAME=VALUE, which a node's list of jobs shows."
             ),
         ),
         Difference(

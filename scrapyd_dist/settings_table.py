@@ -228,9 +228,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "NODES",
             _LIST,
             [],
-            "nodes of the crawl, in place of those in scrapy.cfg: names of targets, addresses"
-            " (`host:port` or URLs), `file:PATH` (a list, read again when it changes) or"
-            " `cmd:COMMAND` (a command that prints a list)",
+            "nodes of the crawl, in place of those in scrapy.cfg: names of targets, patterns of"
+            " them as in `web*`, addresses (`host:port` or URLs), `file:PATH` (a list, read again"
+            " when it changes) or `cmd:COMMAND` (a command that prints a list). Of the nodes that"
+            " `sdist nodes add` adds, a pattern lets those join that it means, a list all",
             option="--node",
             secret=True,
         ),

@@ -15,6 +15,16 @@ def describe_span(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d} h"
 
 
+def describe_typed_span(seconds: float) -> str:
+    """Return a span of time as somebody typed it: `90 s`, `30 min`, `24 h`."""
+    whole = round(seconds)
+    if whole and whole % 3600 == 0:
+        return f"{whole // 3600:,} h"
+    if whole and whole % 60 == 0:
+        return f"{whole // 60:,} min"
+    return f"{whole:,} s"
+
+
 def describe_age(seconds: float) -> str:
     """Return how long ago something was, in its largest unit: `41s`, `12m`, `3h`, `5d`."""
     whole = max(0, int(seconds))
@@ -25,6 +35,19 @@ def describe_age(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h"
     return f"{whole // 86400:,}d"
+
+
+def format_moment(at: float | None) -> str | None:
+    """Return a moment in seconds since the epoch as ISO 8601, in UTC.
+
+    None for None, and for a moment that no calendar has.
+    """
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 def describe_moment(at: float) -> str:

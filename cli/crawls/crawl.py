@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from scrapyd_dist.time_spans import describe_age
 
 from .. import producer_standby
 from ..context import Context
-from ..options import OnlyLabels, argument, option
+from ..options import OnlyLabels, argument, option, spiders
 from ..options import crawls as crawl_names
 from ..output import Listing, Output, complain_each, put, put_text, say, table
 from . import producer_process, watcher, wording
@@ -358,12 +359,31 @@ def _end_pause(context: Context, crawl: str, watched: WatchOptions, *, detach: b
     return 0
 
 
-def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing()) -> None:
+def list_(
+    context: Context,
+    label: OnlyLabels = None,
+    spider: Annotated[
+        str | None,
+        option(
+            "Only crawls of this spider, or of spiders that fit, as in 'shop*'.",
+            metavar="NAME",
+            autocompletion=spiders,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, option("Only so many crawls, the newest.", "--limit", "-n", metavar="N", min=1)
+    ] = None,
+    output: Listing = Listing(),
+) -> None:
     """List the crawls of this project, the newest first.
 
     Example: sdist crawls --label night=1
+    Example: sdist crawls --spider easy -n 20
     """
     rows = list_crawls(context.store_if_any, label)
+    if spider is not None:
+        rows = [row for row in rows if fnmatchcase(row.spider, spider)]
+    rows = rows[:limit]
     documents = []
     for row in rows:
         document = describe_crawl(row)
@@ -371,7 +391,11 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
     if output.rows({"crawls": documents}, "crawls", "crawl"):
         return
     if not rows:
-        none = "There is no crawl with that label." if label else "There are no crawls yet."
+        none = "There are no crawls yet."
+        if spider is not None:
+            none = "There is no such crawl."
+        elif label:
+            none = "There is no crawl with that label."
         say(f"{none} `sdist crawl SPIDER` starts one.")
         return
     headings, cells = crawls_table(rows, documents, time.time())

@@ -107,9 +107,10 @@ class SpiderOptions(JobLimits):
     node: Annotated[
         list[str] | None,
         _option(
-            "Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or "
-            "cmd:COMMAND. Repeatable.",
+            "Only these nodes: names, globs as in 'eu-*', HOST:PORT, file:PATH or cmd:COMMAND; "
+            "repeatable.",
             "--node",
+            "-t",
             panel="Nodes",
             metavar="NAME|ADDRESS",
             autocompletion=nodes,

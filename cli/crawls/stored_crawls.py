@@ -155,11 +155,12 @@ def retry(
 ) -> int:
     """Try again what a crawl gave up and, if asked for, what failed.
 
-    It gave up dead batches and URLs; --failed-urls adds the URLs that failed. A dead
-    batch gets as many attempts as a new one. URLs of batches that are done go into
-    new batches; what a URL yields now takes the place of what it yielded before it
-    failed, as soon as its new batch is done. All else that came home stays, and the
-    merged file is written anew. Pages that are gone (404) are left alone.
+    A crawl gives up dead batches and URLs; --failed-urls adds the URLs that failed,
+    but no index pages: a new crawl fetches these. A dead batch gets as many attempts
+    as a new one. URLs of batches that are done go into new batches; what a URL yields
+    now takes the place of what it yielded before it failed, as soon as its new batch
+    is done. All else that came home stays, and the merged file is written anew. Pages
+    that are gone (404) are left alone.
     `sdist crawls show --misses` lists all of these. As with `sdist resume`, the
     code is that which the crawl began with; where that has raised in callbacks or
     pipelines and other code is here now, one of the two has to be named.

@@ -185,14 +185,13 @@ bring the items home.
 
     The strategy is a class of the project (scrapyd_dist.strategy.CrawlingStrategy).
     The spider needs no change: the links that its callbacks yield are offered to
-    the strategy. All that is known is in the store: once it was interrupted or
-    killed, the same command goes on where it was, and reads the seeds again, of
-    which those that are known are left out. `sdist strategy join` adds a process
-    of the strategy, here or on another machine.
+    the strategy. After an interruption the same command goes on where it was, and
+    leaves out seeds that are known. `sdist strategy join` adds a process of the
+    strategy, here or on another machine.
 
     It ends when nothing is left to be requested, when finished() of the strategy
-    says so in all of its processes, or at a goal. Workers are kept running as by
-    `sdist frontier consume`, and go on when this command is interrupted.
+    says so in all of its processes, or at a goal. Workers go on when this command
+    is interrupted.
 
     Example: sdist strategy run shop.strategies:News --spider page --seeds seeds.txt -o items.jl
     """  # noqa: D205  # the summary is one line of the help

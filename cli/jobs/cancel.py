@@ -85,7 +85,8 @@ def cancel(
     """
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError(
-            "Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three."
+            "Name what to cancel: ids of jobs, or --crawl CRAWL, or --all, which --spider and"
+            " --node narrow down. One of the three."
         )
     names = job or []
     if crawl:

@@ -16,7 +16,7 @@ from scrapyd_dist.jobs.job_sums import (
     sum_named_jobs,
 )
 from scrapyd_dist.plurals import counted, some_of
-from scrapyd_dist.time_spans import describe_span
+from scrapyd_dist.time_spans import describe_typed_span
 
 from ..context import Context
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, span
@@ -82,7 +82,7 @@ def _show_window(found: WindowSums, span: float, output: Output) -> None:
     """
     if not found.states:
         if not output.document(found.document()):
-            say(f"No such job ended in the last {describe_span(span)}.")
+            say(f"No such job ended in the last {describe_typed_span(span)}.")
         return
     if not output.as_json:
         _show_spiders(found.spiders)

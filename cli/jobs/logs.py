@@ -53,6 +53,7 @@ def logs(
         int | None,
         option(f"The last lines of each log; {LINES} without --since.", "--lines", "-n", min=0),
     ] = None,
+    whole: Annotated[bool, option("Each log from its first line on.")] = False,
     level: Level = None,
     since: Annotated[
         float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")
@@ -68,13 +69,12 @@ def logs(
     would steer a terminal is shown by its code.
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
+    Example: sdist logs 0123456789abcdef0123456789abcdef --whole
     """
+    count = _count_lines(lines, since, whole=whole)
     begin = None
-    count = lines
     if since is not None:
         begin = datetime.now(timezone.utc) - timedelta(seconds=since)
-    elif lines is None:
-        count = LINES
     keep = LogFilter(level=level or 0, since=begin)
     wanted = query.job_filter(context)
     source = LogSource(site=context.job_site, wanted=wanted, names=name or (), keep=keep)
@@ -95,6 +95,22 @@ def logs(
     for moments in source.follow(streams):
         _put(moments, raw=raw)
     return listed.exit_code
+
+
+def _count_lines(lines: int | None, since: float | None, *, whole: bool) -> int | None:
+    """Return how many lines of each log's end are shown; None: all of them.
+
+    Raises ConfigError where --whole and an option that shows less are both given.
+    """
+    if whole:
+        if lines is not None or since is not None:
+            raise ConfigError(
+                "--whole shows each log from its first line on: leave --lines and --since out."
+            )
+        return None
+    if lines is None and since is None:
+        return LINES
+    return lines
 
 
 def _of_newest_crawl(source: LogSource, listed: JobList) -> LogSource:

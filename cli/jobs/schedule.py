@@ -133,9 +133,12 @@ def schedule(
     setting: Annotated[
         list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")
     ] = None,
-    on: Annotated[str | None, option("On this node.", metavar="NODE", autocompletion=nodes)] = None,
+    on: Annotated[
+        str | None, option("On this one node, by its name.", metavar="NODE", autocompletion=nodes)
+    ] = None,
     all_nodes: Annotated[
-        bool, option("Each on every node, instead of the one with the least to do.")
+        bool,
+        option("On every node, or every one of --node, instead of the one with the least to do."),
     ] = False,
     node: Nodes = None,
     from_: Annotated[
@@ -158,8 +161,8 @@ def schedule(
     on_finish: Annotated[
         str | None,
         option(
-            "Wait until the jobs are over; then run this command, or post to this http(s) address,"
-            " what `sdist watch --job --json` gives.",
+            "Wait until the jobs are over; then run this command with JSON on its standard input,"
+            " or post the JSON to this http(s) address: `exit_code`, `items`, and `jobs`.",
             metavar="CMD|URL",
         ),
     ] = None,
@@ -170,11 +173,11 @@ def schedule(
 ) -> int:
     """Start plain jobs of spiders, each on the node with the least to do.
 
-    Every job is pinned to a version that all nodes have: the newest deployment by
-    time, whatever Scrapyd sorts last. Its id is chosen here: when an answer is lost,
-    the node is asked for that id, and nothing is sent twice. The store remembers
-    it for DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its
-    node has forgotten it. Exit code 3 when some jobs could not be started.
+    Every job is pinned to a version that all nodes have, or with --on that one node:
+    the newest deployment by time, whatever Scrapyd sorts last. Its id is chosen here:
+    when an answer is lost, nothing is sent twice. The store remembers it for
+    DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its node has
+    forgotten it. Exit code 3 when some jobs could not be started.
 
     With --retries, --limit, --after or --on-finish, the command stays until its
     jobs are over: exit code 0 when all finished, 3 when only some did, 1 when none.
@@ -198,7 +201,7 @@ def schedule(
         labels=checked_labels(label),
     )
     orders = _asked_orders(spider, from_, common, all_nodes=all_nodes)
-    settled = settle_fleet(context, node, project, version, timeout)
+    settled = settle_fleet(context, node, project, version, timeout, _only_node(orders))
     fleet = settled.fleet
     jobs = place_jobs(
         name_each_spider(orders, fleet),
@@ -237,11 +240,12 @@ def settle_fleet(
     project: str | None,
     version: str | None,
     timeout: float,
+    on: str | None = None,
 ) -> SettledFleet:
     """Ask the nodes for jobs of a project, and settle on the version that they run.
 
     node: names and patterns, None for all; project, version: None for the usual ones; timeout:
-    seconds that a node gets for each answer.
+    seconds that a node gets for each answer; on: name of the node that all jobs go to, if any.
     """
     nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
@@ -249,8 +253,14 @@ def settle_fleet(
     targets = _nodes_with_project(nodes, project, usual)
     fleet = make_fleet(context.job_site, targets, timeout, partial(_known_times, context), node)
     fleet.pass_over_draining()
-    fleet.settle_version(version)
+    fleet.settle_version(version, on)
     return SettledFleet(project=project, usual=usual, nodes=nodes, fleet=fleet)
+
+
+def _only_node(orders: Sequence[JobOrder]) -> str | None:
+    """Return the name of the node that all of the jobs are for; None if there is no such node."""
+    names = {order.node for order in orders}
+    return names.pop() if len(names) == 1 else None
 
 
 def _hook(on_finish: str | None) -> EventHook:

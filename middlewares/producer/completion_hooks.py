@@ -104,7 +104,7 @@ async def judge_items(
     warnings: list[str] = []
     if not options.limit:  # a limited crawl says nothing of the site
         store = repository.thread.store
-        row = await repository.thread(store.crawl, repository.id)
+        row = await repository.read_row()
         crawls = await repository.thread(store.crawls)
         counts = [count_in(run.summary, "items") for run in earlier_runs(crawls, row)]
         if warning := unusual(items, counts):

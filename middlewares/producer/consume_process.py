@@ -84,7 +84,7 @@ class ConsumeProcess:
     async def _summarize(self, repository: CrawlRepository, code: int) -> dict[str, Any]:
         """Return the summary of the frontier as it is now."""
         store = repository.thread.store
-        row = await repository.thread(store.crawl, repository.id)
+        row = await repository.read_row()
         document = {**summary_of(row), "exit_code": code}
         if self._request.strategy is not None:
             backlog = await repository.thread(store.strategy_backlog, repository.id)

@@ -274,12 +274,12 @@ class CrawlRepository:
 
     async def wanted(self) -> str:
         """Return the command of a user to this crawl: `pause`, `cancel`, or nothing."""
-        row = await self.thread(self._db.crawl, self.id)
+        row = await self.read_row()
         return row.wanted
 
     async def is_mine(self) -> bool:
         """Return whether the crawl's row still names this process."""
-        row = await self.thread(self._db.crawl, self.id)
+        row = await self.read_row()
         return (row.pid, row.host) == (os.getpid(), gethostname())
 
     async def finish_shards(self, numbers: Collection[int]) -> None:
@@ -309,6 +309,10 @@ class CrawlRepository:
         await self.update(
             state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes
         )
+
+    async def read_row(self) -> Crawl:
+        """Return the crawl's row as the store has it now."""
+        return await self.thread(self._db.crawl, self.id)
 
     async def update(self, **changes: Any) -> None:
         """Change fields of the crawl's row."""

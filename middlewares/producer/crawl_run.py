@@ -26,6 +26,7 @@ from scrapyd_dist.errors import (
     as_store_error,
 )
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress.summary_document import summary_of
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.settings import SettingReader
 
@@ -396,13 +397,21 @@ class CrawlRun(BaseRun):
 
     async def _tell_on_finish(self) -> None:
         """Notify DISTRIBUTED_ON_FINISH; its failure is a warning in the crawl's summary."""
-        state = self.repository.state
-        document = {**self.reporter.summary(state), "exit_code": process_exit.code}
+        document = await self._describe_end()
         wrong = await asyncio.to_thread(notify_on_finish, self._on_finish, document)
         if wrong:
             self.reporter.warn(wrong)
+            summary = self.reporter.summary(self.repository.state)
             with suppress(DistError):  # the crawl itself has ended well
-                await self.repository.update(summary=self.reporter.summary(state))
+                await self.repository.update(summary=summary)
+
+    async def _describe_end(self) -> dict[str, Any]:
+        """Return the summary of the crawl at its end; without its moments if the store is away."""
+        document = self.reporter.summary(self.repository.state)
+        document["exit_code"] = process_exit.code
+        with suppress(DistError):
+            return {**summary_of(await self.repository.read_row()), **document}
+        return document
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
         command = f"sdist resume {self.repository.id}"

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -127,19 +128,26 @@ class NodeSources:
             stamp = self._period()
             where = f"the output of {_program_of(command)}"
         else:
-            return (self._find_named(entry),)
+            return self._find_named(entry)
         return self._read_list(
             entry, stamp, lambda: nodes_of(read(), where, self._known_nodes(), root)
         )
 
-    def _find_named(self, entry: str) -> Node:
-        """Return the node with this name or address; ConfigError for one of another project."""
+    def _find_named(self, entry: str) -> tuple[Node, ...]:
+        """Return the nodes that a name, an address, or a pattern of names stands for.
+
+        Of several projects in one scrapy.cfg, a pattern means the nodes of this one. ConfigError
+        for a name of another project, NothingMatched for what is neither a name nor an address.
+        """
         known = self._known_nodes()
+        fitting = tuple(node for node in known if fnmatchcase(node.name, entry))
+        if fitting:
+            return fitting
         project_config = self._project.config
-        is_known = any(node.name == entry for node in known)
-        if not is_known and project_config is not None:
-            project_config.check_own(node for node in project_config.targets if node.name == entry)
-        return config.node_named(entry, known)
+        if project_config is not None:
+            targets = project_config.targets
+            project_config.check_own(node for node in targets if fnmatchcase(node.name, entry))
+        return (config.node_named(entry, known),)
 
     def _known_nodes(self) -> tuple[Node, ...]:
         """Return the nodes that have a name, the first of each name.

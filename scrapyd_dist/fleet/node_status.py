@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
@@ -10,6 +9,7 @@ from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import content_or_name, current
+from scrapyd_dist.time_spans import format_moment
 
 
 class NodeHealth(str, Enum):
@@ -122,7 +122,7 @@ class NodeStatus:
             "skew_s": self.skew,
             "version": version,
             "drift": drift,
-            "draining": moment(self.draining),
+            "draining": format_moment(self.draining),
             "wedged": self.wedged,
         }
 
@@ -143,10 +143,3 @@ def show_state(node: Mapping[str, Any]) -> str:
     is_draining = bool(node.get("draining"))
     states = _with_drain(NodeHealth(node["state"]), is_draining=is_draining)
     return ", ".join([state.value for state in states])
-
-
-def moment(at: float | None) -> str | None:
-    """Return seconds since the epoch as ISO 8601 in UTC; None for None."""
-    if at is None:
-        return None
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")

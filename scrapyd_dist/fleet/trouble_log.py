@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.config import write_file
-from scrapyd_dist.fleet.node_status import moment
 from scrapyd_dist.fleet.troubles import Sighting
 from scrapyd_dist.messenger import Messenger
+from scrapyd_dist.time_spans import format_moment
 from scrapyd_dist.transports.event_hook import EventHook
 
 #: seconds that a command or an address may take
@@ -113,7 +113,7 @@ class TroubleLog:
             "kind": sighting.kind.value,
             "subject": sighting.subject,
             "node": sighting.node,
-            "since": moment(time.time()),
+            "since": format_moment(time.time()),
             "message": sighting.message,
         }
         self.open[sighting.key] = trouble

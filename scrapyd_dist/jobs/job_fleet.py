@@ -38,6 +38,7 @@ class JobFleet:
     version: str = ""  #: what every job is pinned to; set by `settle_version`
     why: str = ""  #: why that one, where it was not named
     errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
+    _on: str | None = None  #: name of the one node that all jobs go to; None: to any
     _seen: dict[Node, NodeStatus] = field(default_factory=dict)  #: of those that answered
     _given: Counter[str] = field(default_factory=Counter)  #: jobs placed so far, by base address
     _spiders: tuple[str, ...] | None = None  #: of the version; None until a node has been asked
@@ -50,12 +51,15 @@ class JobFleet:
             raise draining_error(self.draining)
         self.messenger.say(f"Passed over, since draining: {names_of(self.draining)}.")
 
-    def settle_version(self, version: str | None) -> None:
+    def settle_version(self, version: str | None, on: str | None = None) -> None:
         """Ask all nodes for their load and versions, and settle on a version.
+
+        on: name of the node that all jobs go to, whose versions alone count then.
 
         Raises what kept the nodes away if none of them answered; ConfigError or NothingMatched if
         there is no version that all have.
         """
+        self._on = on
         self.poll_nodes()
         must_answer(len(self.nodes), self.errors.values())
         self.version = self._common(version)
@@ -79,8 +83,13 @@ class JobFleet:
             raise status.error
         return poll_versions(self.sender, status, "", self.timeout)
 
+    @property
+    def _holders(self) -> list[Node]:
+        """The nodes that must have the version: the one that jobs go to, else all that answered."""
+        return _of_name(self._seen, self._on or "") or list(self._seen)
+
     def _common(self, wanted: str | None) -> str:
-        """Return the newest deployment that all nodes have, or the version that was named.
+        """Return the newest deployment of the nodes that jobs go to, or the version that was named.
 
         It is named as Scrapyd has it.
 
@@ -89,12 +98,12 @@ class JobFleet:
             NothingMatched: not all have the one that was named, or none has the project.
         """
         versions: dict[Node, Sequence[str]] = {}
-        for node in self._seen:
+        for node in self._holders:
             versions[node] = self._seen[node].versions or ()
         common = _in_all(list(versions.values()))
         is_missing = not any(versions.values())
         if wanted is not None and not is_missing:
-            project = next(iter(self._seen)).project or ""
+            project = self._holders[0].project or ""
             return _named_version(wanted, common, versions, project)
         chosen = current(common, self.known)
         if chosen is None:
@@ -104,8 +113,8 @@ class JobFleet:
 
     def _nothing_common(self, *, is_missing: bool) -> ConfigError | NothingMatched:
         """Return the error for no common version; is_missing: whether no node has the project."""
-        project = next(iter(self._seen)).project
-        shown = names_of(self._seen)
+        project = self._holders[0].project
+        shown = names_of(self._holders)
         if is_missing:
             return NothingMatched(
                 f"The project {project!r} is not on {shown}. `sdist code versions --projects` lists"
@@ -123,6 +132,8 @@ class JobFleet:
         if newest(common, self.known) is None:
             return "the one that Scrapyd sorts last: when it was deployed is not known"
         why = "the newest deployment that all of these nodes have"
+        if len(self._holders) == 1:
+            why = f"the newest deployment that {self._holders[0].name} has"
         undated = [name for name in common if time_of(name, self.known) is None]
         if undated:
             why += f" (when {', '.join(undated)} came is not known)"
@@ -131,7 +142,7 @@ class JobFleet:
     def spiders(self, pattern: str) -> list[str]:
         """Return the spiders that fit, of the version that will run; NothingMatched for none."""
         if self._spiders is None:
-            node = next(iter(self._seen))
+            node = self._holders[0]
             call = api.listspiders(node.project or "", self.version)
             self._spiders = self.sender.send(node, call, timeout=self.timeout)
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Crawl, CrawlState, MissKind
 from scrapyd_dist.settings import LABELS
+from scrapyd_dist.time_spans import format_moment
 
 #: version of the summary document
 SCHEMA = 1
@@ -63,6 +64,8 @@ def summary_of(crawl: Crawl) -> dict[str, Any]:
         "state": crawl.state.value,
         "message": crawl.message,
         "exit_code": crawl.exit_code,
+        "started": format_moment(crawl.created),
+        "ended": format_moment(crawl.ended),
     }
 
 

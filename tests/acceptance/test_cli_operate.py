@@ -113,6 +113,9 @@ def test_logs_of_two_nodes_are_one_and_can_be_searched(shop: Shop, everywhere: l
         "DEBUG: "
         not in shop.run("logs", *everywhere, "-n", 500, "--level", "info", "--since", "10m").out
     )
+    whole = shop.run("logs", everywhere[0], "--whole", code=0).out.splitlines()
+    assert "Scrapy" in whole[0]
+    assert whole[-5:] == [line for line in lines if everywhere[0] in line]
     found = shop.start("jobs", "grep", "category is h.ts", *everywhere, "-C", 1).wait()
     assert (found.code, found.out.count(" | "), found.out.count(" - 20")) == (0, 2, 4)
     assert shop.run("jobs", "grep", "no such text anywhere", "--json").code == 4
@@ -504,6 +507,12 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
         ["night=1", "big"],
     )
     assert "no crawl with that label" in shop.run("crawls", "--label", "night=2", code=0).err
+    assert row["started"] <= row["ended"] == document["ended"]
+    assert (
+        shop.run("crawls", "--spider", f"{row['spider'][0]}*", "-n", 1, "-o", "names").out
+        == "one\n"
+    )
+    assert "no such crawl" in shop.run("crawls", "--spider", "hard", code=0).err
     jobs = shop.run("jobs", "--label", "night", "--json").json()["jobs"]
     assert {(job["crawl"], *job["labels"]) for job in jobs} == {("one", "night=1", "big")}
     summed = shop.run(

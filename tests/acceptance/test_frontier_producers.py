@@ -395,6 +395,29 @@ def test_a_page_is_fetched_once_though_it_is_added_again_and_again_when_its_slot
     assert consumed() == Counter([*range(5), 3, 4])
 
 
+@pytest.mark.black_box
+def test_each_night_fetches_the_new_pages_alone_and_the_file_has_those_of_all_nights(
+    project: MakeProject, consumer_nodes: list[ScrapydNode], site: StartSite, run_cli: RunCommand
+) -> None:
+    """The way of the how-to "Fetch only new pages"."""
+    pages = site(6)
+    it = project(nodes=consumer_nodes[:1], settings={**QUICK, "START_URL": pages.start_url})
+
+    def crawl_night(count: int) -> list[str]:
+        """Fill the frontier with so many links, crawl it, and return the URLs in the file."""
+        urls = [pages.detail(number) for number in range(count)]
+        it.write("found.txt", "\n".join(urls))
+        run_cli(it, "frontier", "add", "nightly", "found.txt", "--spider-callback", "parse_article")
+        run_cli(it, "frontier", "consume", "plain", "nightly", "-o", "all.jl", code=0)
+        lines = (it.path / "all.jl").read_text().splitlines()
+        return sorted(json.loads(line)["url"] for line in lines)
+
+    assert crawl_night(3) == sorted(pages.detail(number) for number in range(3))
+    assert crawl_night(5) == sorted(pages.detail(number) for number in range(5))
+    assert crawl_night(5) == sorted(pages.detail(number) for number in range(5))
+    assert pages.item_hits() == Counter(range(5))
+
+
 #: one spider that fills and crawls; what it does with a page goes by the page's number
 COUNTED = """
 import re

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +110,7 @@ def _first_week_sets_up(office: Office) -> None:
 def _second_week_crawls_and_reads(office: Office) -> None:
     for mode in ("--pull", "--push"):
         name = f"easy{mode.removeprefix('-')}"
-        done = office.crawl(name, mode).wait(180, code=0)
+        done = _begin_together(office, name, mode).wait(180, code=0)
         assert "nodes 2/3" not in done.err, "a node that works is not down"
         assert office.site.differences(office.project.items(f"{name}.jl")) == {}
         summary = office.read("status", name)
@@ -129,6 +130,21 @@ def _second_week_crawls_and_reads(office: Office) -> None:
         row["node"] for row in office.read("jobs", "grep", "Spider closed", *jobs)["matches"]
     } == set(VERSIONS)
     office.type("report", "easy-push", "-o", "push.html")
+
+
+def _begin_together(office: Office, name: str, mode: str) -> Command:
+    """Begin a crawl; where workers lease, the site answers once all nodes have one at work."""
+    if mode == "--push":
+        return office.crawl(name, mode)
+    with office.site.paused():
+        crawl = office.crawl(name, mode)
+        for node in office.nodes.values():
+            wait_for(partial(_has_opened_spider, node), 90, f"a worker at work on {node.url}")
+    return crawl
+
+
+def _has_opened_spider(node: ScrapydNode) -> bool:
+    return any("Spider opened" in log.read_text() for log in node.logs_dir.rglob("*.log"))
 
 
 def _third_week_has_a_bad_day(office: Office) -> None:

@@ -15,7 +15,7 @@ _RATES = {"requests": NUMBER, "pages": NUMBER, "items": NUMBER, "failed": NUMBER
 SUMMARY: dict[str, Any] = {
     "schema": int, "crawl": str, "spider": str, "project": str, "version": TEXT, "labels": [str],
     "earlier_versions": [str], "code": [str], "state": str, "paused": bool, "message": str,
-    "exit_code": (int, None), "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
+    "exit_code": (int, None), "started": TEXT, "ended": TEXT, "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
     "differences": _DIFFERENCES,
     **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
     **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "raised_urls", "dead_urls", "index_failed"), int),

@@ -297,6 +297,8 @@ crawls clean ## --older-than
 crawls clean a --older-than 3d ## --older-than
 crawls clean --older-than 30 ## no unit
 logs --since 5w ## --since
+logs a --whole -n 5 ## leave --lines and --since out
+crawls --limit 0 ## --limit
 jobs grep ( ## regular expression
 logs --level LOUD ## LOUD
 logs --since -5 ## --since

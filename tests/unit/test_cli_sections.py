@@ -15,7 +15,7 @@ from scrapyd_dist.cli.config_command import (
     of_project,
     without_commands,
 )
-from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out
+from scrapyd_dist.cli.init import appended, free_name, named_nodes, sort_out, variable
 
 from scrapyd_dist.config import load, targets_of
 from scrapyd_dist.errors import ConfigError
@@ -48,6 +48,18 @@ def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None
     assert (first.name, first.url, first.username) == ("web1", "http://web1.example.com:6800", None)
     assert (second.name, second.url, second.username) == ("web2", "https://web2/scrapyd", "me")
     assert second.password == "$SDIST_WEB2_PASSWORD"
+
+
+def test_the_password_of_a_node_is_not_that_of_the_page() -> None:
+    """SDIST_WEB_PASSWORD is what `sdist web` asks its visitors for."""
+    names = ("web", "Web", "web1", "node-web")
+    nodes = [Node.parse("http://me@web1:6800", name=name) for name in names]
+    assert list(map(variable, nodes)) == [
+        "SDIST_NODE_WEB_PASSWORD",
+        "SDIST_NODE_WEB_PASSWORD",
+        "SDIST_WEB1_PASSWORD",
+        "SDIST_NODE_WEB_PASSWORD",
+    ]
 
 
 def test_signs_that_a_configuration_file_takes_for_its_own_come_back(

@@ -101,6 +101,20 @@ def test_the_version_is_one_that_all_have(
     assert why in made.why
 
 
+def test_the_version_of_jobs_for_one_node_is_that_nodes_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The way of scrapyd-deploy: new code on one node, and a job there."""
+    made = fleet(0, 0, 0, versions=[[OLDER, NEWER], [OLDER], [OLDER]])
+    monkeypatch.setattr(made, "poll_nodes", lambda: None)
+    made.settle_version(None, "web1:6800")
+    assert (made.version, made.why) == (NEWER, "the newest deployment that web1:6800 has")
+    made.settle_version(NEWER[:10], "web1:6800")
+    assert made.version == NEWER
+    made.settle_version(None, "nosuch")  # which is refused when the job is placed
+    assert made.version == OLDER
+
+
 def test_no_version_in_common() -> None:
     apart = fleet(0, 0, 0, versions=[["a"], ["b"], []])
     with pytest.raises(ConfigError, match="deploy --all"):

@@ -14,7 +14,7 @@ from scrapyd_dist.middlewares.producer.node_sources import NodeSources, nodes_of
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist import config
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, NodeRecord
 
 CFG = "[settings]\ndefault = p.settings\n[deploy:one]\nurl = http://web1:6800/\nslots = 3\n"
@@ -221,6 +221,28 @@ def test_nodes_that_were_added_to_the_store_are_there_unless_nodes_were_named(fo
         "web6:6800",
         "extra",
     ]
+
+
+def test_a_pattern_means_the_nodes_of_this_project_with_such_names_also_when_they_come_later(
+    folder: Path,
+) -> None:
+    (folder / "scrapy.cfg").write_text(
+        "[settings]\ndefault = p.settings\ntwo = two.settings\n"
+        "[deploy:eu-1]\nurl = http://web1:6800/\n[deploy:us-1]\nurl = http://web2:6800/\n"
+        "[deploy:eu-two]\nurl = http://web3:6800/\nproject = two\n"
+    )
+    found = sources(nodes=("eu-*",))
+    assert names(found.read()) == ["eu-1"]
+    records = [
+        NodeRecord(name="eu-9", url="http://web9:6800"),
+        NodeRecord(name="us-9", url="http://web8:6800"),
+    ]
+    assert names(found.read(records)) == ["eu-1", "eu-9"]
+    with pytest.raises(ConfigError, match="SCRAPY_PROJECT=two"):
+        sources(nodes=("*-two",)).read()
+    with pytest.raises(NothingMatched, match=r"no node 'asia-\*'"):
+        sources(nodes=("asia-*",)).read()
+    assert names(sources(nodes=("[::1]:6800",)).read()) == ["[::1]:6800"]
 
 
 def test_a_name_with_several_addresses_is_a_node_at_each(

@@ -24,7 +24,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import short_version
 from scrapyd_dist.store import open_store
-from scrapyd_dist.time_spans import describe_age
+from scrapyd_dist.time_spans import describe_age, describe_typed_span
 
 Run = Callable[..., Result]
 WIDTH = 80
@@ -198,5 +198,7 @@ def test_a_name_that_is_cut_keeps_both_ends_and_its_width() -> None:
 def test_ages_and_versions_are_short() -> None:
     ages = {-3: "0s", 59.9: "59s", 60: "1m", 3599: "59m", 7500: "2h", 86400: "1d", 1e8: "1,157d"}
     assert {seconds: describe_age(seconds) for seconds in ages} == ages
+    typed = {0: "0 s", 59.9: "1 min", 90: "90 s", 1800: "30 min", 86400: "24 h", 3661: "3,661 s"}
+    assert {seconds: describe_typed_span(seconds) for seconds in typed} == typed
     versions = {VERSION: "a17958…", "1_9": "1_9", "release-77": "releas…", "-": "-"}
     assert {version: short_version(version) for version in versions} == versions

@@ -1,5 +1,6 @@
 """What is read of a stored summary, whatever it has."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from scrapyd_dist.progress.summary_document import finite_number, learned_slots,
 
 def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
     row = Crawl(
-        id="c", project="p", spider="s", created=0.0, state=CrawlState.STOPPED, message="stopped", exit_code=3,
+        id="c", project="p", spider="s", created=1e9, state=CrawlState.STOPPED, message="stopped", exit_code=3,
         summary={"state": "working", "message": "", "items": 1499},
     )  # fmt: skip
     document = summary_of(row)
@@ -21,6 +22,8 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
         3,
     )
     assert (document["crawl"], document["items"]) == ("c", 1499)
+    assert (document["started"], document["ended"]) == ("2001-09-09T01:46:40+00:00", None)
+    assert summary_of(replace(row, ended=1e9 + 90))["ended"] == "2001-09-09T01:48:10+00:00"
 
 
 def test_what_the_crawls_have_learned_of_slots_is_the_most_that_one_has_seen() -> None:
