@@ -10,6 +10,7 @@ from scrapyd_dist.middlewares.producer import crawl_run
 from scrapyd_dist.middlewares.producer.crawl_run import CrawlRun
 from scrapyd_dist.middlewares.producer.lifecycle import signals
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import INTERRUPTED
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import NodeState
@@ -41,6 +42,7 @@ async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_wel
     reporter = MagicMock(write_down=AsyncMock(), write_status=AsyncMock(), sample=AsyncMock())
     repository, scheduler = reporter.repository, reporter.scheduler
     repository.wanted, repository.end = AsyncMock(return_value=""), AsyncMock()
+    repository.read_row = AsyncMock(return_value=Crawl(id="c", project="p", spider="s", created=0))
     scheduler.enough = scheduler.state.stopped = scheduler.state.goal = ""
     scheduler.state.paused = False
     reporter.capture.cutter.due.return_value = reporter.capture.cutter.take.return_value = []

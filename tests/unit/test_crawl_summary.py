@@ -174,7 +174,7 @@ def test_a_crawl_that_was_refused_before_it_had_a_summary_is_told_with_the_same_
     )  # fmt: skip
     document = summary_of(crawl)
     assert misfits(document, SUMMARY) == []
-    assert document.keys() == summarize(snapshot()).keys() | {"exit_code"}
+    assert document.keys() == summarize(snapshot()).keys() | {"exit_code", "started", "ended"}
     assert (document["state"], document["labels"], document["items"]) == ("refused", ["night=1"], 0)
 
 

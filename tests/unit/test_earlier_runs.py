@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 from rig.scheduling import run
 from scrapyd_dist.middlewares.producer.completion_hooks import judge_items
@@ -51,8 +51,8 @@ def test_the_warning_the_report_and_the_list_name_one_median() -> None:
     async def thread(verb: Callable[..., Any], *args: Any) -> Any:
         return verb(*args)
 
-    thread.store = Mock(crawl=lambda _: last, crawls=lambda: rows)  # type: ignore[attr-defined]
-    repository: Any = Mock(id="c100", thread=thread)
+    thread.store = Mock(crawls=lambda: rows)  # type: ignore[attr-defined]
+    repository: Any = Mock(id="c100", thread=thread, read_row=AsyncMock(return_value=last))
     ((warning,), _) = run(judge_items(Mock(limit=0, min_items=0), repository, 1))
     assert "the median of the last 20 crawls of this spider is 72." in warning
     shown = runs(Facts(crawl=last, now=0.0, runs=(*earlier_runs(rows, last), last)))
