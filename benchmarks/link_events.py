@@ -1,9 +1,10 @@
-"""What it adds to the CPU seconds of a worker's page that a crawling strategy is told of it and of its links.
+"""What a leased page costs in CPU seconds, beside plain Scrapy, and what a crawling strategy adds to that.
 
     python benchmarks/link_events.py --pages 2000 --pairs 7
 
-A worker leases the same batches from an SQLite store, and what it finds goes into the frontier, or to the strategy; the
-two take turns, and the ratios are those of the same turn. Each run has to bring every item home, and every event.
+A worker leases the same batches from an SQLite store, and what it finds goes into the frontier, or to the strategy;
+plain Scrapy crawls the same pages with the settings of the same profile. They take turns, and the ratios are those of
+the same turn. Each run has to bring every item home, and every event.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rig.projects import Project
 from rig.pullers import CRAWL, Frontier
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site
+from scrapyd_dist.middlewares.addon import PROFILE_SETTINGS
 
 from scrapyd_dist.strategy.links import PARTITIONS, EventKind
 
@@ -42,7 +44,16 @@ class Pages(scrapy.Spider):
         yield {"url": response.url, "title": response.css("h1::text").get()}
         for number in range(self.settings.getint("LINKS")):
             yield response.follow(f"?link={number}", self.parse_article)
+
+
+class Plain(Pages):
+    name = "plain"
+
+    async def start(self):
+        for number in range(self.settings.getint("PAGES")):
+            yield scrapy.Request(self.settings["TEMPLATE"] % number, self.parse_article)
 """
+PLAIN = "plain"
 #: way -> settings of its worker; the first is what the other is compared with
 WAYS: Mapping[str, Mapping[str, str]] = {
     "frontier": {"DISTRIBUTED_TARGET_CALLBACKS": "parse_article", "DISTRIBUTED_SLOT_BY": "site"},
@@ -57,17 +68,38 @@ class Bench:
         self._folder, self._timeout, self._runs = folder, timeout, 0
         self.site = SiteProcess(folder / "site", Site(items=pages))
 
+    def run_plain(self, pages: int) -> float:
+        """CPU seconds of plain Scrapy that crawls so many pages without links.
+
+        Raises:
+            RunError: when not all items came.
+        """
+        settings = {
+            "LINKS": 0, "LOG_LEVEL": "INFO", "PAGES": pages,
+            "TEMPLATE": self.site.detail(0).replace(f"{0:06d}", "%06d"), **PROFILE_SETTINGS["usual"],
+        }  # fmt: skip
+        project = self._make_project(settings)
+        command = [sys.executable, "-m", "scrapy", "crawl", "plain", "-o", "items.jl"]
+        took = run_all([command], cwd=project.path, output=project.output, timeout=self._timeout)
+        items = len((project.path / "items.jl").read_text().splitlines())
+        if items != pages:
+            raise RunError(f"{items} items of {pages} pages")
+        return took.cpu
+
+    def _make_project(self, settings: Mapping[str, Any]) -> Project:
+        self._runs += 1
+        return Project.small(
+            self._folder / f"run{self._runs}", f"small{self._runs}", {"pages": SPIDER}, settings
+        )
+
     def run(self, way: str, pages: int, links: int) -> float:
         """CPU seconds of a worker that crawls so many pages, each with so many links.
 
         Raises:
             RunError: when not all came home.
         """
-        self._runs += 1
         settings = {"LINKS": links, "DISTRIBUTED_PROFILE": "usual", "LOG_LEVEL": "INFO"}
-        project = Project.small(
-            self._folder / f"run{self._runs}", f"small{self._runs}", {"pages": SPIDER}, settings
-        )
+        project = self._make_project(settings)
         with closing(Frontier(project, "pages", start=_never, kind="frontier")) as queue:
             link = {"depth": 0, "score": 1.0, "expires": 0.0, "read": "page"}
             for start in range(0, pages, 100):
@@ -125,6 +157,21 @@ def measure(bench: Bench, pages: int, pairs: int, links: int) -> dict[str, Any]:
     }
 
 
+def measure_plain(bench: Bench, pages: int, pairs: int) -> dict[str, Any]:
+    """Milliseconds of a page without links, leased and in plain Scrapy; and the ratios of each turn."""
+    cost: dict[str, list[float]] = {"frontier": [], PLAIN: []}
+    for pair in range(pairs):
+        for way in list(cost)[:: -1 if pair % 2 else 1]:
+            if way == PLAIN:
+                took = bench.run_plain(pages) - bench.run_plain(1)
+            else:
+                took = bench.run(way, pages, 0) - bench.run(way, 1, 0)
+            cost[way].append(took * 1000 / (pages - 1))
+            print(f"pair {pair + 1}/{pairs}  {way:9} {cost[way][-1]:6.3f} ms", file=sys.stderr)
+    ratios = [one / other for one, other in zip(cost["frontier"], cost[PLAIN], strict=True)]
+    return {**{way: spread(figures) for way, figures in cost.items()}, "ratio": spread(ratios)}
+
+
 def main() -> int:
     """Run the program; 0 when all came home in every run, else 1."""
     parser = argparse.ArgumentParser(
@@ -149,6 +196,7 @@ def main() -> int:
             TemporaryDirectory(prefix="sdist-bench-") as folder,
             closing(Bench(Path(folder), pages, given.timeout)) as bench,
         ):
+            plain = measure_plain(bench, pages, pairs)
             rows = [measure(bench, pages, pairs, int(links)) for links in given.links.split(",")]
     except RunError as error:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
@@ -156,6 +204,12 @@ def main() -> int:
     about = machine()
     print(
         f"{pages} pages, {pairs} pairs, {about['cores']} cores, Scrapy {about['scrapy']}, {about['date']}"
+    )
+    ratio = plain["ratio"]
+    print(
+        f"A leased page takes {plain['frontier']['median']:.2f} ms, one of plain Scrapy"
+        f" {plain['plain']['median']:.2f} ms: {ratio['median']:.2f} times as much"
+        f" ({ratio['min']:.2f} to {ratio['max']:.2f})"
     )
     print(
         "| links of a page | CPU ms a page, frontier | strategy | ratio, median (least to most) |\n|---|---|---|---|"
@@ -168,7 +222,10 @@ def main() -> int:
         )
     if given.json:
         given.json.write_text(
-            json.dumps({"schema": 1, "machine": about, "pages": pages, "rows": rows}, indent=1)
+            json.dumps(
+                {"schema": 1, "machine": about, "pages": pages, "plain": plain, "rows": rows},
+                indent=1,
+            )
         )
     return 0
 
