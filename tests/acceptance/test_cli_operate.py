@@ -14,6 +14,7 @@ import pytest
 from rig.badpeer import BadPeer
 from rig.commands import SCRAPY
 from rig.crawls import ADDON, QUICK, crawls, last_crawl, store_of
+from rig.documents import document_misfits
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.shops import SPIDERS, Shop
 from rig.waiting import wait_for
@@ -546,6 +547,7 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
 
     def fleet_with_its_log() -> dict[str, Any]:
         document: dict[str, Any] = shop.run("status", "--fleet", "--json", code=0).json()
+        assert document_misfits("status --fleet", document) == []
         jobs = [row for node in document["nodes"] for row in node["jobs"]]
         return (
             document

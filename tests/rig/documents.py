@@ -42,6 +42,16 @@ _LOOK = {
     "finished": (int, None), "latency_ms": (int, float, None), "skew_s": (int, float, None), "version": TEXT,
     "drift": (bool, None), "draining": TEXT, "wedged": bool,
 }  # fmt: skip
+_PER_MINUTE = dict.fromkeys(("pages", "items", "errors"), (int, float, None))
+_FLEET: dict[str, Any] = {
+    "nodes": [{
+        **_NODE, "state": str, "reason": str, "slots": (int, None), "pending": (int, None), "draining": TEXT,
+        "running": (int, None),
+        "jobs": [{"job": str, "project": str, "spider": str, "crawl": TEXT, "state": str, "pages": (int, None),
+                  "items": (int, None), "per_min": _PER_MINUTE, "silent_s": (int, None), "reason": str}],
+    }],
+    "running": int, "pending": int, "per_min": _PER_MINUTE,
+}  # fmt: skip
 _KINDS = dict.fromkeys(("waiting", "leased", "done", "dead"), int)
 _SLOT = {"slot": str, "requests": _KINDS, "batches": _KINDS}
 _WALKED = {"batches": int, "requests": int, "left": [int], "interrupted": bool}
@@ -83,6 +93,7 @@ DOCUMENTS: dict[str, Any] = {
     "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
                "invalid": [str], "problem": TEXT},
     **dict.fromkeys(("crawl", "resume", "retry", "watch", "status", "crawls show", "frontier consume"), SUMMARY),
+    **dict.fromkeys(("status --fleet", "watch --fleet"), _FLEET),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
     "watch A B": {"crawls": [SUMMARY]},
     "watch --job": {"jobs": [{**_JOB, "state": str, "pages": _COUNT, "items": _COUNT, "errors": _COUNT,
