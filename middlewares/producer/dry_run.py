@@ -48,7 +48,7 @@ from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import settle_members
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest
-from .feed_outputs import shown
+from .feed_outputs import shown, take_feeds
 from .index_walk import IndexWalk
 from .node_sources import NodeSources
 from .preflight import LOCAL_NODES, Prepared, eggs_kept, notes_on, prepare
@@ -133,6 +133,7 @@ def _make_spider(
     crawler = Crawler(spider_loader(settings).load(spider), settings)
     made = make_as_job(crawler, args)
     crawler.addons.load_settings(crawler.settings)
+    take_feeds(crawler.settings, made)
     return made, crawler.settings
 
 

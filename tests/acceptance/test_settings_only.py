@@ -346,3 +346,17 @@ def test_a_reactor_that_is_not_asyncio_s_is_refused(
     done = run_scrapy(it, "crawl", "easy", code=2)
     assert "TWISTED_REACTOR" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.black_box
+def test_a_plan_names_the_files_of_the_projects_feeds(
+    project: MakeProject, site_now: SiteProcess, run_cli: RunCommand
+) -> None:
+    feeds = {"out/%(name)s.jl": {"format": "jsonlines"}}
+    it = project(
+        nodes=[], spiders={"news": NEWS}, settings={"START_URL": site_now.start_url, "FEEDS": feeds}
+    )
+    usual = str(it.path / "out" / "news.jl")
+    assert run_cli(it, "plan", "news", "--json", code=0).json()["output"] == [usual]
+    both = run_cli(it, "plan", "news", "-O", "all.csv", "--json", code=0).json()["output"]
+    assert both == [str(it.path / "all.csv"), usual]
