@@ -18,6 +18,12 @@ from scrapyd_dist.middlewares.worker.shortcuts import HAND_OVER, WITHOUT
 OWN = object()
 
 
+@pytest.fixture(autouse=True)
+def part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part is tried here also where all other rows run without it."""
+    monkeypatch.delenv(WITHOUT, raising=False)
+
+
 class Engine:
     """Notes what it is given, and closes after so many."""
 
