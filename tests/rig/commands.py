@@ -53,8 +53,13 @@ class Result(NamedTuple):
     err: str
 
     def json(self) -> Any:
-        """Its standard output, which has to be one JSON document."""
-        return json.loads(self.out)
+        """Its standard output, which has to be one JSON document; where it is none, the row shows all of it."""
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise AssertionError(
+                f"no JSON; exit code {self.code}\n{self.out}\n{self.err}"
+            ) from None
 
     def expect(self, code: int | None, *errors: str) -> Result:
         """The same, after it was seen that the command ended with this code, None for any, and wrote these errors."""
