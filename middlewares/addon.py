@@ -202,7 +202,7 @@ class Addon:
         spider = None
         if self._crawler:
             spider = self._crawler.spider or self._crawler.spidercls
-        take_feeds(settings, spider)
+        take_feeds(settings, spider, has_stdout=not settings.get("DISTRIBUTED_CRAWL"))
 
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless its crawl is asked for by its name."""

@@ -16,7 +16,7 @@ def describe_span(seconds: float) -> str:
 
 
 def describe_typed_span(seconds: float) -> str:
-    """Return a span of time as somebody typed it: `90 s`, `30 min`, `24 h`."""
+    """Return a span of time in the unit in which it is whole: `90 s`, `30 min`, `24 h`."""
     whole = round(seconds)
     if whole and whole % 3600 == 0:
         return f"{whole // 3600:,} h"

@@ -133,7 +133,7 @@ def _make_spider(
     crawler = Crawler(spider_loader(settings).load(spider), settings)
     made = make_as_job(crawler, args)
     crawler.addons.load_settings(crawler.settings)
-    take_feeds(crawler.settings, made)
+    take_feeds(crawler.settings, made, has_stdout=False)
     return made, crawler.settings
 
 

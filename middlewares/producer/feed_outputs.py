@@ -137,17 +137,20 @@ def outputs_to_keep(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     return kept
 
 
-def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> None:
+def take_feeds(
+    settings: BaseSettings, spider: Spider | type[Spider] | None, *, has_stdout: bool = True
+) -> None:
     """Make the feeds of this process the outputs of the whole crawl, which are written at its end.
 
     FEEDS is empty then: Scrapy would write the producer's own items there.
+    has_stdout: whether the crawl writes to a shell, as `scrapy crawl` does and `sdist crawl` not.
     """
     outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
     given = settings.getpriority("FEEDS") or 0
     # As in Scrapy: -o and -O come on top of FEEDS of settings.py, and replace those of the spider.
     is_replaced = bool(outputs) and _PROJECT < given < _CMDLINE
     if not is_replaced:
-        outputs += _outputs_of_feeds(outputs, settings)
+        outputs += _outputs_of_feeds(outputs, settings, has_stdout=has_stdout)
     for output in outputs:
         output["path"] = _resolve_place(output, settings, spider)
     settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
@@ -156,7 +159,7 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
 
 
 def _outputs_of_feeds(
-    outputs: Iterable[Mapping[str, Any]], settings: BaseSettings
+    outputs: Iterable[Mapping[str, Any]], settings: BaseSettings, *, has_stdout: bool
 ) -> list[dict[str, Any]]:
     """Return an output for each feed of which an earlier process of this crawl has made none."""
     known = {output.get("feed") for output in outputs}
@@ -165,7 +168,7 @@ def _outputs_of_feeds(
         address = str(uri)
         if address in known:
             continue
-        if address.startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
+        if address.startswith("stdout:") and not has_stdout:
             logger.warning(
                 "FEEDS: nothing is written to stdout:, which this process does not have; use -o -."
             )

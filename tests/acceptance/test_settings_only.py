@@ -352,7 +352,7 @@ def test_a_reactor_that_is_not_asyncio_s_is_refused(
 def test_a_plan_names_the_files_of_the_projects_feeds(
     project: MakeProject, site_now: SiteProcess, run_cli: RunCommand
 ) -> None:
-    feeds = {"out/%(name)s.jl": {"format": "jsonlines"}}
+    feeds = {"out/%(name)s.jl": {"format": "jsonlines"}, "stdout:": {"format": "jsonlines"}}
     it = project(
         nodes=[], spiders={"news": NEWS}, settings={"START_URL": site_now.start_url, "FEEDS": feeds}
     )
