@@ -18,6 +18,7 @@ from scrapy.utils.misc import load_object
 
 from scrapyd_dist.items.merging import FORMATS, ItemOutput, is_elsewhere
 from scrapyd_dist.items.sink import password_in
+from scrapyd_dist.settings import SettingReader
 
 from ..engine_compat import project_receivers
 from ..typed_json import NoJsonForm, pack, unpack
@@ -144,8 +145,9 @@ def take_feeds(
 
     FEEDS is empty then: Scrapy would write the producer's own items there.
     has_stdout: whether the crawl writes to a shell, as `scrapy crawl` does and `sdist crawl` not.
+    ConfigError if DISTRIBUTED_OUTPUTS has another kind of value.
     """
-    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
+    outputs = [dict(output) for output in SettingReader(settings).value("DISTRIBUTED_OUTPUTS")]
     given = settings.getpriority("FEEDS") or 0
     # As in Scrapy: -o and -O come on top of FEEDS of settings.py, and replace those of the spider.
     is_replaced = bool(outputs) and _PROJECT < given < _CMDLINE

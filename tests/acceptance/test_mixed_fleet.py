@@ -20,6 +20,7 @@ from rig.tls import Authority, Front
 from rig.waiting import wait_for
 from scrapyd_dist.cli.commands import walk
 
+from scrapyd_dist.errors import TIME_UP
 from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import PermitRequest
@@ -335,7 +336,9 @@ def _check_nodes(sdist: Sdist) -> None:
         NAMES[:2]
     )
     sdist("nodes resume", NAMES[2])
-    assert states(sdist.run("status", "--fleet", "--json").json()) == dict.fromkeys(NAMES, "up")
+    assert states(sdist("status --fleet")) == dict.fromkeys(NAMES, "up")
+    watched = sdist("watch --fleet", "--timeout", 1, code=TIME_UP)
+    assert states(watched) == dict.fromkeys(NAMES, "up")
     assert sdist.run("nodes", "metrics").out.count("sdist_node_up{") == len(NAMES)
     findings = sdist("doctor", code=1)["findings"]
     dangers = [
