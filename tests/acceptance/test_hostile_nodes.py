@@ -18,6 +18,7 @@ from rig.fixtures import MakeProject, StartCommand, StartFleet, StartSite
 from rig.hostile import CRAWL, JOB, LIES, PROJECT, SPIDER, Answer, HostileNode, LyingNode, plans
 from rig.memory import peak_memory
 from rig.projects import Project
+from rig.waiting import wait_for
 from scrapyd_dist.cli.commands import CODES
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
@@ -172,7 +173,7 @@ def test_a_node_that_lies_costs_a_crawl_nothing(
     start_cli: StartCommand,
     start_scrapy: StartCommand,
 ) -> None:
-    pages, good, liar = site(300, per_page=20), fleet(1), LyingNode()
+    pages, good, liar = site(400, per_page=20), fleet(1, max_proc=1), LyingNode()
     it = project(settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 20,
                            "DISTRIBUTED_MAX_ATTEMPTS": 9})  # fmt: skip
     with closing(BadPeer(liar.play)) as peer:
@@ -180,8 +181,12 @@ def test_a_node_that_lies_costs_a_crawl_nothing(
             good, f"[deploy:liar]\nurl = http://127.0.0.1:{peer.port}/\nproject = {it.name}\n"
         )
         command = begin("scrapy", it, pages, scrapy=start_scrapy, cli=start_cli)
+        last_index = pages.site.index_path(pages.site.pages - 1)
+        wait_for(lambda: last_index in pages.hits(), 60, "the end of the index")
+        # Until the liar has lied in each way, the good node stands still: it is not done before.
+        with pages.paused():
+            wait_for(lambda: set(liar.jobs.values()) == set(LIES[1:]), 60, "every lie")
         done = command.wait(120)
-    assert set(liar.jobs.values()) == set(LIES[1:])
     assert done.code == 0
     assert_exact(it, pages)
     assert not STEERS.search(done.out + done.err)
