@@ -51,11 +51,12 @@ wheels: .venv-test/ready  ## the same on Python 3.10, 3.12 and 3.14
 mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time, and sees that their tests fail
 	.venv-test/bin/python tests/mutants.py
 
-bench: .venv-test/ready  ## the six benchmarks that docs/explanation/benchmarks.md quotes (about an hour; the machine should have nothing else to do)
+bench: .venv-test/ready  ## the seven benchmarks that docs/explanation/benchmarks.md quotes (about an hour; the machine should have nothing else to do)
 	.venv-test/bin/python benchmarks/run.py
 	.venv-test/bin/python benchmarks/deploys.py
 	.venv-test/bin/python benchmarks/worker.py
 	.venv-test/bin/python benchmarks/link_events.py
+	.venv-test/bin/python benchmarks/phases.py
 	.venv-test/bin/python benchmarks/frontier_store.py
 	.venv-test/bin/python benchmarks/broad.py
 

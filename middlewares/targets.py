@@ -56,6 +56,16 @@ class Target:
         rules = _rules(spider)
         return self.callbacks | {_callback_name(rules[number]) for number in self.rules}
 
+    def unfollowed_rules(self, spider: Spider) -> list[int]:
+        """Return the numbers of its rules that follow links, which the workers do not."""
+        if self.follows:
+            return []
+        following = []
+        for number, rule in enumerate(_rules(spider)):
+            if number in self.rules and rule.follow:
+                following.append(number)
+        return following
+
     def rule_hooks(self, spider: Spider) -> frozenset[str]:
         """Return the names of the methods to which rules give the links of target pages."""
         names = set()
@@ -129,6 +139,32 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
     for name in target.callbacks:
         callbacks.add(method_name(getattr(spider, name, None), spider) or name)
     return replace(target, callbacks=frozenset(callbacks), seeds=seeds)
+
+
+def find_crawl_target(spider: Spider, settings: BaseSettings) -> Target:
+    """Return the target of a crawl: all rules, where its pages lead on by rules.
+
+    A callback is named for what becomes of its pages, and with `follow=True` that is links, too. A
+    rule is named by its number for its pages alone.
+
+    Raises:
+        NoTarget: there is none.
+        ConfigError: the settings name what there is not.
+    """
+    target = find_target(spider, settings)
+    rules = _rules(spider)
+    if target.follows or not rules:
+        return target
+    leading_on = set(target.unfollowed_rules(spider))
+    leading_on.discard(SettingReader(settings).value("DISTRIBUTED_TARGET_RULE"))
+    if not leading_on and not target.seeds:
+        return target
+    pages = f"pages of {target.how}" if leading_on else "start pages, which go there,"
+    how = (
+        f"all requests of the rules of {spider.name}, since {pages} lead on by rules: the workers"
+        " follow them"
+    )
+    return replace(target, rules=frozenset(range(len(rules))), how=how, follows=True)
 
 
 def find_links(spider: Spider, settings: BaseSettings) -> LinkTarget:
@@ -321,15 +357,18 @@ def take_only_callback(spider: Spider, settings: BaseSettings) -> None:
         return  # it is refused, in words
 
 
-def guesses(target: Target, settings: BaseSettings) -> list[str]:
-    """Return what to say at the start where no target was named: a line, or nothing."""
-    if settings.getbool(GUESSED):
-        how = f"{target.how}, its only one besides parse()"
-    elif target.follows:
-        how = target.how
-    else:
+def describe_target(target: Target, settings: BaseSettings) -> list[str]:
+    """Return what to say at the start where more goes to the nodes than was named.
+
+    A line, or nothing.
+    """
+    is_guessed = settings.getbool(GUESSED)
+    if not is_guessed and not target.follows:
         return []
-    return [f"no target is named, so to the nodes go {how}"]
+    is_named = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS") or target.seeds
+    why = "no target is named, so " if is_guessed or not is_named else ""
+    only = ", its only one besides parse()" if is_guessed and not target.follows else ""
+    return [f"{why}to the nodes go {target.how}{only}"]
 
 
 def other_callbacks(spider: Spider) -> list[str]:

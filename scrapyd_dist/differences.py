@@ -69,6 +69,11 @@ class Trait(str, Enum):
     FOLLOWED_PAGES = (
         "pages that target pages led to, or were redirected to, seen when the crawl ends"
     )
+    LEFT_LINKS = (
+        "a rule that follows links, where the target is named by the rule's number; or links that"
+        " rules have found on pages that nodes fetched and that no rule follows there, seen when"
+        " the crawl ends"
+    )
     SHARED_VALUES = (
         "a value in meta or cb_kwargs that several target requests share, and that callbacks"
         " change, seen when the crawl ends"
@@ -709,6 +714,18 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 "Not one page gave an item. If the spider writes its items itself, that is as it"
                 " should be; else look at a job's log (sdist logs), or try one page with scrapy"
                 " parse."
+            ),
+        ),
+        Difference(
+            name="links that are not followed",
+            meaning=_TOLD,
+            trait=Trait.LEFT_LINKS,
+            sentence=(
+                "Scrapy follows what rules find on these pages. Workers do not, where the pages are"
+                " named by a rule's number or a mark, or are no target pages: what only such links"
+                " lead to is missing. Name the callback of a rule with follow=True (--callback"
+                " NAME, without --rule): then all requests of the rules go to the nodes, and"
+                " workers follow them."
             ),
         ),
         Difference(

@@ -55,7 +55,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_RULE",
             _WHOLE,
             -1,
-            "number of the CrawlSpider rule whose requests go to the nodes, counted from 0. If"
+            "number of the CrawlSpider rule whose requests go to the nodes, counted from 0. Links"
+            " on its pages are not followed. If"
             " neither a rule nor a callback is named, it is the only rule that has a callback"
             " and does not follow; where all rules follow, it is all of them. Of a SitemapSpider it"
             " is the pages of its sitemaps; with `sdist crawl` else the only callback besides"
@@ -69,7 +70,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "TARGET_CALLBACKS",
             _LIST,
             [],
-            "names of callbacks whose requests go to the nodes, in any spider",
+            "names of callbacks whose requests go to the nodes, in any spider. If a rule with such"
+            " a callback follows links (`follow=True`), all requests of the rules go there, and"
+            " workers follow them",
             option="--callback",
             travels=_LEASING,
         ),
@@ -142,7 +145,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _TEXT,
             None,
             "address of the index pages, with a place for the page's number:"
-            " `…/index_%05d.html` or `…?page={page}`",
+            " `…/index_%05d.html` or `…?page={page}`. The spider's own start is left out then",
             option="--index",
             metavar="TEMPLATE",
         ),
@@ -150,7 +153,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "PAGES",
             _WHOLE,
             None,
-            "number of index pages",
+            "number of index pages. The first has the number 0, or that of"
+            " `DISTRIBUTED_FIRST_PAGE`",
             option="--pages",
             metavar="P",
             least=1,
@@ -159,14 +163,15 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             "FIRST_PAGE",
             _WHOLE,
             0,
-            "number of the first index page",
+            "number of the first index page: 1 where `?page=1` is the first",
         ),
         _setting(
             "SHARDS",
             _WHOLE,
             1,
-            "number of walks that share the index, each from its own start page; at least as many"
-            " as index pages are requested at one time are of use",
+            "number of walks that share the index. Each begins at a page of its own, goes on as"
+            " the spider follows links, and ends where another has begun. As many as index pages"
+            " may be requested at one time, or more, are of use",
             option="--shards",
             metavar="S",
             least=1,

@@ -209,9 +209,9 @@ def plan(
 ) -> None:
     """Show what `sdist crawl` would do, without doing it.
 
-    Which shard starts where, which nodes take part and would get the code, how
-    large a batch may become, and what to know before the start. Fetches no page
-    of the site, unless --probe is given.
+    Which requests go to the nodes, which shard starts where, which nodes take
+    part and would get the code, how large a batch may become, and what differs
+    from `scrapy crawl`. Fetches no page of the site, unless --probe is given.
 
     Example: sdist plan books --callback parse_book
     """

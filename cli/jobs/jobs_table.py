@@ -29,7 +29,11 @@ def list_(
     context: Context,
     state: Annotated[
         list[Outcome] | None,
-        option(f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE"),
+        option(
+            f"Only jobs in this state: {_STATES}. One that hangs is stalled, and not running."
+            " Repeatable.",
+            metavar="STATE",
+        ),
     ] = None,
     query: JobQuery,
     label: OnlyLabels = None,

@@ -148,7 +148,8 @@ def schedule(
         ),
     ] = None,
     unless_running: Annotated[
-        bool, option("Leave out spiders that wait or run on any of the nodes.")
+        bool,
+        option("Leave out spiders that wait or run: on a node, of --node or all, or in the store."),
     ] = False,
     priority: Annotated[
         float | None,

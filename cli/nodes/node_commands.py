@@ -210,7 +210,8 @@ def list_(
 ) -> int:
     """List the nodes, each with its state, load, latency, version and clock.
 
-    These are the targets of scrapy.cfg or, where it names none, the local nodes.
+    These are the targets of scrapy.cfg and the nodes that were added or, where
+    there are none, the local nodes.
     All are asked at once; those in trouble stand first, and at the end how many
     there are. States: up; draining (gets no new work); drained (nor has
     any left); wedged (work waits, nothing starts); busy (connected, but no answer in time); down;

@@ -20,7 +20,7 @@ from scrapyd_dist.scrapyd.jobs import check_spider_name
 
 from ..classifier import has_own_filter
 from ..slot_routing import SlotRouting
-from ..targets import Target, find_target
+from ..targets import Target, find_crawl_target
 from .crawl_request import CrawlRequest, asked_for, find_project, known_as
 from .difference_finder import (
     find_differences,
@@ -75,7 +75,7 @@ def check_asked(
 
 def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> CheckedCrawl:
     """Return the whole request; ConfigError if it has no target, or no start pages."""
-    target = find_target(spider, settings)
+    target = find_crawl_target(spider, settings)
     options = for_target(asked.options, target, settings)
     callbacks = target.methods(spider)
     in_callbacks = [
@@ -94,8 +94,17 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
         request=request,
         target=target,
         shards=shards_of(options, spider),
-        differences=join_rows([*asked.differences, *in_callbacks]),
+        differences=join_rows([*asked.differences, *_left_links(target, spider), *in_callbacks]),
     )
+
+
+def _left_links(target: Target, spider: Spider) -> list[FoundDifference]:
+    """Return the row of links that workers do not follow, with the rules of their pages."""
+    numbers = target.unfollowed_rules(spider)
+    if not numbers:
+        return []
+    rules = tuple(map("rule {}".format, numbers))
+    return [FoundDifference(difference=by_trait(Trait.LEFT_LINKS), found=rules)]
 
 
 def check_crawl(

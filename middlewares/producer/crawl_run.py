@@ -91,6 +91,7 @@ class CrawlRun(BaseRun):
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
         self._target_callbacks = target.methods(crawler.spider)
+        self._leaves_links = bool(target.unfollowed_rules(crawler.spider))
         if not self.options.leases:
             travelling = ()
         self._attributes = ChangedAttributes(
@@ -308,6 +309,7 @@ class CrawlRun(BaseRun):
             delivered=delivered,
             attributes=self._attributes,
             callbacks=self._target_callbacks,
+            leaves_links=self._leaves_links,
             index_pages=self.capture.index_pages,
             start_fault=self._start_fault,
             has_wrong_values=self._has_wrong_values,

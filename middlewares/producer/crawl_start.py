@@ -22,7 +22,7 @@ from scrapyd_dist.store.store_thread import StoreThread
 
 from ..classifier import count_found
 from ..slot_routing import SlotRouting
-from ..targets import guesses
+from ..targets import describe_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import notify_on_finish, read_on_finish, refusal
@@ -117,7 +117,7 @@ class CrawlStart(RunStart[CheckedCrawl, PreparedCrawl, CrawlRun]):
         request = checked.request
         rules = await self._warn_of_rules(repository, heeds=request.options.heeds)
         endangered = await repository.thread(repository.thread.store.warnings)
-        guessed = guesses(checked.target, settings)
+        guessed = describe_target(checked.target, settings)
         found = find_warnings(settings, vars(self._crawler.spider))
         warnings = [*found, *endangered, *rules]
         for warning in (*checked.differences, *warnings, *guessed):

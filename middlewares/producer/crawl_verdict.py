@@ -54,6 +54,8 @@ class CrawlVerdict:
     delivered: Delivered
     attributes: ChangedAttributes
     callbacks: Collection[str]  #: names of those of target pages
+    #: the target is a rule that was named by its number, and whose links workers do not follow
+    leaves_links: bool
     index_pages: Iterable[bytes]  #: fingerprints of those that the walk has asked for
     start_fault: str  #: how the spider's own start broke off; empty if it did not
     has_wrong_values: bool  #: jobs did not have the values that their callbacks read
@@ -100,10 +102,15 @@ class CrawlVerdict:
             state.stray_items,
             state.closed_by,
             self.has_wrong_values,
+            self._count_left_links() and not self.leaves_links,
             self._count_denied_if_most(),
             self.delivered.logins,
         )
         return PARTIAL if any(shortfalls) else 0
+
+    def _count_left_links(self) -> int:
+        """Count the links that rules have found on pages of the nodes, and that were left."""
+        return sum(count_in(attempt.report, "left_links") for attempt in self.delivered.accepted)
 
     def _report_faults(self, *texts: str) -> None:
         """Say why the exit code is not 0, though the crawl is finished.
@@ -124,6 +131,8 @@ class CrawlVerdict:
         has_found = reporter.repository.counts["sealed"]
         if self.delivered.delivery.items == 0 and has_found and not has_feed_url:
             reporter.differ(found_trait(Trait.NO_ITEM))
+        if links := self._count_left_links():
+            reporter.differ(found_trait(Trait.LEFT_LINKS, counted(links, "link")))
         reporter.differ(*await self._find_repeats())
         reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
         reporter.differ(*values_as_text(accepted, reporter.own.as_text))

@@ -40,7 +40,7 @@ from scrapyd_dist.this_machine import is_loopback
 from scrapyd_dist.throttle.permits import ALL, Rule
 
 from ..engine_compat import spider_loader
-from ..targets import guesses, take_only_callback
+from ..targets import describe_target, take_only_callback
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_check import CheckedCrawl, check_asked, check_target
@@ -81,7 +81,7 @@ def plan(
     prepared = _prepare(request, stored, code)
     warnings = [
         *find_warnings(own_settings, vars(made)),
-        *guesses(checked.target, own_settings),
+        *describe_target(checked.target, own_settings),
         *prepared.warnings,
     ]
     answering = [found.asked for found in prepared.probes if found.error is None]

@@ -26,7 +26,7 @@ from scrapyd_dist.plurals import counted
 
 from ..assignment import PROBE
 from ..classifier import Disposition, FoundRequests
-from ..targets import find_target
+from ..targets import find_crawl_target
 from ..worker.work_unit import judge_failure
 from .crawl_request import check_reactor, find_project
 from .index_walk import IndexWalk
@@ -114,7 +114,7 @@ class Probe:
         shards = shards_of(options, spider)
         key = state_key(find_project(settings).state)
         self._walk = IndexWalk(shards, template_of(options))
-        self._target = find_target(spider, settings)
+        self._target = find_crawl_target(spider, settings)
         self._finds = FoundRequests(crawler=self._crawler, key=key)
         if options.sharded:
             for shard in shards:

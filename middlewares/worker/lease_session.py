@@ -30,7 +30,7 @@ from ..own_meta import read_mark
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach_several
-from ..targets import Target, find_links, find_target
+from ..targets import Target, find_crawl_target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost, Withdrawn
@@ -251,7 +251,7 @@ class LeasedWork:
             crawler,
             rules_lead_away=crawl.kind == "crawl",
             changed=self._changed,
-            target=_target(crawler),
+            target=_target(crawler, crawl.kind),
             again=self._repeat_expired,
         )
         self.context = context = LeaseContext(
@@ -351,8 +351,8 @@ def _unfit_for_strategy(crawl: Crawl, job: Assignment) -> str:
     return ""
 
 
-def _target(crawler: Crawler) -> Target:
-    """Return what goes to the frontier, or to the strategy.
+def _target(crawler: Crawler, kind: str) -> Target:
+    """Return what goes to the frontier or the strategy, in a "crawl" or a "frontier".
 
     Raises:
         ConfigError: the project names links for its strategy that there are not.
@@ -361,6 +361,8 @@ def _target(crawler: Crawler) -> Target:
     if follows_strategy(crawler.settings):
         return find_links(crawler.spider, crawler.settings)
     try:
+        if kind == "crawl":
+            return find_crawl_target(crawler.spider, crawler.settings)
         return find_target(crawler.spider, crawler.settings)
     except ConfigError:  # nothing says which requests go to the frontier: those that are marked
         return Target()

@@ -284,6 +284,7 @@ class RequestTracker:
         left = self._left_callback
         if left is not None and request.callback == left and not request.meta.get(MARK):
             count(self._crawler, "links_not_followed")
+            unit.ledger.left_links += 1
             return None
         target = self._target
         if target is not None and unit.finds is not None and target.takes(request, self._spider):

@@ -106,6 +106,7 @@ class RequestLedger:
         self.pages = 0
         self.items = 0
         self.logins = 0  #: pages in whose place the site has sent its login
+        self.left_links = 0  #: links that rules have found, and that the worker does not follow
         self.failed = ""  #: why the first that gave no result did not, whatever it was
         #: kind and reason of requests that have not ended
         self.rest = ("unended", "nothing was heard of it")
@@ -257,7 +258,7 @@ class RequestLedger:
                 continue
             kind_to_retry = "failed" if kind == "unended" else kind
             missed.append([index, kind_to_retry, self._places(index)])
-        counts = {**self.progress(), "logins": self.logins}
+        counts = {**self.progress(), "logins": self.logins, "left_links": self.left_links}
         report = {**counts, **kinds, "missed_requests": missed, "replaces": self._again}
         followed = self._list_followed({index for index, _, _ in missed})
         return {**report, "followed": followed} if followed else report

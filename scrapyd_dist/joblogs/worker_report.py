@@ -72,6 +72,7 @@ class WorkerReport:
     #: attributes of the spider that were set, or changed in place, while it worked
     changed: tuple[str, ...] = ()
     logins: int = 0  #: pages in whose place the site has sent its login
+    left_links: int = 0  #: links that rules have found, and that the worker did not follow
     #: of pages with items, those that it was led to; None if there are none
     followed: FollowedPages | None = None
     feeds: tuple[str, ...] = ()
@@ -221,6 +222,7 @@ def _read_document(document: Mapping[str, Any]) -> WorkerReport:
         errors=_read_count(document.get("errors", 0)),
         feeds_failed=_read_count(document.get("feeds_failed", 0)),
         logins=_read_count(document.get("logins", 0)),
+        left_links=_read_count(document.get("left_links", 0)),
         finish_reason=text("finish_reason"),
         closed_by=text("closed_by"),
         problem=text("problem"),
@@ -409,6 +411,8 @@ def to_kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> d
         document["followed"] = report.followed.document
     if report.logins:
         document["logins"] = report.logins
+    if report.left_links:
+        document["left_links"] = report.left_links
     if report.part is not None:
         document |= _keep_part(report.part)
     document["started"] = report.started

@@ -103,6 +103,15 @@ def test_the_short_benchmark_of_roll_outs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_the_short_benchmark_of_phases(tmp_path: Path) -> None:
+    found = figures_of(tmp_path, "phases.py", "--timeout", "120")
+    assert [line.split("|")[1].split()[0] for line in found["lines"]] == [
+        "ms", "the", "first", "seconds", "500", "pages/s",
+    ]  # fmt: skip
+    assert "| pages/s with 1 slots, of 32 |" in found["printed"]
+
+
+@pytest.mark.full
 def test_the_short_benchmark_of_the_profile(tmp_path: Path) -> None:
     found = figures_of(tmp_path, "worker.py", "--ways", "gc,log,fast")
     assert list(found["ways"]) == ["none", "gc", "log", "fast"]

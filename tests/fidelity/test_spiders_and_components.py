@@ -423,6 +423,91 @@ LEARNED = Case(
     code=3,
 )
 
+#: a rule that ends nowhere: notes are found on pieces alone
+FOLLOWING_SPIDER = """
+    from scrapy.linkextractors import LinkExtractor
+    from scrapy.spiders import CrawlSpider, Rule
+
+    from small.base import SITE, Closing
+
+    class Museum(Closing, CrawlSpider):
+        name = "museum"
+        start_urls = [f"{SITE}/rooms/0"]
+        rules = (
+            Rule(LinkExtractor(restrict_css="a[rel=next]")),
+            Rule(LinkExtractor(restrict_css="a.piece, a.note"), callback="parse_page", follow=True),
+        )
+
+        def parse_page(self, response):
+            yield {"page": response.url}
+"""
+
+NAMED_AND_FOLLOWED = Case(
+    name="named-callback-of-a-rule-that-follows",
+    callback="parse_page",
+    files={"spider": FOLLOWING_SPIDER},
+    sentence="to the nodes go all requests of the rules of museum, since",
+    refusals={"push": "have no way to hand on links"},
+    handed_out=24,
+)
+
+NAMED_BY_NUMBER = Case(
+    name="rule-that-follows-named-by-its-number",
+    callback="",
+    files={"spider": FOLLOWING_SPIDER},
+    settings={"DISTRIBUTED_TARGET_RULE": 1},
+    differs=frozenset({"items", "pages"}),
+    sentence="links that are not followed (rule 1): Scrapy follows what rules find on these pages",
+)
+
+STARTS_ON_NODES = Case(
+    name="start-pages-of-rules-on-nodes",
+    callback="",
+    files={
+        "spider": FOLLOWING_SPIDER.replace(", follow=True", "").replace(
+            'start_urls = [f"{SITE}/rooms/0"]',
+            'start_urls = [f"{SITE}/rooms/{number}" for number in range(3)]',
+        )
+    },
+    settings={"DISTRIBUTED_SEEDS": True},
+    refusals={"push": "DISTRIBUTED_SEEDS: only workers that lease their batches know of it"},
+)
+
+RULES_OF_NO_TARGET = Case(
+    name="rules-on-a-page-that-a-job-asks-for",
+    callback="parse_piece",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.linkextractors import LinkExtractor
+            from scrapy.spiders import CrawlSpider, Rule
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, CrawlSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/rooms/0"]
+                rules = (
+                    Rule(LinkExtractor(restrict_css="a[rel=next]")),
+                    Rule(LinkExtractor(restrict_css="a.piece"), callback="parse_piece"),
+                    Rule(LinkExtractor(restrict_css="a.note"), callback="parse_note"),
+                )
+
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    # It goes to the rules, as a start page does.
+                    number = int(response.url.rpartition("/")[2]) + 12
+                    yield scrapy.Request(f"{SITE}/pieces/{number}")
+
+                def parse_note(self, response):
+                    yield {"note": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages", "code"}),
+    sentence="links that are not followed (12 links)",
+    code=3,
+)
+
 RULE_HOOK = Case(
     name="rule-hook-that-counts",
     callback="",
@@ -1020,6 +1105,10 @@ CASES = [
     MEMORY,
     LEARNED,
     RULE_HOOK,
+    NAMED_AND_FOLLOWED,
+    NAMED_BY_NUMBER,
+    STARTS_ON_NODES,
+    RULES_OF_NO_TARGET,
     SURROUNDINGS,
     NAMED_ATTRIBUTES,
     ALIASED_ATTRIBUTE,
@@ -1056,6 +1145,8 @@ QUICK_ROWS = [
     (DOMAINS, "pull"),
     (MEMORY, "push"),
     (RULE_HOOK, "pull"),
+    (NAMED_AND_FOLLOWED, "pull"),
+    (RULES_OF_NO_TARGET, "push"),
     (ALIASED_ATTRIBUTE, "push"),
     (START_REQUESTS_TOLD_APART, "pull"),
     (IGNORING_MIDDLEWARE, "push"),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-#: a process that starts and ends between two samples is not seen
+#: seconds between two samples; a process that starts and ends between them is not seen
 INTERVAL = 0.5
 #: bytes of a command line that are read; that of a fork is padded with zeros
 ENOUGH = 500
@@ -21,7 +21,8 @@ START_TIME = 19
 class ProcessorTime:
     """Samples all processes that started after it, in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float = INTERVAL) -> None:
+        self._interval = interval
         self._began = _read_stat(os.getpid())[START_TIME]
         self._seconds: dict[tuple[int, int], tuple[str, float]] = {}
         self._ended = threading.Event()
@@ -29,7 +30,7 @@ class ProcessorTime:
         self._thread.start()
 
     def _sample(self) -> None:
-        while not self._ended.wait(INTERVAL):
+        while not self._ended.wait(self._interval):
             for entry in Path("/proc").glob("[0-9]*"):
                 with suppress(OSError):  # it has ended
                     self._read(int(entry.name))
@@ -56,7 +57,7 @@ class ProcessorTime:
 
 
 #: how `scrapyd_dist.python_process` names a module
-_RUN = re.compile(r"run_module\('([\w.]+)'")
+_RUN = re.compile(r"(?:run_module\('|; from )([\w.]+)(?:'| import main)")
 
 
 def _read_stat(pid: int) -> list[int]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kinds import Way
 from numbers_section import put_section
+from phases import steady_pace
 from report import summary, table
 from ways import Run
 
@@ -36,6 +37,12 @@ def test_the_process_that_walks_the_index_gets_fewer_details() -> None:
 )
 def test_shards_start_where_the_formula_says(pages: int, shards: int, starts: list[int]) -> None:
     assert shard_starts(pages, shards) == starts
+
+
+def test_the_pace_of_a_slow_site_is_that_between_start_and_end() -> None:
+    # A page each second, but for the first ten, which came at once, and the last ten, for which it waited.
+    times = [*[0.0] * 10, *map(float, range(1, 81)), *[200.0] * 10]
+    assert steady_pace(reversed(times)) == pytest.approx(1.0)
 
 
 def run(way: str, pair: int, wall: float, cpu: float) -> Run:

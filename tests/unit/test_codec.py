@@ -36,8 +36,9 @@ from scrapyd_dist.middlewares.codec import (
 )
 from scrapyd_dist.middlewares.targets import (
     NoTarget,
+    describe_target,
+    find_crawl_target,
     find_target,
-    guesses,
     only_rule,
     take_only_callback,
 )
@@ -575,6 +576,43 @@ def test_rules_that_only_follow_are_taken_with_what_their_pages_lead_to() -> Non
     assert not find_target(NoEnd(), Settings({"DISTRIBUTED_TARGET_BY_META": True})).rules
 
 
+def test_a_named_callback_is_named_with_the_links_of_its_rule() -> None:
+    """As plain Scrapy follows them; a rule's number names its pages alone."""
+    spider = Two()
+    by_callback = Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item"})
+    target = find_crawl_target(spider, by_callback)
+    assert (target.rules, target.follows) == (frozenset({0, 1, 2, 3}), True)
+    (line,) = describe_target(target, by_callback)
+    assert line == (
+        "to the nodes go all requests of the rules of two, since pages of rule 1 and rule 3 and callback parse_item of"
+        " two lead on by rules: the workers follow them"
+    )
+    assert target.unfollowed_rules(spider) == []
+    by_number = Settings({"DISTRIBUTED_TARGET_RULE": 3})
+    target = find_crawl_target(spider, by_number)
+    assert (target.rules, target.follows) == (frozenset({3}), False)
+    assert target.unfollowed_rules(spider) == [3]
+    assert describe_target(target, by_number) == []
+
+
+def test_a_callback_whose_rules_end_at_its_pages_is_named_alone() -> None:
+    spider, named = Two(), Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse_other"})
+    target = find_crawl_target(spider, named)
+    assert (target.rules, target.follows) == (frozenset({2}), False)
+    assert target.unfollowed_rules(spider) == []
+
+
+def test_start_pages_on_nodes_lead_on_by_rules() -> None:
+    seeds = Settings({"DISTRIBUTED_SEEDS": True})
+    target = find_crawl_target(RULED, seeds)
+    assert (target.rules, target.follows, target.seeds) == (frozenset({0, 1}), True, True)
+    assert (
+        "since start pages, which go there, lead on by rules" in describe_target(target, seeds)[0]
+    )
+    # A spider without rules has none to follow.
+    assert not find_crawl_target(SPIDER, seeds).follows
+
+
 def test_pages_of_sitemaps_are_the_target_of_their_spider() -> None:
     class Maps(SitemapSpider):
         name = "maps"
@@ -668,7 +706,7 @@ def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -
     take_only_callback(Bookshop(), one)
     target = find_target(Bookshop(), one)
     assert target.callbacks == {"parse_book"}
-    assert guesses(target, one) == [
+    assert describe_target(target, one) == [
         "no target is named, so to the nodes go callback parse_book of my shop, its only one besides parse()"
     ]
     assert (
@@ -681,7 +719,7 @@ def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -
         find_target(Alone(), two)
     take_only_callback(Bookshop(), named)
     assert find_target(Bookshop(), named).callbacks == {"parse"}
-    assert not guesses(find_target(Bookshop(), named), named)
+    assert not describe_target(find_target(Bookshop(), named), named)
 
 
 @pytest.mark.parametrize(("spider", "values", "why"), WRONG)

@@ -37,6 +37,7 @@ class Crawl:
             delivered=Delivered(delivery=delivery, accepted=[], misses=misses, logins=[]),
             attributes=MagicMock(kept_in_jobs=lambda *_: []),
             callbacks=(),
+            leaves_links=False,
             index_pages=(),
             start_fault=start_fault,
             has_wrong_values=False,
