@@ -734,9 +734,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             trait=Trait.FOLLOWED_PAGES,
             sentence=(
                 "Scrapy crawls each page once; a page that target pages lead to, or are redirected"
-                " to, is crawled once for each batch that finds it, even if the index has it, so"
-                " the output has its items several times. Remove repeats, by a field that they have"
-                " alike: sdist items merge CRAWL -O FILE --key FIELD."
+                " to, is crawled once for each batch that finds it, unless it is a target itself,"
+                " even if the index has it. So the output has its items several times. Remove"
+                " repeats, by a field that they have alike: sdist items merge CRAWL -O FILE --key"
+                " FIELD."
             ),
         ),
     ),

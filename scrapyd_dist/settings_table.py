@@ -71,8 +71,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _LIST,
             [],
             "names of callbacks whose requests go to the nodes, in any spider. If a rule with such"
-            " a callback follows links (`follow=True`), all requests of the rules go there, and"
-            " workers follow them",
+            " a callback follows links (`follow=True`), all requests of the rules go there in a"
+            " crawl, and workers follow them; not with `--push` or a sharded index, where such a"
+            " rule is to be named by its number",
             option="--callback",
             travels=_LEASING,
         ),
@@ -154,7 +155,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _WHOLE,
             None,
             "number of index pages. The first has the number 0, or that of"
-            " `DISTRIBUTED_FIRST_PAGE`",
+            " `DISTRIBUTED_FIRST_PAGE`: -s DISTRIBUTED_FIRST_PAGE=1 if `?page=1` is the first",
             option="--pages",
             metavar="P",
             least=1,
@@ -170,8 +171,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
             _WHOLE,
             1,
             "number of walks that share the index. Each begins at a page of its own, goes on as"
-            " the spider follows links, and ends where another has begun. As many as index pages"
-            " may be requested at one time, or more, are of use",
+            " the spider follows links to the next page, and ends where another has begun. Take as"
+            " many as index pages may be requested at one time",
             option="--shards",
             metavar="S",
             least=1,

@@ -41,6 +41,7 @@ Level = Annotated[
         autocompletion=one_of(*LEVELS),
     ),
 ]
+Since = Annotated[float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")]
 Raw = Annotated[bool, option("Lines as they are, byte for byte, with whatever steers a terminal.")]
 
 
@@ -55,9 +56,7 @@ def logs(
     ] = None,
     whole: Annotated[bool, option("Each log from its first line on.")] = False,
     level: Level = None,
-    since: Annotated[
-        float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")
-    ] = None,
+    since: Since = None,
     query: JobQuery,
     raw: Raw = False,
 ) -> int:
@@ -72,10 +71,7 @@ def logs(
     Example: sdist logs 0123456789abcdef0123456789abcdef --whole
     """
     count = _count_lines(lines, since, whole=whole)
-    begin = None
-    if since is not None:
-        begin = datetime.now(timezone.utc) - timedelta(seconds=since)
-    keep = LogFilter(level=level or 0, since=begin)
+    keep = _wanted_lines(level, since)
     wanted = query.job_filter(context)
     source = LogSource(site=context.job_site, wanted=wanted, names=name or (), keep=keep)
     listed, rows = source.rows()
@@ -95,6 +91,14 @@ def logs(
     for moments in source.follow(streams):
         _put(moments, raw=raw)
     return listed.exit_code
+
+
+def _wanted_lines(level: int | None, since: float | None) -> LogFilter:
+    """Return which lines are wanted; since: of the last so many seconds."""
+    begin = None
+    if since is not None:
+        begin = datetime.now(timezone.utc) - timedelta(seconds=since)
+    return LogFilter(level=level or 0, since=begin)
 
 
 def _count_lines(lines: int | None, since: float | None, *, whole: bool) -> int | None:
@@ -164,6 +168,7 @@ def grep(
         int, option("Matches of each job, at most.", "--max-count", "-m", min=1)
     ] = 1000,
     level: Level = None,
+    since: Since = None,
     query: JobQuery,
     raw: Raw = False,
     output: Output,
@@ -182,7 +187,8 @@ def grep(
     wanted = query.job_filter(context)
     site = context.job_site
     listed, rows = wanted.named(site, name or ())
-    search = LogSearch(regex=regex, around=around, most=most, level=level or 0, show=matches.show)
+    keep = _wanted_lines(level, since)
+    search = LogSearch(regex=regex, around=around, most=most, keep=keep, show=matches.show)
     search.read_all(site, rows, query.timeout)
     complain_each(listed.errors)
     output.document({"searched": len(rows), "matches": matches.rows})

@@ -5,15 +5,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from scrapyd_dist.joblogs.joblog import LogLine
-from scrapyd_dist.joblogs.log_reads import LogTap
+from scrapyd_dist.joblogs.log_reads import LogTap, read_log_end
 from scrapyd_dist.transports import sweep
 
 from .job_list import ListedJob
 from .job_site import JobSite
-from .log_streams import reaches
+from .log_streams import LogFilter, offset_in
 
 #: gets whose log it is, a line to show, and whether that is a match or a line around one
 ShowLine = Callable[[ListedJob, LogLine, bool], object]
@@ -26,7 +27,7 @@ class LogSearch:
     regex: re.Pattern[str]
     around: int  #: lines that are shown before and after a match
     most: int  #: matches of each log
-    level: int  #: least, by its place in LEVELS
+    keep: LogFilter  #: which lines may match
     show: ShowLine  #: called by one thread at a time
     found: bool = False  #: whether any line matched
     foreign: set[str] = field(default_factory=set)  #: jobs whose logs are not in UTF-8
@@ -40,22 +41,28 @@ class LogSearch:
 
         def read(row: ListedJob) -> None:
             tap = LogTap(site.sender, row.node, row.log, timeout=timeout)
-            self._search(row, tap.all())
+            offset = timedelta()
+            if self.keep.since is not None:
+                seen = read_log_end(site.sender, row.node, row.log, timeout=timeout)
+                offset = offset_in(seen)
+                tap.seek_time((self.keep.since + offset).replace(tzinfo=None))
+            self._search(row, tap.all(), offset)
 
         for answer in sweep(rows, read):
             site.messenger.complain_each([answer.error])
 
-    def _search(self, row: ListedJob, lines: Iterable[LogLine]) -> None:
-        """Search a job's log, and show what matches."""
+    def _search(self, row: ListedJob, lines: Iterable[LogLine], offset: timedelta) -> None:
+        """Search a job's log, and show what matches; offset: the node's local time minus UTC."""
+
+        def fits(line: LogLine) -> bool:
+            return self.keep.wants(line, offset) and self.regex.search(line.text) is not None
+
         checked = noting_foreign(lines, row.job, self.foreign)
-        for group in groups(checked, self._fits, self.around, self.most):
+        for group in groups(checked, fits, self.around, self.most):
             with self._lock:
                 self.found = True
                 for line, is_match in group:
                     self.show(row, line, is_match)
-
-    def _fits(self, line: LogLine) -> bool:
-        return reaches(line, self.level) and self.regex.search(line.text) is not None
 
 
 def match_row(row: ListedJob, line: LogLine) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
-from scrapyd_dist.joblogs.log_reads import LogTap, read_log_end
+from scrapyd_dist.joblogs.log_reads import LogExcerpt, LogTap, read_log_end
 from scrapyd_dist.messenger import Messenger
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
@@ -48,6 +48,13 @@ class LogFilter:
         if self.since is not None and (line.at is None or utc(line.at, offset) < self.since):
             return False
         return reaches(line, self.level)
+
+
+def offset_in(seen: LogExcerpt | None) -> timedelta:
+    """Return a node's local time minus UTC, as the end of a log tells it; none if it does not."""
+    if seen is None or seen.offset is None:
+        return timedelta()
+    return seen.offset
 
 
 @dataclass(kw_only=True)
@@ -145,9 +152,7 @@ class LogSource:
         keep = self.keep
         timeout = self.wanted.timeout
         seen = read_log_end(sender, row.node, row.log, timeout=timeout)
-        offset = timedelta()
-        if seen is not None and seen.offset is not None:
-            offset = seen.offset
+        offset = offset_in(seen)
         tap = LogTap(sender, row.node, row.log, timeout=timeout)
         floor = 0
         if keep.since is not None:

@@ -122,6 +122,8 @@ def test_logs_of_two_nodes_are_one_and_can_be_searched(shop: Shop, everywhere: l
     assert shop.run("jobs", "grep", "no such text anywhere", "--json").code == 4
     matches = shop.run("jobs", "grep", "CATEGORY IS", "-i", *everywhere, "--json").json()["matches"]
     assert [match["level"] for match in matches] == ["INFO", "INFO"]
+    recent = shop.run("jobs", "grep", "category is h.ts", *everywhere, "--since", "10m")
+    assert (recent.code, recent.out.count(" | ")) == (0, 2)
 
 
 def test_stats_of_jobs_add_up(shop: Shop, everywhere: list[str]) -> None:

@@ -248,6 +248,23 @@ def test_a_frontier(project: MakeProject, fleet: StartFleet, site: StartSite) ->
 
 @pytest.mark.black_box
 @pytest.mark.full
+def test_only_new_pages(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
+    shop = site(60, per_page=30)
+    made = project(
+        nodes=fleet(2),
+        settings={"START_URL": shop.start_url, "ADDONS": {"scrapyd_dist.Addon": 500}},
+    )
+    for _night in range(2):
+        follow(page("howto/only-new-pages"), made.path, replaced={"books": "easy"})
+        assert shop.differences(made.items("easy.jl")) == {}
+    assert set(shop.item_hits().values()) == {1}
+    shop.behave({shop.site.index_path(0): "gone"})
+    with pytest.raises(AssertionError, match="The index had no links"):
+        follow(page("howto/only-new-pages"), made.path, replaced={"books": "easy"})
+
+
+@pytest.mark.black_box
+@pytest.mark.full
 def test_rows_of_arguments(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(60)
     made = project(spiders=FRONTIER, nodes=fleet(2), settings={"START_URL": shop.start_url})

@@ -1,9 +1,11 @@
 """Scrapy logs as 2.13 to 2.19 write them: what is read from them, and how little of a node and of memory it takes."""
 
+import re
 import tracemalloc
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -20,7 +22,10 @@ from scrapyd_dist.joblogs.log_reads import (
     survey,
 )
 from scrapyd_dist.joblogs.verdict import by_log
-from scrapyd_dist.jobs.log_search import groups, noting_foreign
+from scrapyd_dist.jobs.job_list import ListedJob
+from scrapyd_dist.jobs.job_site import JobSite
+from scrapyd_dist.jobs.log_search import LogSearch, groups, noting_foreign
+from scrapyd_dist.jobs.log_streams import LogFilter
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call, JobState
 
@@ -210,6 +215,36 @@ def a_search(file: File) -> None:
     lines = LogTap(file, NODE, "logs/x", timeout=1).all()
     (group,) = groups(lines, lambda line: "needle" in line.text, around=2, most=5)
     assert [hit for _, hit in group] == [True, False, False]
+
+
+def search(file: File, keep: LogFilter) -> list[str]:
+    """The lines in which a number of five digits, or the end of a traceback, is found."""
+    found: list[str] = []
+    listed = ListedJob(node=NODE, project="p", spider="s", job="j", state=JobState.FINISHED)
+    searched = LogSearch(
+        regex=re.compile(r"line \d{5}|raised there"),
+        around=0,
+        most=10_000,
+        keep=keep,
+        show=lambda _row, line, _is_match: found.append(line.text.strip()),
+    )
+    searched.read_all(JobSite(root=Path(), sender=file, find_store=lambda: None), [listed], 1)
+    return found
+
+
+def test_a_search_of_the_last_minutes_goes_by_the_clock_of_the_node() -> None:
+    """Its local time is an hour before UTC: 23:00 there, the 10,800th line, is 22:00."""
+    error = "2026-11-20 {} [shop] ERROR: it failed\n  raised there\n"
+    rows = [row(number) for number in range(11_000)]
+    data = error.format("20:00:00") + "".join(rows) + error.format("23:08:00") + CLOSED
+    file = File(data.encode())
+    since = datetime(2026, 11, 20, 22, tzinfo=timezone.utc)
+    assert search(file, LogFilter(since=since)) == [
+        *map(str.strip, rows[10_800:]),
+        "raised there",
+    ]
+    assert search(file, LogFilter(since=since, level=3)) == ["raised there"]
+    assert len(search(file, LogFilter())) == 1_000 + 2
 
 
 def the_newest(file: File) -> None:
