@@ -73,8 +73,8 @@ def watch(
 
     Of a crawl: how far the index is, what is found, sent and done, what each
     node does per minute, and which batch is far slower than the others. With
-    --fleet: every node, and each job of any kind that runs on it; jobs of crawls
-    with their pages, items and errors per minute.
+    --fleet: every node, and each job of any kind that runs on it, with its pages
+    and items per minute, and the errors per minute of jobs of crawls.
     With --quiet it only waits: for a crawl, for several, or for jobs. The exit code
     is the crawl's own; of several it is 0 when all are good, 3 when only some are,
     else that of the first. A job is judged by what it really did: 0 when it

@@ -149,7 +149,10 @@ def schedule(
     ] = None,
     unless_running: Annotated[
         bool,
-        option("Leave out spiders that wait or run: on a node, of --node or all, or in the store."),
+        option(
+            "Start nothing of a spider that waits or runs on any node, of --node or of all, or"
+            " waits in the store."
+        ),
     ] = False,
     priority: Annotated[
         float | None,
