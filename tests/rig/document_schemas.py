@@ -75,9 +75,16 @@ def json_page(text: str) -> str:
 
 def _names(shape: dict[str, Any]) -> str:
     if not SUMMARY.keys() <= shape.keys():
-        return ", ".join(f"`{name.removesuffix('?')}`" for name in shape)
-    names = [f"`{name.removesuffix('?')}`" for name in shape if name not in SUMMARY]
-    return ", ".join([_SUMMARY_NAMES, *names])
+        return ", ".join(map(_shown, shape))
+    own = [name for name in shape if name not in SUMMARY]
+    return ", ".join([_SUMMARY_NAMES, *map(_shown, own)])
+
+
+def _shown(name: str) -> str:
+    """A name as the table has it, with a word where it may be missing."""
+    if name.endswith("?"):
+        return f"`{name.removesuffix('?')}` (not always)"
+    return f"`{name}`"
 
 
 if __name__ == "__main__":
