@@ -8,10 +8,12 @@ import netrc
 import os
 import re
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -257,18 +259,41 @@ def with_netrc(node: Node) -> Node:
     """Return the node with the credentials of ~/.netrc (or the file in NETRC) if it has none."""
     if node.username is not None:
         return node
-    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
-    if file.exists() and not file.is_file():  # a pipe would be waited for without end
-        return node
-    try:
-        entry = netrc.netrc(os.environ.get("NETRC")).authenticators(node.host)
-    except (OSError, netrc.NetrcParseError):
-        # Other programs use this file too; a broken one must not stop a project without need of it.
-        return node
+    logins = _read_netrc()
+    entry = None if logins is None else logins.authenticators(node.host)
     if not entry:
         return node
     username, _, password = entry
     return replace(node, username=username, password=password) if username else node
+
+
+def _read_netrc() -> netrc.netrc | None:
+    """Return what the file has now; None if there is none, or it cannot be used.
+
+    It is parsed anew when it has changed: a page of a large fleet asks once for each node.
+    """
+    given = os.environ.get("NETRC")
+    path = Path(given or "~/.netrc").expanduser()
+    try:
+        file = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(file.st_mode):  # a pipe would be waited for without end
+        return None
+    state = (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns)
+    return _parse_netrc(given, path, state)
+
+
+@lru_cache(maxsize=1)
+def _parse_netrc(
+    given: str | None, _path: Path, _state: tuple[int, int, int, int]
+) -> netrc.netrc | None:
+    """Return what the file has; the other arguments tell whether it is still the same one."""
+    try:
+        return netrc.netrc(given)
+    except (OSError, netrc.NetrcParseError):
+        # Other programs use this file too; a broken one must not stop a project without need of it.
+        return None
 
 
 def state_folder(root: Path) -> Path:

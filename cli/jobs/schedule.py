@@ -149,10 +149,7 @@ def schedule(
     ] = None,
     unless_running: Annotated[
         bool,
-        option(
-            "Start nothing of a spider that waits or runs on any node, of --node or of all, or"
-            " waits in the store."
-        ),
+        option("Start no spider that waits, or runs on any of the nodes."),
     ] = False,
     priority: Annotated[
         float | None,

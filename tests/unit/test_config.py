@@ -261,6 +261,16 @@ class TestNetrc:
         monkeypatch.setenv("NETRC", str(elsewhere))
         assert config.with_netrc(Node.parse("web1")).username == "me"
 
+    def test_a_change_is_seen(self, netrc: Path) -> None:
+        assert config.with_netrc(Node.parse("web1")).password == "hush"
+        other = netrc.with_name("other")
+        other.write_text("machine web1 login me password shut\n", "utf-8")
+        other.chmod(0o600)
+        other.rename(netrc)
+        assert config.with_netrc(Node.parse("web1")).password == "shut"
+        netrc.unlink()
+        assert config.with_netrc(Node.parse("web1")).password is None
+
     @pytest.mark.parametrize("named", [False, True], ids=["~/.netrc", "$NETRC"])
     def test_a_broken_one_is_passed_over(
         self, netrc: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
