@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.settings import SETTINGS
+from scrapyd_dist.syntax_trees import parse_module
 
 #: seconds that the project's settings may take to load
 SETTINGS_TIMEOUT = 60
@@ -69,7 +70,7 @@ def _statements(root: Path, module: str) -> list[ast.stmt]:
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
             try:
-                return ast.parse(file.read_bytes()).body
+                return parse_module(file.read_bytes()).body
             except (OSError, ValueError, SyntaxError):
                 return []
     return []

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TypeAlias
 
+from scrapyd_dist.syntax_trees import parse_module
+
 from ..spider_attributes import is_of_type, own_bases
 from .code_reader import reads_or
 
@@ -72,7 +74,7 @@ _LIBRARY = str(Path(ast.__file__).parent)
 def module_tree(module: ModuleType) -> ast.Module | None:
     """Return the syntax tree of a module; None if its source is not at hand."""
     try:
-        return ast.parse(inspect.getsource(module))
+        return parse_module(inspect.getsource(module))
     except Exception:  # noqa: BLE001 - a loader, and the parser of deep code, may raise anything
         return None
 

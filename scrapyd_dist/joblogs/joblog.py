@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.scrapyd.reply import sensible
+from scrapyd_dist.syntax_trees import parse_expression
 
 #: the value of a stat; a time is a string in ISO format
 Stat = int | float | str | bool | None
@@ -102,7 +103,7 @@ def _read_dict(node: ast.Dict) -> dict[str, Stat]:
 
 def _parse(text: str) -> ast.expr | None:
     try:
-        return ast.parse(text, mode="eval").body
+        return parse_expression(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
