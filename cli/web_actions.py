@@ -93,10 +93,10 @@ class WebActions:
             settled = settle_fleet(
                 context,
                 None,
-                asked.get("project"),
-                asked.get("version"),
-                _TIMEOUT,
-                asked.get("node"),
+                project=asked.get("project"),
+                version=asked.get("version"),
+                only=asked.get("node"),
+                timeout=_TIMEOUT,
             )
             fleet = settled.fleet
             placed = place_jobs(name_each_spider([order], fleet), fleet, context.job_site.store)

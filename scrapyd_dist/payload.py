@@ -37,6 +37,9 @@ OPEN_HEADERS = frozenset(
         "x-requested-with",
     }
 )
+#: the field of a retried request: the batch in which it failed, and its index there, from 0; in the
+#: report of an attempt, these of each request that it has retried
+REPLACES = "replaces"
 #: fields of a request value without private data
 OPEN_FIELDS = frozenset(
     {
@@ -49,11 +52,9 @@ OPEN_FIELDS = frozenset(
         "dont_filter",
         "encoding",
         "flags",
-        "replaces",
+        REPLACES,
     }
 )
-#: the field of a retried request: the batch in which it failed, and its index there, from 0
-REPLACES = "replaces"
 #: keys of a request's meta without private data
 OPEN_META = frozenset({"link_text", "depth", "is_start_request"})
 

@@ -149,7 +149,7 @@ def schedule(
     ] = None,
     unless_running: Annotated[
         bool,
-        option("Start no spider that waits, or runs on any of the nodes."),
+        option("Start no spider that waits or runs; with --all-nodes: not where it does."),
     ] = False,
     priority: Annotated[
         float | None,
@@ -202,7 +202,14 @@ def schedule(
         labels=checked_labels(label),
     )
     orders = _asked_orders(spider, from_, common, all_nodes=all_nodes)
-    settled = settle_fleet(context, node, project, version, timeout, _only_node(orders))
+    settled = settle_fleet(
+        context,
+        node,
+        project=project,
+        version=version,
+        only=_only_node(orders),
+        timeout=timeout,
+    )
     fleet = settled.fleet
     jobs = place_jobs(
         name_each_spider(orders, fleet),
@@ -238,15 +245,16 @@ class SettledFleet:
 def settle_fleet(
     context: Context,
     node: Sequence[str] | None,
+    *,
     project: str | None,
     version: str | None,
+    only: str | None,
     timeout: float,
-    on: str | None = None,
 ) -> SettledFleet:
     """Ask the nodes for jobs of a project, and settle on the version that they run.
 
-    node: names and patterns, None for all; project, version: None for the usual ones; timeout:
-    seconds that a node gets for each answer; on: name of the node that all jobs go to, if any.
+    node: names and patterns, None for all; project, version: None for the usual ones; only: name
+    of the node that all jobs go to, if any; timeout: seconds that a node gets for each answer.
     """
     nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
@@ -254,7 +262,7 @@ def settle_fleet(
     targets = _nodes_with_project(nodes, project, usual)
     fleet = make_fleet(context.job_site, targets, timeout, partial(_known_times, context), node)
     fleet.pass_over_draining()
-    fleet.settle_version(version, on)
+    fleet.settle_version(version, only)
     return SettledFleet(project=project, usual=usual, nodes=nodes, fleet=fleet)
 
 

@@ -132,6 +132,21 @@ def _complaints() -> Iterator[_Complaints]:
         log.removeHandler(complaints)
 
 
+@contextmanager
+def _enabled_logging() -> Iterator[None]:
+    """Let loggers work also where all of them are disabled, as in `sdist plan`.
+
+    Scrapy says only in its log why a feed is refused.
+    """
+    root = logging.getLogger()
+    disabled = root.manager.disable
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
 class _SignalsOfSome:
     """The signals of a crawler whose feeds are not all closed yet.
 
@@ -180,7 +195,7 @@ class MergedFeeds:
 
     def _check(self) -> None:
         """Raise ConfigError if a feed cannot be written."""
-        with _complaints() as complaints:
+        with _enabled_logging(), _complaints() as complaints:
             try:
                 self._new_exporter(self._feeds)
                 self._load_plugins()

@@ -119,7 +119,7 @@ class VersionSurvey(CodeSurvey[NodeVersions]):
             rows.append(row)
         return {
             "project": self.project,
-            "same": not differing,
+            "same": bool(self.answered) and not differing,
             "differences": differing,
             "warnings": self.only_crawls,
             "versions": self.rows,

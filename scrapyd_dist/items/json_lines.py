@@ -16,12 +16,11 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from scrapyd_dist.batches import Attempt
+from scrapyd_dist.payload import REPLACES
 from scrapyd_dist.typed_lines import TYPED, plain_line
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
-#: report key: (batch, index in it) of each request that this attempt has retried
-AGAIN = "replaces"
 #: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
 _DIGEST = 16
 _encoded = json.JSONEncoder(sort_keys=True).encode
@@ -49,7 +48,7 @@ def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
     attempts = {attempt.batch: attempt for attempt in accepted}
     again: dict[int, set[int]] = {}
     for attempt in attempts.values():
-        for batch, place in attempt.report.get(AGAIN) or ():
+        for batch, place in attempt.report.get(REPLACES) or ():
             again.setdefault(batch, set()).add(place)
     found = {}
     for batch in again.keys() & attempts.keys():

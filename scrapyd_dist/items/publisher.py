@@ -18,9 +18,10 @@ from typing import Any
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.json_lines import AGAIN, count_items, left_out
+from scrapyd_dist.items.json_lines import count_items, left_out
 from scrapyd_dist.items.kept_parts import is_whole, sha256_of
 from scrapyd_dist.items.sink import Sink
+from scrapyd_dist.payload import REPLACES
 from scrapyd_dist.typed_lines import plain_copy
 
 logger = logging.getLogger(__name__)
@@ -284,7 +285,7 @@ class PartPublisher:
         attempt = part.attempt
         if attempt is None:
             return
-        if attempt.report.get(AGAIN) or attempt.report.get("missed_requests"):
+        if attempt.report.get(REPLACES) or attempt.report.get("missed_requests"):
             self._retries.append(attempt)
             self._unwritten = True
 

@@ -19,7 +19,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, resolve_version, time_of
 from scrapyd_dist.transports import Sender, sweep
 
-from .job_list import ListedJob, list_node_jobs
+from .job_list import list_node_jobs
 from .job_site import JobSite
 
 
@@ -153,21 +153,27 @@ class JobFleet:
             hint = f" There are: {', '.join(self._spiders) or 'none'}."
         raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
 
-    def busy_spiders(self) -> dict[str, Node]:
-        """Return the spiders of the project that wait or run, and where.
+    def busy_spiders(self, *, all_nodes: bool) -> dict[str, list[Node]]:
+        """Return the spiders of the project that wait or run, and on which nodes.
 
-        Raises NodeError if a node does not answer: a second job beside the first would be worse
-        than none. So it is with a dead local node, whose jobs may live on. A drained node counts
-        for nothing then.
+        all_nodes: whether each node gets a job of its own; what runs on a node that gets none
+        does not matter then.
+
+        Raises NodeError if a node that matters does not answer: a second job beside the first
+        would be worse than none. So it is with a dead local node, whose jobs may live on. A
+        drained node counts for nothing then.
         """
-        found: dict[str, Node] = {}
-        errors = self.absent
+        asked = list(self._seen)
+        errors: dict[Node, NodeError] = {}
+        if not all_nodes:
+            asked += self.draining
+            errors = self.absent
+        found: dict[str, list[Node]] = {}
         muted: list[Node] = []
-        for answer in sweep([*self._seen, *self.draining], self._list_jobs):
+        for answer in sweep(asked, self._list_busy_spiders):
             if answer.error is None:
-                for row in answer.value or ():
-                    if not row.over:
-                        found[row.spider] = row.node
+                for spider in answer.value or ():
+                    found.setdefault(spider, []).append(answer.asked)
             elif answer.asked in self.draining:
                 muted.append(answer.asked)
             else:
@@ -180,8 +186,10 @@ class JobFleet:
             )
         return found
 
-    def _list_jobs(self, node: Node) -> list[ListedJob]:
-        return list_node_jobs(self.sender, node, node.project, timeout=self.timeout)
+    def _list_busy_spiders(self, node: Node) -> set[str]:
+        """Return the spiders of the project that wait or run on a node."""
+        jobs = list_node_jobs(self.sender, node, node.project, timeout=self.timeout)
+        return {job.spider for job in jobs if not job.over}
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """Return the nodes that the next job goes to.

@@ -5,7 +5,7 @@ answer is no lost job.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -28,6 +28,8 @@ from .job_list import NOWHERE
 ATTEMPT = "attempt"
 #: seconds
 _DAY = 86_400.0
+#: stands for the store where a job has no node yet
+_STORE = Node(name=NOWHERE, url="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,35 +107,44 @@ def place_jobs(
     """Return which job goes where; one that is left out has its reason.
 
     store: has the jobs that wait; all_nodes: whether each job goes to every node; unless_running:
-    whether a spider that waits or runs is left out.
+    whether a spider that waits or runs is left out, with `all_nodes` on the nodes where it does.
     """
-    busy: dict[str, Node] = {}
+    waiting: Collection[str] = ()
+    busy: Mapping[str, Sequence[Node]] = {}
     if unless_running:
-        busy = _find_busy_spiders(fleet, store)
+        waiting = _list_waiting_spiders(store)
+        busy = fleet.busy_spiders(all_nodes=all_nodes)
     now = datetime.now(timezone.utc)
     jobs: list[PlacedJob] = []
     for order in orders:
-        if node := busy.get(order.spider):
-            reason = "it waits in the store"
-            if node.url:
-                reason = f"it waits or runs on {node.name}"
-            jobs.append(PlacedJob(order=order, node=node, reason=reason))
+        if order.spider in waiting:
+            jobs.append(PlacedJob(order=order, node=_STORE, reason="it waits in the store"))
             continue
-        for place in fleet.places(order.node, all_nodes=all_nodes):
-            job = job_id(order.spider, fleet.version, now)
-            jobs.append(PlacedJob(order=order, node=place, job=job))
+        busy_nodes = busy.get(order.spider, ())
+        if busy_nodes and not all_nodes:
+            jobs.append(_skip_on(busy_nodes[0], order))
+            continue
+        for node in fleet.places(order.node, all_nodes=all_nodes):
+            if node in busy_nodes:
+                jobs.append(_skip_on(node, order))
+            else:
+                job = job_id(order.spider, fleet.version, now)
+                jobs.append(PlacedJob(order=order, node=node, job=job))
     return jobs
 
 
-def _find_busy_spiders(fleet: JobFleet, store: Store | None) -> dict[str, Node]:
-    """Return the spiders that wait or run, and where; a node without an address is the store."""
-    busy = fleet.busy_spiders()
-    if store is None:
-        return busy
-    for record in store.jobs(OPEN_ONLY):
-        if record.state is Outcome.WAITING:
-            busy.setdefault(record.spider, Node(name=NOWHERE, url=""))
-    return busy
+def _skip_on(node: Node, order: JobOrder) -> PlacedJob:
+    return PlacedJob(order=order, node=node, reason=f"it waits or runs on {node.name}")
+
+
+def _list_waiting_spiders(store: Store | None) -> set[str]:
+    """Return the spiders of which jobs wait in the store."""
+    waiting = set[str]()
+    if store is not None:
+        for record in store.jobs(OPEN_ONLY):
+            if record.state is Outcome.WAITING:
+                waiting.add(record.spider)
+    return waiting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from scrapyd_dist.batches import (
     is_fault_of_code,
 )
 from scrapyd_dist.frontier.backlog import SlotCount
-from scrapyd_dist.items.json_lines import AGAIN, count_items, places
+from scrapyd_dist.items.json_lines import count_items, places
+from scrapyd_dist.payload import REPLACES
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,7 @@ class BatchCounters:
         self.requests_done += report.get("done", 0)
         self.pages += report.get("pages", 0)
         self.items += report.get("items", 0)
-        for earlier, place in report.get(AGAIN) or ():
+        for earlier, place in report.get(REPLACES) or ():
             self.items -= self._of_failed.pop((earlier, place), 0)
         for place, runs in places(report).items():
             if runs:

@@ -94,11 +94,12 @@ def test_one_node_away_one_killed_one_worker_killed(
 def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl
 ) -> None:
-    nodes, pages = fleet(2, jobs_to_keep="1000"), site(900, "--latency=0.4", per_page=100)
+    nodes, pages = fleet(2, jobs_to_keep="1000"), site(1800, "--latency=0.4", per_page=100)
     it, command = begun(nodes, pages)
     wait_accepted(it)
     held = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
-    # The site stands still meanwhile, so that work is left for the node when it is back.
+    # The site stands still meanwhile, so that work is left for the node when it is back: more than
+    # the other node is given at a time.
     with pages.paused():
         nodes[0].pause()
         stopped = nodes[0].job_pids()

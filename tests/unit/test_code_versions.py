@@ -25,6 +25,7 @@ def test_nodes_with_different_code_are_named_and_one_that_is_silent_is_none_of_t
     assert "connection refused" in document["nodes"][1]["reason"]
     assert (survey.answered, survey.errors) == ([first], {WEB1: None, WEB2: silent.error})
     assert not VersionSurvey(project="p", entries=[first, other], known={}).document()["same"]
+    assert not VersionSurvey(project="p", entries=[silent], known={}).document()["same"]
 
 
 def test_the_version_that_scrapyd_sorts_last_stands_first() -> None:

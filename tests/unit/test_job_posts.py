@@ -23,7 +23,7 @@ from scrapyd_dist.jobs.job_posts import JobOrder, JobPoster, PlacedJob, name_eac
 from scrapyd_dist.jobs.waiting_jobs import JobQueue, WaitingTerms
 from scrapyd_dist.messenger import NO_MESSENGER, NoMessenger
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import Call, Jobs, Load
+from scrapyd_dist.scrapyd.api import Call, Job, Jobs, JobState, Load
 from scrapyd_dist.store import Store, open_store
 
 NODES = [replace(Node.parse(f"web{number}:6800", name=f"web{number}"), project="shop") for number in (1, 2)]  # fmt: skip
@@ -36,6 +36,8 @@ class Fleet:
     """Nodes with one version and two spiders; posts may fail."""
 
     failures: dict[str, NodeError] = field(default_factory=dict)  #: by the spider
+    running: dict[str, str] = field(default_factory=dict)  #: the spider that runs, by its node
+    silent: str = ""  #: the node that does not say what it runs
     posted: list[str] = field(default_factory=list)  #: ids of jobs
 
     def send(self, node: Node, call: Call[Any], *, timeout: float | None = None) -> Any:
@@ -54,7 +56,12 @@ class Fleet:
                 return fields["jobid"]
             case "status.json":
                 return None
-        return Jobs(pending=(), running=(), finished=())
+        if node.name == self.silent:
+            raise ConnectionLost(f"{node.name}: the connection was lost")
+        running: tuple[Job, ...] = ()
+        if spider := self.running.get(node.name):
+            running = (Job(id="job-1", spider=spider, project="shop", state=JobState.RUNNING),)
+        return Jobs(pending=(), running=running, finished=())
 
 
 @pytest.fixture
@@ -135,6 +142,36 @@ def test_a_spider_that_waits_in_the_store_is_left_out(fleet: JobFleet, store: St
     orders = name_each_spider([JobOrder(spider="*")], fleet)
     easy, hard = place_jobs(orders, fleet, store, unless_running=True)
     assert (easy.state, easy.reason, hard.state) == ("skipped", "it waits in the store", "scheduled")  # fmt: skip
+
+
+def test_a_spider_that_runs_is_left_out_on_its_node_if_all_nodes_get_one(
+    fleet: JobFleet, sender: Fleet
+) -> None:
+    sender.running = {"web2": "easy"}
+    (job,) = placed(fleet, JobOrder(spider="easy"), unless_running=True)
+    assert (job.node.name, job.reason) == ("web2", "it waits or runs on web2")
+
+    jobs = placed(fleet, JobOrder(spider="*"), unless_running=True, all_nodes=True)
+    states = {(job.order.spider, job.node.name): job.state for job in jobs}
+    assert states == {
+        ("easy", "web1"): "scheduled",
+        ("easy", "web2"): "skipped",
+        ("hard", "web1"): "scheduled",
+        ("hard", "web2"): "scheduled",
+    }
+
+
+def test_a_node_that_gets_no_job_keeps_none_from_the_others(fleet: JobFleet, sender: Fleet) -> None:
+    gone = ConnectionLost("web3: the connection was lost")
+    fleet.errors[Node.parse("web3:6800", name="web3")] = gone
+    with pytest.raises(NodeError, match="web3"):
+        placed(fleet, JobOrder(spider="easy"), unless_running=True)
+    jobs = placed(fleet, JobOrder(spider="easy"), unless_running=True, all_nodes=True)
+    assert [job.state for job in jobs] == ["scheduled", "scheduled"]
+
+    sender.silent = "web2"  # it would get one: what it runs has to be known
+    with pytest.raises(NodeError, match="web2"):
+        placed(fleet, JobOrder(spider="easy"), unless_running=True, all_nodes=True)
 
 
 def test_jobs_wait_in_their_order_with_sealed_settings(fleet: JobFleet, store: Store) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import gzip
 import json
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -419,6 +420,17 @@ def test_a_feed_that_cannot_be_written_is_refused_in_words(
     with pytest.raises(ConfigError, match=why) as refused:
         MergedFeeds(FeedHost(settings, Spider("shop")), outputs.feeds)
     assert "\n" not in str(refused.value)
+
+
+def test_a_refusal_has_its_reason_also_where_nothing_is_logged() -> None:
+    settings, outputs = outputs_of({"a.geojson": {"format": "geojson"}})
+    logging.disable(logging.CRITICAL)  # as `sdist plan` does
+    try:
+        with pytest.raises(ConfigError, match="Unknown feed format: geojson"):
+            MergedFeeds(FeedHost(settings, Spider("shop")), outputs.feeds)
+        assert not logging.getLogger(__name__).isEnabledFor(logging.CRITICAL)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
