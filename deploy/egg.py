@@ -63,6 +63,7 @@ WORKER_MODULES = {
     "scrapyd_dist.middlewares": (
         "__init__",
         "addon",
+        "aliases",
         "assignment",
         "classifier",
         "codec",

@@ -18,6 +18,7 @@ from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.plurals import counted
 
+from .aliases import Alias, NoSuchPlace, find_aliases, restore_aliases
 from .typed_json import NoJsonForm, UnknownClass, pack, unpack
 
 #: request meta: the slots of this one request
@@ -51,6 +52,8 @@ DEFAULT_CALLBACK = "parse"
 CRAWL_SPIDER_CALLBACK = "_parse"
 #: the field of a value with attributes of the spider that made the request
 ATTRIBUTES = "attributes"
+#: the field of a value with the objects that its meta and cb_kwargs hold in several places
+ALIASES = "aliases"
 #: classes of requests that are no more than their fields
 PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 #: fields of a value that are those of the request as they are
@@ -159,10 +162,11 @@ def _pack_fields(request: Request, left_out: frozenset[str]) -> RequestValue:
         value["method"] = request.method
     if request.headers:
         value["headers"] = _pack_headers(request.headers)
+    meta = {name: item for name, item in request.meta.items() if name not in left_out}
     fields = (
         ("body", request.body),
         ("cookies", request.cookies),
-        ("meta", {name: item for name, item in request.meta.items() if name not in left_out}),
+        ("meta", meta),
         ("cb_kwargs", request.cb_kwargs),
         ("priority", request.priority),
         ("dont_filter", request.dont_filter),
@@ -174,9 +178,19 @@ def _pack_fields(request: Request, left_out: frozenset[str]) -> RequestValue:
                 value[name] = _pack(item, name)
     except RecursionError:
         raise CannotTravel("it has a value that contains itself, or is nested too deep") from None
+    if aliases := _find_aliases(meta, request.cb_kwargs):
+        value[ALIASES] = aliases
     if request.encoding != "utf-8":
         value["encoding"] = request.encoding
     return value
+
+
+def _find_aliases(meta: dict[str, Any], arguments: dict[str, Any]) -> list[Alias]:
+    """Return the places in meta and cb_kwargs of what is in an earlier place, too."""
+    try:
+        return find_aliases({"meta": meta, "cb_kwargs": arguments})
+    except NoSuchPlace as error:
+        raise CannotTravel(f"it has {error}, which JSON cannot carry") from None
 
 
 def _pack_headers(headers: Headers) -> dict[str, list[str]]:
@@ -228,6 +242,8 @@ def _make_request(
     for name in _PACKED:
         if name in value:
             given[name] = _unpack(value[name], spider)
+    if ALIASES in value:
+        _restore_aliases(value[ALIASES], meta, given.get("cb_kwargs", {}), spider)
     if "headers" in value:
         headers = given["headers"] = {}
         for name, items in value["headers"].items():
@@ -235,6 +251,17 @@ def _make_request(
     if "flags" in value:
         given["flags"] = list(value["flags"])
     return Request(value["url"], callback=callback, errback=errback, meta=meta, **given)
+
+
+def _restore_aliases(
+    aliases: Any, meta: dict[str, Any], arguments: dict[str, Any], spider: Spider | None
+) -> None:
+    """Let meta and cb_kwargs hold the same objects in all places where they did."""
+    try:
+        restore_aliases({"meta": meta, "cb_kwargs": arguments}, aliases)
+    except NoSuchPlace as error:
+        if spider is not None:  # without the project, items are left as they came
+            raise CannotTravel(str(error)) from error
 
 
 def add_cookies(

@@ -312,7 +312,9 @@ def test_when_all_of_a_fair_crawl_is_killed_it_goes_on_and_nothing_that_was_queu
     run_cli: RunCommand,
 ) -> None:
     """B6: kill -9 for the producer and all workers, with whatever lay in their queues."""
-    it = named(**{**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 1})
+    # A delay, so that a good part of the pages is left when all is killed.
+    pace = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "DOWNLOAD_DELAY": 0.5}
+    it = named(**{**IMPATIENT, **pace, "DISTRIBUTED_BATCH_SIZE": 3})
     urls = [url for host in HOSTS for url in _pages(web, host)]
     start_cli(it, *_words(web, urls, "spread"), "--pull", "--max-jobs", 2)
     wait_accepted(it, 2)

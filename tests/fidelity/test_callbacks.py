@@ -431,6 +431,33 @@ SHARED_STATE = Case(
     code=3,
 )
 
+ONE_OBJECT_IN_TWO_PLACES = Case(
+    name="one-object-in-two-places",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for link in response.css("a.piece"):
+                        item = {"page": response.urljoin(link.attrib["href"]), "tags": [], "sizes": [{}]}
+                        yield response.follow(
+                            link,
+                            self.parse_piece,
+                            meta={"item": item, "size": item["sizes"][0]},
+                            cb_kwargs={"tags": item["tags"], "again": {"item": item}},
+                        )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, tags, again):
+                    tags.append(response.css("h2::text").get())
+                    response.meta["size"]["width"] = 1
+                    again["item"]["more"] = True
+                    yield response.meta["item"]
+        """
+    },
+)
+
 SHARED_CONSTANT = Case(
     name="requests-read-one-object",
     files={
@@ -862,6 +889,7 @@ CASES = [
     META_IN_ITEMS,
     REQUEST_AS_DICT,
     SHARED_STATE,
+    ONE_OBJECT_IN_TWO_PLACES,
     SHARED_CONSTANT,
     OBJECTS,
     LOADER_IN_META,
@@ -885,6 +913,7 @@ QUICK_ROWS = [
     (ASYNC, "push"),
     (ERRBACK_ITEMS, "pull"),
     (SHARED_STATE, "pull"),
+    (ONE_OBJECT_IN_TWO_PLACES, "push"),
     (ALSO_INDEX, "pull"),
     (COOKIE_JARS, "push"),
     (MOVED, "push"),

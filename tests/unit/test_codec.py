@@ -18,6 +18,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from itemadapter import ItemAdapter
 from pydantic import BaseModel
 from pydantic import Field as PydanticField
 from scrapy import Field, FormRequest, Item, Request, Selector, Spider
@@ -178,6 +179,67 @@ def test_urls_are_not_quoted_twice_and_scrapys_own_kinds_travel_as_what_they_sen
     request_: Request,
 ) -> None:
     check_same(request_)
+
+
+def travelled(**fields: Any) -> Request:
+    return there_and_back(Request("http://web/", callback=SPIDER.parse_item, **fields))
+
+
+def test_one_object_in_two_places_is_one_there_too() -> None:
+    tags: list[str] = []
+    item = Outer.Inner(1)
+    book = {"tags": tags, "more": [{"tags": tags}], "item": item, 7: tags}
+    came = travelled(meta={"book": book, "item": item, "n": 1}, cb_kwargs={"tags": tags, "b": book})
+    there = came.meta["book"]
+    assert came.cb_kwargs["b"] is there
+    came.cb_kwargs["tags"].append("x")
+    assert there["tags"] == there["more"][0]["tags"] == there[7] == ["x"]
+    assert there["item"] is came.meta["item"]
+
+
+@pytest.mark.parametrize("name", ["colour", "a", "amount"])
+def test_what_an_item_holds_and_its_request_too_is_one_there(name: str) -> None:
+    tags = ["x"]
+    made = {"colour": Car(colour=tags), "a": Outer.Inner(tags), "amount": Price(tags)}[name]  # type: ignore[arg-type]
+    came = travelled(meta={"tags": tags}, cb_kwargs={"item": made})
+    assert came.meta["tags"] == tags
+    assert ItemAdapter(came.cb_kwargs["item"])[name] is came.meta["tags"]
+
+
+def test_a_tuple_of_what_can_be_changed_is_one_there() -> None:
+    pair = (["x"], 1)
+    came = travelled(meta={"pair": pair}, cb_kwargs={"a": {"pair": pair}})
+    assert came.meta["pair"] is came.cb_kwargs["a"]["pair"]
+
+
+def test_values_that_are_equal_and_fixed_ones_are_no_aliases() -> None:
+    pair = ("a", 1)
+    day = date(2026, 11, 28)
+    fields = {
+        "meta": {"a": [1], "b": pair, "d": day},
+        "cb_kwargs": {"a": [1], "b": pair, "t": (pair, day)},
+    }
+    value = to_value(Request("http://web/", callback=SPIDER.parse_item, **fields), SPIDER)
+    assert "aliases" not in value
+
+
+@pytest.mark.parametrize("odd", [lambda tags: (tags, 1), lambda tags: {(1, 2): tags}])
+def test_an_object_that_could_not_be_put_there_again_keeps_its_request(odd: Any) -> None:
+    tags = ["a"]
+    with pytest.raises(CannotTravel, match="a value in two places"):
+        travelled(meta={"tags": tags, "odd": odd(tags)})
+
+
+def test_aliases_that_name_no_place_are_refused() -> None:
+    value = {
+        "url": "http://web/",
+        "callback": "parse_item",
+        "meta": {"a": []},
+        "aliases": [[["meta", "b", 0], ["meta", "a"]]],
+    }
+    with pytest.raises(CannotTravel, match="there is no place"):
+        from_value(value, SPIDER)
+    assert plain_request(value).meta == {"a": []}
 
 
 def test_a_plain_request_is_only_its_url_and_its_callback() -> None:
