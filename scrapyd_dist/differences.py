@@ -32,7 +32,10 @@ class Trait(str, Enum):
     ENVIRONMENT = (
         "code of the project, or its settings, that reads an environment variable that is set here"
     )
-    DATA_FILES = "code of the project that reads a file by a path below the working folder"
+    FILES_BESIDE = (
+        "code of the project that reads a file, or imports a module, that lies beside the project's"
+        " packages, or a setting that names such a file"
+    )
     ALL_ARGUMENTS = "an `__init__` of the spider that keeps or walks all of its `**kwargs`"
     MADE_ANEW = (
         "a setting, or an attribute from `__init__`, that is made of the time, of chance or of the"
@@ -48,8 +51,8 @@ class Trait(str, Enum):
         " a `process_spider_output` that names `Request`"
     )
     OPENS_FILES = (
-        "a pipeline that opens a file or a database, or another component, a spider that begins, or"
-        " a module that opens a file to write into it"
+        "a pipeline that opens a database, or a file not only to read it, or another component, a"
+        " spider that begins, or a module that opens a file to write into it"
     )
     WRITES_FILES = "a target callback, or what it calls, that writes a file"
     REPORTS_AT_END = (
@@ -535,12 +538,13 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             ),
         ),
         Difference(
-            name="data files",
+            name="files beside the packages",
             meaning=_TOLD,
-            trait=Trait.DATA_FILES,
+            trait=Trait.FILES_BESIDE,
             sentence=(
-                "Scrapy is started in this folder and finds the file; jobs run in the folder of"
-                " Scrapyd, which does not have it. Put it into the project's package, and read it"
+                "Scrapy finds them here; nodes get the project's packages alone, and code that"
+                " passes over what is missing goes on without it there, so items or settings may be"
+                " other ones. Move them into a package: import a module from there, and read data"
                 " by a path from `__file__` or with importlib.resources."
             ),
         ),

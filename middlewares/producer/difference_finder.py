@@ -34,6 +34,7 @@ from scrapyd_dist.settings import SettingReader
 from ..spider_attributes import is_own
 from .code_reader import attribute_use, keeps_something, names_in, names_of_method, top_package
 from .effect_reader import (
+    only_reads_files,
     reporting_ends,
     writes_files,
     writing_beginnings,
@@ -41,6 +42,7 @@ from .effect_reader import (
     writing_modules,
 )
 from .feed_outputs import feeds_in_order
+from .file_reader import files_beside
 from .memory_reader import component_memory, module_memory
 from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
@@ -48,7 +50,6 @@ from .source_reader import errbacks_of, handlers_of
 from .spider_reads import learned_on_index, read_in_jobs, set_on_index
 from .surroundings_reader import (
     attributes_made_anew,
-    files_read,
     modules_of,
     reads_feeds,
     settings_made_anew,
@@ -272,7 +273,7 @@ def _find_traits(
     known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
     traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
-    traits[Trait.DATA_FILES] = files_read(modules, folder)
+    traits[Trait.FILES_BESIDE] = files_beside(modules, _settings_modules(), folder)
     if uses_all_arguments(spider):
         traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
     for kind in filter(reads_feeds, [spider, *own]):
@@ -303,7 +304,10 @@ def _opening_files(
 ) -> Iterator[str]:
     """Yield the pipelines that open files or databases, and others that write files."""
     for kind in filter(is_own, listed["ITEM_PIPELINES"]):
-        if _opens_something(code[kind]) or writes_files(kind):
+        names = code[kind]
+        if only_reads_files(kind):
+            names = names - {"open"}
+        if _opens_something(names) or writes_files(kind):
             yield kind.__qualname__
     others = chain(*map(listed.__getitem__, _BESIDE_PIPELINES))
     for kind in filter(is_own, others):

@@ -72,6 +72,13 @@ def writes_files(kind: type) -> bool:
     return any(map(_writes_file, _calls_in(methods_of(kind))))
 
 
+@reads_or(bool)
+def only_reads_files(kind: type) -> bool:
+    """Return whether code of a class opens files, and each of them only to read it."""
+    calls = [call for call in _calls_in(methods_of(kind)) if last_name(call) == "open"]
+    return bool(calls) and all(map(_is_for_reading, calls))
+
+
 @reads_or(list[str])
 def writing_beginnings(kind: type) -> list[str]:
     """Return the methods with which a spider begins in each process that write files."""
@@ -133,6 +140,15 @@ def is_for_writing(call: ast.Call) -> bool:
         if isinstance(mode, str) and _MODE.issuperset(mode) and not _WRITTEN.isdisjoint(mode):
             return True
     return False
+
+
+def _is_for_reading(call: ast.Call) -> bool:
+    """Return whether a call of `open` names no mode in which a file is written, or may be."""
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    is_method = isinstance(call.func, ast.Attribute)  # of a path: then the mode comes first
+    modes += call.args[0 if is_method else 1 : 2]
+    is_known = all(isinstance(mode, ast.Constant) for mode in modes)
+    return is_known and not is_for_writing(call)
 
 
 def _module_of(call: ast.Call) -> str:

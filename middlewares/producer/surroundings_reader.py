@@ -13,7 +13,6 @@ from typing import Any
 
 from ..spider_attributes import is_of_type
 from .code_reader import reads_or
-from .effect_reader import is_for_writing
 from .memory_reader import assigned
 from .source_reader import (
     SourceFunction,
@@ -31,13 +30,6 @@ _PRODUCERS = re.compile(r"DISTRIBUTED_|FEED|LOG_|JOBDIR")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 #: names of the readers of python-decouple and environs
 _READERS = frozenset({"config", "env"})
-#: calls that read a file by its name
-_READS = frozenset(
-    {
-        *("open", "Path", "exists", "isfile", "load_workbook", "loadtxt", "dotenv_values"),
-        *("read_csv", "read_excel", "read_json", "read_parquet"),
-    }
-)
 #: calls that have another value each time, or on each machine
 _ANEW = frozenset(
     {
@@ -81,14 +73,14 @@ def variables_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
     """
     names = set()
     in_file = _variables_in(folder / ".env")
-    for node in _nodes_of(modules):
+    for node in nodes_of(modules):
         name = _variable_of(node)
         if name and (name in os.environ or name in in_file) and not _USUAL.match(name):
             names.add(name)
     return sorted(names)
 
 
-def _nodes_of(modules: Iterable[ModuleType]) -> Iterator[ast.AST]:
+def nodes_of(modules: Iterable[ModuleType]) -> Iterator[ast.AST]:
     """Yield what is in modules, besides the values of settings that the producer alone uses."""
     for module in modules:
         tree = module_tree(module)
@@ -107,7 +99,7 @@ def _variable_of(node: ast.AST) -> str:
         key = node.slice if last_name(node.value) == "environ" else None
     elif isinstance(node, ast.Call) and node.args and _reads_variable(node.func):
         key = node.args[0]
-    name = _text_of(key)
+    name = text_of(key)
     return name if _VARIABLE.fullmatch(name) else ""
 
 
@@ -120,7 +112,8 @@ def _reads_variable(called: ast.expr) -> bool:
     return last_name(called) in _READERS
 
 
-def _text_of(node: ast.AST | None) -> str:
+def text_of(node: ast.AST | None) -> str:
+    """Return the text of a constant; empty for anything else."""
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return str(node.value) if is_text and isinstance(node, ast.Constant) else ""
 
@@ -131,21 +124,6 @@ def _variables_in(file: Path) -> set[str]:
     except (OSError, ValueError):
         return set()
     return set(re.findall(r"^\s*(?:export\s+)?(\w+)\s*=", text, re.MULTILINE))
-
-
-@reads_or(list[str])
-def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
-    """Return the files that modules read by a path relative to `folder`, the working folder."""
-    paths = set()
-    for node in _nodes_of(modules):
-        if not isinstance(node, ast.Call) or last_name(node) not in _READS:
-            continue
-        if is_for_writing(node):  # the file that is there may be of an earlier crawl
-            continue
-        path = _text_of(node.args[0] if node.args else None)
-        if path and not Path(path).is_absolute() and (folder / path).is_file():
-            paths.add(path)
-    return sorted(paths)
 
 
 @reads_or(bool)
@@ -188,9 +166,9 @@ def reads_feeds(kind: type) -> bool:
 def _settings_read(node: ast.AST) -> Iterator[str]:
     """Yield the texts by which something is got from a mapping."""
     if isinstance(node, ast.Call) and last_name(node).startswith("get"):
-        yield from map(_text_of, node.args)
+        yield from map(text_of, node.args)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        yield _text_of(node.slice)
+        yield text_of(node.slice)
 
 
 @reads_or(set[str])
@@ -225,7 +203,7 @@ def settings_made_anew(module: ModuleType | None) -> set[str]:
 @reads_or(set[str])
 def texts_in(modules: Iterable[ModuleType]) -> set[str]:
     """Return all texts in modules."""
-    return set(map(_text_of, _nodes_of(modules)))
+    return set(map(text_of, nodes_of(modules)))
 
 
 def _is_made_anew(value: ast.expr) -> bool:
@@ -241,5 +219,5 @@ def _is_made_anew(value: ast.expr) -> bool:
 
 
 def _is_day(call: ast.Call) -> bool:
-    form = "".join(map(_text_of, call.args))
+    form = "".join(map(text_of, call.args))
     return bool(form) and not re.search(r"%-?[HIMSfTXcsRp]", form)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from inspect import getmro
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     refuse_differences,
 )
 from scrapyd_dist.middlewares.producer.feed_outputs import take_feeds
+from scrapyd_dist.middlewares.producer.file_reader import files_beside
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
 from scrapyd_dist.middlewares.producer.spider_reads import surely_read
 
@@ -88,6 +90,21 @@ class Valid:
         if not item["price"]:
             raise DropItem("no price")
         return item
+
+
+class Words:
+    def __init__(self, path: Path) -> None:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as pipelines do
+            self.words = file.read().split()
+        self.more = path.open().read()
+
+    def process_item(self, item: Any) -> Any:
+        return {**item, "words": self.words}
+
+
+class AnyMode(Words):
+    def open_spider(self) -> None:
+        self.file = open("out", self.mode)  # type: ignore[attr-defined] # noqa: PTH123, SIM115
 
 
 class Titles:
@@ -171,6 +188,7 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
         ({"ITEM_PIPELINES": {Counting: 1, Counter: 2, Valid: 3}}, "pipelines that remember", ["Counting", "Counter"]),
         ({"ITEM_PIPELINES": {Titles: 1}}, "pipelines that open files", ["Titles"]),
         ({"ITEM_PIPELINES": {Database: 1}}, "pipelines that open files", ["Database"]),
+        ({"ITEM_PIPELINES": {Words: 1, AnyMode: 2}}, "pipelines that open files", ["AnyMode"]),
         ({"CONCURRENT_REQUESTS_PER_DOMAIN": 1}, "pace of each process", ["CONCURRENT_REQUESTS_PER_DOMAIN"]),
         ({"ITEM_PIPELINES": {AskMore: 1}}, "engine.crawl", ["AskMore"]),
         ({"STATS_CLASS": "scrapy.statscollectors.DummyStatsCollector"}, "STATS_CLASS", ["STATS_CLASS"]),
@@ -821,11 +839,114 @@ def test_variables_and_files_of_this_machine_are_named(
     shop = importlib.import_module("surroundings").Shop
     assert names({}, shop) == {
         "environment variables": ("REGION", "SHOP"),
-        "data files": ("names.json",),
+        "files beside the packages": ("names.json",),
     }
     assert kept_by_callbacks(shop, ["parse_item"]) == []
     (found,) = find_made_anew(Settings(), shop, ["parse_item"])
     assert list(found.found) == ["RUN"]
+
+
+BESIDE = {
+    "scrapy.cfg": "[settings]\ndefault = beside.settings\n",
+    "beside/__init__.py": "",
+    "beside/inside.json": "{}",
+    "beside/settings.py": """
+        import json
+        import os
+        from pathlib import Path
+
+        BASE_DIR = Path(__file__).resolve().parent.parent
+        ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        try:
+            from own_settings import *
+        except ImportError:
+            pass
+        limits = BASE_DIR / "config" / "limits.json"
+        if limits.exists():
+            LIMITS = json.loads(limits.read_text())
+        INSIDE = Path(__file__).parent / "inside.json"
+        NAMES_FILE = "names.csv"
+        TITLES_FILE = "titles.txt"
+        FEEDS = {BASE_DIR / "items.jl": {}}
+        LOG_FILE = os.path.join(ROOT, "crawl.log")
+        BOT_NAME = "beside"
+    """,
+    "beside/spiders.py": """
+        import os
+        import sys
+        from pathlib import Path
+
+        import scrapy
+
+        from beside.settings import ROOT
+        from beside import settings
+
+        HERE = Path(__file__).parents[1]
+
+        class Shop(scrapy.Spider):
+            name = "shop"
+
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.inside = open(Path(__file__).with_name("inside.json"))
+                self.words = open(os.path.join(ROOT, "words", "a.txt")).read()
+                self.more = (settings.BASE_DIR / "more.csv").read_text()
+                self.other = open(f"{ROOT}/other.csv")
+                folder = Path.cwd()
+                self.all = list(folder.glob("data/*.txt"))
+                self.report = open(HERE / "report.txt", "w")
+                self.sums = HERE.joinpath("sums.txt")
+
+            def parse_item(self, response):
+                self.sums.write_text("1")
+                with open(self.settings["TITLES_FILE"], "a") as titles:
+                    titles.write(response.url)
+    """,
+    **dict.fromkeys(("own_settings.py", "unused.py"), "SHOP = 1"),
+    **dict.fromkeys(
+        (
+            *("config/limits.json", "names.csv", "titles.txt", "items.jl", "crawl.log"),
+            *("words/a.txt", "more.csv", "other.csv", "data/1.txt", "report.txt", "sums.txt"),
+        ),
+        "{}",
+    ),
+}
+
+
+def test_files_beside_the_packages_are_named_by_whatever_path_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in BESIDE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(dedent(text), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "beside.settings")
+    importlib.import_module("beside.settings")
+    importlib.import_module("unused")
+    shop = importlib.import_module("beside.spiders").Shop
+    assert names({}, shop)["files beside the packages"] == (
+        "config/limits.json",
+        "data/1.txt",
+        "more.csv",
+        "names.csv",
+        "other.csv",
+        "own_settings.py",
+        "words/a.txt",
+    )
+
+
+def test_a_project_without_files_beside_it_is_told_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All modules lie beside scrapy.cfg, and travel."""
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = loose\n", encoding="utf-8")
+    (tmp_path / "loose.py").write_text("from extra import SHOP\n", encoding="utf-8")
+    (tmp_path / "extra.py").write_text("SHOP = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    loose = importlib.import_module("loose")
+    assert files_beside([], [loose], tmp_path) == []
 
 
 class Uploads:
