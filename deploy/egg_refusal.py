@@ -51,7 +51,10 @@ def _remedy(words: str, egg: Egg) -> str:
     if missing and missing[1] in egg.left_out:
         return f"The folder {missing[1]} has no __init__.py, and only packages travel: add one"
     if missing:
-        return "Install what is missing on the node"
+        return (
+            "Install what is missing on the node; or if it is the project's own, move it into a"
+            " package beside scrapy.cfg"
+        )
     if "SyntaxError" in words or "cannot import name" in words:
         here = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return (

@@ -196,13 +196,22 @@ def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) 
         if not callable(getattr(spider, name, None)):
             raise ConfigError(
                 f"The spider {spider.name} has no method {name!r} to be the target callback."
-                f"{callbacks_of(spider, name)}{_list_rules(spider)}"
+                f"{_private_name(spider, name)}{callbacks_of(spider, name)}{_list_rules(spider)}"
             )
         numbers |= _numbers_with(name, rules)
     words = [f"rule {found}" for found in sorted(numbers)]
     words += [f"callback {name}" for name in callbacks]
     how = f"{' and '.join(words)} of {spider.name}"
     return Target(frozenset(numbers), frozenset(callbacks), how)
+
+
+def _private_name(spider: Spider, name: str) -> str:
+    """Say what Python calls a private method, if there is one of this name; else nothing."""
+    for kind in type(spider).__mro__:
+        private = f"_{kind.__name__.lstrip('_')}{name}"
+        if name.startswith("__") and callable(getattr(spider, private, None)):
+            return f" Python's name of this private method is {private}: type that."
+    return ""
 
 
 def _check_rule(spider: Spider, number: int) -> None:

@@ -740,6 +740,11 @@ WRONG: list[tuple[Spider, dict[str, Any], str]] = [
         "no method 'parse_items'.* Did you mean parse_item?",
     ),
     (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "title"}, "has no method 'title'"),
+    (
+        SPIDER,
+        {"DISTRIBUTED_TARGET_CALLBACKS": "__hidden"},
+        "no method '__hidden'.* private method is _Plain__hidden: type that",
+    ),
 ]
 
 
