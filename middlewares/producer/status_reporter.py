@@ -21,6 +21,7 @@ from scrapyd_dist.scheduling.scheduler import Scheduler
 from .crawl_repository import CrawlRepository
 from .discovery import Capture, OwnItems
 from .index_walk import IndexWalk
+from .standstill import StandstillWatch
 
 logger = logging.getLogger(__name__)
 #: seconds between two lines in the log
@@ -154,6 +155,9 @@ class StatusReporter(BaseReporter):
     own: OwnItems
     #: when the status was logged last, by the monotonic clock
     _logged: float = field(default_factory=time.monotonic)
+    _standstill: StandstillWatch = field(
+        default_factory=lambda: StandstillWatch(time.monotonic()), init=False
+    )
 
     async def recall(self) -> None:
         """Take in what an earlier process left, and what it has missed with its own requests."""
@@ -178,11 +182,14 @@ class StatusReporter(BaseReporter):
         await self.repository.sample(sample_of(document, self.index.take_news()))
 
     def log_now_and_then(self) -> None:
-        """Log the status, when it was logged some time ago."""
-        if time.monotonic() - self._logged < LOG_EVERY:
+        """Log the status, when it was logged some time ago, and warn if nothing is new for long."""
+        now = time.monotonic()
+        if now - self._logged < LOG_EVERY:
             return
-        self._logged = time.monotonic()
+        self._logged = now
         document = self.summary(self.repository.state)
+        if warning := self._standstill.note(document, now):
+            self.warn(warning)
         logger.info(
             "Crawl %s: %d URLs found, %d of %d batches done, %d items",
             self.repository.id,
