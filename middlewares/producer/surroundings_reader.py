@@ -38,6 +38,9 @@ _READS = frozenset(
         *("read_csv", "read_excel", "read_json", "read_parquet"),
     }
 )
+#: functions of Scrapy that find nothing without scrapy.cfg, and the modules that have them
+_PROJECT_FUNCTIONS = frozenset({"data_path", "project_data_dir", "closest_scrapy_cfg"})
+_PROJECT_MODULES = frozenset({"scrapy.utils.project", "scrapy.utils.conf"})
 #: calls that have another value each time, or on each machine
 _ANEW = frozenset(
     {
@@ -146,6 +149,27 @@ def files_read(modules: Iterable[ModuleType], folder: Path) -> list[str]:
         if path and not Path(path).is_absolute() and (folder / path).is_file():
             paths.add(path)
     return sorted(paths)
+
+
+@reads_or(list[str])
+def project_paths_read(modules: Iterable[ModuleType]) -> list[str]:
+    """Return the functions of Scrapy that look for scrapy.cfg, with the modules that use them."""
+    uses = dict[str, None]()
+    for module in modules:
+        for node in _nodes_of([module]):
+            for name in _project_functions(node):
+                uses[f"{name} in {module.__name__}"] = None
+    return sorted(uses)
+
+
+def _project_functions(node: ast.AST) -> Iterator[str]:
+    """Yield the functions by which a project's folder is found that are imported or called here."""
+    if isinstance(node, ast.ImportFrom) and node.module in _PROJECT_MODULES:
+        for imported in node.names:
+            if imported.name in _PROJECT_FUNCTIONS:
+                yield imported.name
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from _PROJECT_FUNCTIONS.intersection([node.func.attr])
 
 
 @reads_or(bool)
