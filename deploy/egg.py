@@ -79,6 +79,7 @@ WORKER_MODULES = {
         "store_access",
         "targets",
         "typed_json",
+        "used_components",
         "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),

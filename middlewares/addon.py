@@ -42,6 +42,7 @@ from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target, take_only_callback
 from .throttle.install import install_throttle as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
+from .used_components import keep_reasons
 from .watchdog import install_watchdog as put_in_watchdog
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,8 @@ class Addon:
 
     def _prepare_worker(self, settings: BaseSettings) -> None:
         apply_profile(settings, self._crawler)
+        if self._crawler is not None:
+            keep_reasons(self._crawler)
         from .worker.request_tracker import use_marking_components
 
         use_marking_components(settings)

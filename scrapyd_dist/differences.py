@@ -36,6 +36,14 @@ class Trait(str, Enum):
         "code of the project that reads a file, or imports a module, that lies beside the project's"
         " packages, or a setting that names such a file"
     )
+    PROJECT_FOLDER = (
+        "code of the project that imports or calls `data_path`, `project_data_dir` or"
+        " `closest_scrapy_cfg` of Scrapy"
+    )
+    COMPONENTS_OFF = (
+        "a pipeline, a middleware, an extension or an add-on of the project that is on in the"
+        " process that walks the index and off in jobs, seen when the crawl ends"
+    )
     ALL_ARGUMENTS = "an `__init__` of the spider that keeps or walks all of its `**kwargs`"
     MADE_ANEW = (
         "a setting, or an attribute from `__init__`, that is made of the time, of chance or of the"
@@ -546,6 +554,30 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " passes over what is missing goes on without it there, so items or settings may be"
                 " other ones. Move them into a package: import a module from there, and read data"
                 " by a path from `__file__` or with importlib.resources."
+            ),
+        ),
+        Difference(
+            name="folder of scrapy.cfg",
+            meaning=_TOLD,
+            trait=Trait.PROJECT_FOLDER,
+            sentence=(
+                "Scrapy looks for scrapy.cfg from the folder in which it is started, and has its"
+                " folder .scrapy beside it; jobs find no scrapy.cfg: data_path and project_data_dir"
+                " raise NotConfigured there, with which Scrapy leaves out a component, and"
+                " closest_scrapy_cfg finds nothing. Use an absolute path that all nodes have, or"
+                " put what is read into the project's package, with a path from `__file__`."
+            ),
+        ),
+        Difference(
+            name="components that are off on nodes",
+            meaning=_TOLD,
+            trait=Trait.COMPONENTS_OFF,
+            sentence=(
+                "Scrapy has it on here; in jobs it was off, as it raised NotConfigured there, or as"
+                " the settings leave it out there: their items lack what it does. Give the nodes"
+                " what it looks for: put a file into the project's package, and read it by a path"
+                " from `__file__`; set variables for Scrapyd on every node; let nothing depend on"
+                " scrapy.cfg. Then crawl again."
             ),
         ),
         Difference(

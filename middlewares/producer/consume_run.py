@@ -20,7 +20,13 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress.crawl_outcome import crawl_exit_code
 
 from .consume_request import ConsumeRequest
-from .crawl_findings import describe_own_items, describe_stray_items, values_as_text
+from .crawl_findings import (
+    describe_disabled,
+    describe_own_items,
+    describe_stray_items,
+    partly_off,
+    values_as_text,
+)
 from .crawl_repository import CrawlRepository
 from .run_delivery import Delivered, NotDelivered, RunDelivery
 from .run_order import BaseRun
@@ -170,7 +176,8 @@ class ConsumeRun(BaseRun):
             )
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         as_text = map(str, values_as_text(delivered.accepted))
-        reporter.warn(*delivered.delivery.warnings, *as_text, *delivered.logins)
+        off = describe_disabled(delivered.accepted)
+        reporter.warn(*delivered.delivery.warnings, *as_text, *off, *delivered.logins)
         return await self._close(backlog, delivered)
 
     async def _close(self, backlog: Backlog, delivered: Delivered) -> int:
@@ -181,7 +188,12 @@ class ConsumeRun(BaseRun):
                 f" goes on in its place; and then: {self._request.command}"
             )
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, message)
-        losses = (delivered.delivery.lost, delivered.logins, self._scheduler.state.stray_items)
+        losses = (
+            delivered.delivery.lost,
+            delivered.logins,
+            self._scheduler.state.stray_items,
+            partly_off(delivered.accepted),
+        )
         code = self._judge(has_losses=any(losses))
         if self._scheduler.state.goal:
             return await self._let_go(CrawlState.STOPPED, code, self._describe_goal(backlog))

@@ -3,6 +3,7 @@
 It shows in the spider's attributes, in counts and in items.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from scrapy import Spider
@@ -100,6 +101,75 @@ def values_as_text(accepted: Iterable[Attempt], own: Iterable[str] = ()) -> list
     for attempt in accepted:
         types.update(map(str, attempt.report.get("as_text") or ()))
     return _rows_of(Trait.AS_TEXT, types)
+
+
+def components_off(
+    accepted: Iterable[Attempt], at_home: Collection[str], earlier: Collection[str] = ()
+) -> list[FoundDifference]:
+    """Find the components that are on at home, and were off in jobs.
+
+    One row with their names, reasons, and the nodes where others had them on, or none. What jobs
+    did with `earlier` versions of the code is left out: these had components of their own.
+    """
+    reasons = dict[str, str]()
+    nodes_off = defaultdict[str, set[str]](set)
+    nodes = set[str]()
+    for attempt in accepted:
+        enabled = attempt.report.get("components")
+        code = attempt.report.get("code") or {}
+        if enabled is None or code.get("egg") in earlier:
+            continue
+        nodes.add(attempt.node)
+        given = _read_disabled([attempt])
+        for name in set(at_home).difference(enabled):
+            reasons[name] = given.get(name, "") or reasons.get(name, "")
+            nodes_off[name].add(attempt.node)
+    found = []
+    for name, reason in reasons.items():
+        where = "" if nodes_off[name] == nodes else f" on {', '.join(sorted(nodes_off[name]))}"
+        found.append(f"{name}{where}: {reason}" if reason else f"{name}{where}")
+    return _rows_of(Trait.COMPONENTS_OFF, found)
+
+
+def _read_disabled(accepted: Iterable[Attempt]) -> dict[str, str]:
+    """Return the components that were off in jobs, each with its reason, "" for none."""
+    reasons = dict[str, str]()
+    for attempt in accepted:
+        for text in attempt.report.get("disabled") or ():
+            name, _, reason = str(text).partition(": ")
+            reasons[name] = reason or reasons.get(name, "")
+    return reasons
+
+
+def partly_off(accepted: Iterable[Attempt]) -> set[str]:
+    """Return the components that were off in some jobs and on in others."""
+    attempts = list(accepted)
+    enabled = set[str]()
+    for attempt in attempts:
+        enabled.update(attempt.report.get("components") or ())
+    return enabled.intersection(_read_disabled(attempts))
+
+
+def describe_disabled(accepted: Iterable[Attempt]) -> list[str]:
+    """Warn of components that were off in jobs, where no process at home has made them.
+
+    One that is off in all jobs, and gives no reason, is off by the settings.
+    """
+    attempts = list(accepted)
+    partly = partly_off(attempts)
+    found = []
+    for name, reason in sorted(_read_disabled(attempts).items()):
+        if reason or name in partly:
+            where = "some jobs" if name in partly else "all jobs"
+            found.append(f"{name} in {where}" + (f": {reason}" if reason else ""))
+    if not found:
+        return []
+    warning = (
+        f"Components of the project were off ({'; '.join(found)}): they raised NotConfigured, and"
+        " items lack what they do. If they should be on, give the nodes what they look for: files"
+        " in the project's package, variables of Scrapyd on every node."
+    )
+    return [warning]
 
 
 def login_pages(accepted: Iterable[Attempt]) -> list[str]:

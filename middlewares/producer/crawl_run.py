@@ -34,6 +34,7 @@ from ..engine_compat import close_spider, under_way, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..targets import Target
+from ..used_components import find_used_components
 from .completion_hooks import notify_on_finish
 from .crawl_findings import ChangedAttributes, found_trait, walk_findings
 from .crawl_nodes import CrawlNodes
@@ -313,6 +314,7 @@ class CrawlRun(BaseRun):
             index_pages=self.capture.index_pages,
             start_fault=self._start_fault,
             has_wrong_values=self._has_wrong_values,
+            components=find_used_components(self._crawler).enabled,
         )
         await verdict.report()
         await self._scheduler.left()

@@ -51,6 +51,7 @@ from .spider_reads import learned_on_index, read_in_jobs, set_on_index
 from .surroundings_reader import (
     attributes_made_anew,
     modules_of,
+    project_paths_read,
     reads_feeds,
     settings_made_anew,
     texts_in,
@@ -274,6 +275,7 @@ def _find_traits(
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
     traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
     traits[Trait.FILES_BESIDE] = files_beside(modules, _settings_modules(), folder)
+    traits[Trait.PROJECT_FOLDER] = project_paths_read(modules)
     if uses_all_arguments(spider):
         traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
     for kind in filter(reads_feeds, [spider, *own]):

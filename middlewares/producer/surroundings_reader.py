@@ -30,6 +30,9 @@ _PRODUCERS = re.compile(r"DISTRIBUTED_|FEED|LOG_|JOBDIR")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 #: names of the readers of python-decouple and environs
 _READERS = frozenset({"config", "env"})
+#: functions of Scrapy that find nothing without scrapy.cfg, and the modules that have them
+_PROJECT_FUNCTIONS = frozenset({"data_path", "project_data_dir", "closest_scrapy_cfg"})
+_PROJECT_MODULES = frozenset({"scrapy.utils.project", "scrapy.utils.conf"})
 #: calls that have another value each time, or on each machine
 _ANEW = frozenset(
     {
@@ -124,6 +127,27 @@ def _variables_in(file: Path) -> set[str]:
     except (OSError, ValueError):
         return set()
     return set(re.findall(r"^\s*(?:export\s+)?(\w+)\s*=", text, re.MULTILINE))
+
+
+@reads_or(list[str])
+def project_paths_read(modules: Iterable[ModuleType]) -> list[str]:
+    """Return the functions of Scrapy that look for scrapy.cfg, with the modules that use them."""
+    uses = dict[str, None]()
+    for module in modules:
+        for node in nodes_of([module]):
+            for name in _project_functions(node):
+                uses[f"{name} in {module.__name__}"] = None
+    return sorted(uses)
+
+
+def _project_functions(node: ast.AST) -> Iterator[str]:
+    """Yield the functions by which a project's folder is found that are imported or called here."""
+    if isinstance(node, ast.ImportFrom) and node.module in _PROJECT_MODULES:
+        for imported in node.names:
+            if imported.name in _PROJECT_FUNCTIONS:
+                yield imported.name
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from _PROJECT_FUNCTIONS.intersection([node.func.attr])
 
 
 @reads_or(bool)

@@ -55,6 +55,8 @@ class LeaseReport:
         self._ended: Counter[str] = Counter(RequestLedger([]).progress())
         self._batches: Counter[str] = Counter()  #: how a leased batch has ended -> how many
         self._answers: Counter[str] = Counter()  #: that are in reports of batches
+        #: what the report of each batch says of the project's components
+        self.components: Mapping[str, list[str]] = {}
         self.trouble = ""  #: of a batch that could not be ended
         #: of a worker that introduces itself, the public half of its egg's key
         self.public: str | None = None
@@ -86,6 +88,7 @@ class LeaseReport:
             "closed_by": self.closed_by,
             "problem": batch.problem,
             "part": part,
+            **self.components,
             "feeds": [],
             "feeds_failed": 0,
             "stats": dict(answers),

@@ -32,6 +32,7 @@ from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach_several
 from ..targets import Target, find_crawl_target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
+from ..used_components import find_used_components
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost, Withdrawn
 from .lease_renewer import Key, LeaseLoss, LeaseRenewer
@@ -397,6 +398,7 @@ class LeaseSession:
         self._folder = folder
         self._fail = fail
         self._report = LeaseReport(job)
+        self._report.components = find_used_components(crawler).document
         self._work: LeasedWork | None = None  #: while the store is open
         self.tracker: RequestTracker | None = None  #: likewise
         self._goals = GoalKeeper.for_crawler(crawler)

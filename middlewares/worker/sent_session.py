@@ -26,6 +26,7 @@ from ..goal_keeper import PATIENCE, STORE_RETRY_SECONDS, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
+from ..used_components import find_used_components
 from .files import PartFile, plain_stats, report_head
 from .idle_handlers import IdleHandlers, find_handlers
 from .idle_requests import IdleRequests
@@ -331,6 +332,7 @@ class SentSession:
             "part": part,
             "idle_requests": self._idle_requests.seal(),
             "changed": self.tracker.changed_attributes(),
+            **find_used_components(self._crawler).document,
             "feeds": self._feeds,
             "feeds_failed": failed_feeds,
             "stats": plain_stats(stats),

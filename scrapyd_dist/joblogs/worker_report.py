@@ -71,6 +71,9 @@ class WorkerReport:
     idle_requests: str = ""
     #: attributes of the spider that were set, or changed in place, while it worked
     changed: tuple[str, ...] = ()
+    #: import paths of the project's components that were on; None if the report does not say
+    components: tuple[str, ...] | None = None
+    disabled: tuple[str, ...] = ()  #: those that were not, with the reason behind a colon
     logins: int = 0  #: pages in whose place the site has sent its login
     left_links: int = 0  #: links that rules have found, and that the worker did not follow
     #: of pages with items, those that it was led to; None if there are none
@@ -239,6 +242,8 @@ def _read_document(document: Mapping[str, Any]) -> WorkerReport:
         public=_unless_none(str, document.get("public")),
         batches=_unless_none(_read_batch_counts, document.get("batches")),
         changed=_read_texts(document.get("changed", ())),
+        components=_unless_none(_read_texts, document.get("components")),
+        disabled=_read_texts(document.get("disabled", ())),
         feeds=_read_texts(document.get("feeds", ())),
         missed_urls=_read_missed_urls(document),
         missed_requests=_read_missed_requests(document),
@@ -407,6 +412,7 @@ def to_kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> d
     document["feeds"] = list(report.feeds)
     if report.changed:
         document["changed"] = list(report.changed)
+    document |= _keep_components(report)
     if report.followed is not None:
         document["followed"] = report.followed.document
     if report.logins:
@@ -420,6 +426,15 @@ def to_kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> d
     document["finish_reason"] = report.finish_reason
     document["stats"] = dict(report.stats)
     document["code"] = dict(report.code)
+    return document
+
+
+def _keep_components(report: WorkerReport) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    if report.components is not None:
+        document["components"] = list(report.components)
+    if report.disabled:
+        document["disabled"] = list(report.disabled)
     return document
 
 

@@ -1089,6 +1089,130 @@ JOBDIR = Case(
     sentence="a distributed crawl keeps queue and pages in its store, makes no such folder",
 )
 
+OFF_IN_JOBS = Case(
+    name="components-that-are-off-in-jobs",
+    settings={
+        "ITEM_PIPELINES": {"small.components.Rates": 300, "small.components.Names": 400},
+        "DOWNLOADER_MIDDLEWARES": {"small.components.Shelf": 900},
+        "EXTENSIONS": {"small.components.Never": 1},
+    },
+    files={
+        "components": """
+            from scrapy.exceptions import NotConfigured
+
+            class OnlyAtHome:
+                @classmethod
+                def from_crawler(cls, crawler):
+                    if hasattr(crawler.spider, "_job"):
+                        raise NotConfigured("the rates are not here")
+                    return cls()
+
+            class Rates(OnlyAtHome):
+                def process_item(self, item):
+                    return {**item, "currency": "EUR"}
+
+            class Names:
+                def process_item(self, item):
+                    return {**item, "names": 3}
+
+            class Shelf:
+                def __init__(self, crawler):
+                    if hasattr(crawler.spider, "_job"):
+                        raise NotConfigured
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+            class Never:
+                def __init__(self):
+                    raise NotConfigured("not wanted anywhere")
+        """
+    },
+    sentence=(
+        "components that are off on nodes (small.components.Rates: the rates are not here,"
+        " small.components.Shelf): Scrapy has it on here"
+    ),
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
+OFF_EVERYWHERE = Case(
+    name="components-that-are-off-everywhere",
+    settings={
+        "ITEM_PIPELINES": {"small.components.Rates": 300, "small.components.make_names": 400},
+        "EXTENSIONS": {"small.components.Opener": 1},
+    },
+    files={
+        "components": """
+            from scrapy.exceptions import NotConfigured
+
+            class Rates:
+                def __init__(self):
+                    raise NotConfigured("no rates")
+
+            class Names:
+                def process_item(self, item):
+                    return {**item, "names": 3}
+
+            def make_names():
+                return Names()
+
+            class Opener:
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return Names()
+        """
+    },
+)
+
+PROJECT_FOLDER = Case(
+    name="pipeline-that-looks-for-scrapy-cfg",
+    settings={"ITEM_PIPELINES": {"small.pipelines.Rates": 300}},
+    files={
+        "pipelines": """
+            from scrapy.utils.project import data_path
+
+            class Rates:
+                def __init__(self):
+                    self.path = data_path("rates")
+
+                def process_item(self, item):
+                    return {**item, "currency": "EUR"}
+        """
+    },
+    sentence="folder of scrapy.cfg (data_path in small.pipelines): Scrapy looks for scrapy.cfg",
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
+SWITCHED_ON_HERE = Case(
+    name="spider-that-switches-a-pipeline-on-by-a-file",
+    files={
+        "spider": """
+            from pathlib import Path
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def update_settings(cls, settings):
+                    super().update_settings(settings)
+                    if Path("rates.csv").exists():
+                        settings.set("ITEM_PIPELINES", {"small.pipelines.Rates": 300}, "spider")
+        """,
+        "pipelines": """
+            class Rates:
+                def process_item(self, item):
+                    return {**item, "currency": "EUR"}
+        """,
+        "../rates.csv": "EUR,1",
+    },
+    sentence="components that are off on nodes (small.pipelines.Rates): Scrapy has it on here",
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
 CASES = [
     CRAWL_SPIDER,
     PROCESS_VALUE,
@@ -1136,7 +1260,11 @@ CASES = [
     START_FAILS,
     CLOSED_AFTER_ITEMS,
     JOBDIR,
+    OFF_IN_JOBS,
+    OFF_EVERYWHERE,
 ]
+#: what differs by the folder of a process, which jobs in the producer's own process share
+CASES_ON_NODES = [PROJECT_FOLDER, SWITCHED_ON_HERE]
 #: the fast part: a crawl of each in one process, in this mode
 QUICK_ROWS = [
     (CRAWL_SPIDER, "pull"),
@@ -1154,12 +1282,14 @@ QUICK_ROWS = [
     (CLOSED_BY_A_CALLBACK, "pull"),
     (CLOSED_WHEN_IDLE, "pull"),
     (START_FAILS, "push"),
+    (OFF_IN_JOBS, "pull"),
+    (OFF_EVERYWHERE, "push"),
 ]
 
 
 @pytest.mark.black_box
 @pytest.mark.full
-@pytest.mark.parametrize(("case", "mode"), rows_on_nodes(CASES))
+@pytest.mark.parametrize(("case", "mode"), rows_on_nodes([*CASES, *CASES_ON_NODES]))
 def test_spiders_and_components_do_the_same(comparison: Comparison, case: Case, mode: str) -> None:
     comparison.check(case, mode)
 

@@ -1,14 +1,19 @@
 """What is said of a frontier whose work is done, and the exit code."""
 
 import asyncio
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from scrapyd_dist.middlewares.producer.consume_run import ConsumeRun
 from scrapyd_dist.middlewares.producer.run_delivery import Delivered
 
+from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.delivery import Delivery
 
+#: reports of jobs in which a component was off, and on
+OFF = {"components": [], "disabled": ["p.Rates: no file"]}
+ON = {"components": ["p.Rates"]}
 SUMMARY = {
     "state": "finished",
     "requests": {"done": 10, "total": 10},
@@ -19,15 +24,17 @@ SUMMARY = {
 
 
 @pytest.mark.parametrize(
-    ("stray", "own", "code", "said"),
+    ("stray", "own", "reports", "code", "said"),
     [
-        (0, 0, 0, []),
-        (3, 0, 3, ["3 items are lost: workers scraped them for pages that a timer"]),
-        (0, 2, 0, ["2 items of start requests and logins are not collected"]),
+        (0, 0, [], 0, []),
+        (3, 0, [], 3, ["3 items are lost: workers scraped them for pages that a timer"]),
+        (0, 2, [], 0, ["2 items of start requests and logins are not collected"]),
+        (0, 0, [OFF], 0, ["Components of the project were off (p.Rates in all jobs: no file)"]),
+        (0, 0, [OFF, ON], 3, ["Components of the project were off (p.Rates in some jobs"]),
     ],
 )
-async def test_items_that_are_in_no_part_are_told(
-    stray: int, own: int, code: int, said: list[str]
+async def test_what_items_lack_is_told(
+    stray: int, own: int, reports: list[dict[str, Any]], code: int, said: list[str]
 ) -> None:
     warnings: list[str] = []
     reporter = MagicMock()
@@ -44,7 +51,11 @@ async def test_items_that_are_in_no_part_are_told(
     reporter.repository.end = AsyncMock()
     reporter.repository.is_mine = AsyncMock(return_value=True)
     delivery = Delivery(items=10, outputs=(), misses=None)
-    delivered = Delivered(delivery=delivery, accepted=[], misses=(), logins=[])
+    accepted = [
+        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one)
+        for one in reports
+    ]
+    delivered = Delivered(delivery=delivery, accepted=accepted, misses=(), logins=[])
     run = ConsumeRun(
         MagicMock(rows=False, strategy=None),
         reporter,

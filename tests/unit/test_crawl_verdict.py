@@ -10,8 +10,19 @@ from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 from scrapyd_dist.middlewares.producer.run_delivery import Delivered
 
-from scrapyd_dist.batches import FinishReason, Miss
+from scrapyd_dist.batches import Attempt, AttemptState, FinishReason, Miss
 from scrapyd_dist.items.delivery import Delivery
+
+#: a job in which one of two components was off
+JOB = Attempt(
+    batch=1,
+    number=1,
+    job="",
+    node="",
+    url="",
+    state=AttemptState.ACCEPTED,
+    report={"components": ["p.Names"]},
+)
 
 
 class Crawl:
@@ -25,22 +36,29 @@ class Crawl:
         self.reporter.warn = lambda *texts: self.warnings.extend(texts)
         self.reporter.snapshot.output = ()
         self.reporter.repository.counts = {"sealed": 10}
+        self.reporter.repository.earlier_versions = ()
         self.reporter.repository.lost_requests = AsyncMock(return_value=0)
 
     def verdict(
-        self, *, misses: tuple[Miss, ...] = (), lost: int = 0, start_fault: str = ""
+        self,
+        *,
+        misses: tuple[Miss, ...] = (),
+        lost: int = 0,
+        start_fault: str = "",
+        components: tuple[str, ...] = (),
     ) -> CrawlVerdict:
         delivery = Delivery(items=10, outputs=(), misses=None, lost=lost)
         return CrawlVerdict(
             reporter=self.reporter,
             options=ProducerOptions(limit=10),
-            delivered=Delivered(delivery=delivery, accepted=[], misses=misses, logins=[]),
+            delivered=Delivered(delivery=delivery, accepted=[JOB], misses=misses, logins=[]),
             attributes=MagicMock(kept_in_jobs=lambda *_: []),
             callbacks=(),
             leaves_links=False,
             index_pages=(),
             start_fault=start_fault,
             has_wrong_values=False,
+            components=components,
         )
 
 
@@ -74,6 +92,8 @@ async def test_a_whole_crawl_is_told_nothing_of() -> None:
         ({"misses": (Miss(url="http://web/", kind="failed", reason="HTTP 403"),) * 6}, 3),
         ({"misses": (Miss(url="http://web/", kind="failed", reason="HTTP 403"),) * 5}, 0),
         ({"start_fault": "The spider's start failed."}, 0),
+        ({"components": ("p.Names",)}, 0),
+        ({"components": ("p.Names", "p.Rates")}, 3),
     ],
 )
 async def test_what_speaks_against_a_crawl_is_in_its_exit_code(

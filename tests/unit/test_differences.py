@@ -949,6 +949,32 @@ def test_a_project_without_files_beside_it_is_told_of_none(
     assert files_beside([], [loose], tmp_path) == []
 
 
+FOLDERS = """
+import scrapy
+import scrapy.utils.project as project_tools
+from scrapy.utils.conf import closest_scrapy_cfg as found, get_config
+from scrapy.utils.project import get_project_settings
+
+class Shop(scrapy.Spider):
+    name = "shop"
+
+    def parse_item(self, response):
+        from scrapy.utils.project import data_path
+        yield data_path("names"), found(), project_tools.project_data_dir()
+        yield get_project_settings(), self.server.data_path
+"""
+
+
+def test_code_that_looks_for_the_projects_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "folders.py").write_text(FOLDERS, encoding="utf-8")
+    shop = importlib.import_module("folders").Shop
+    used = ("closest_scrapy_cfg", "data_path", "project_data_dir")
+    assert names({}, shop) == {"folder of scrapy.cfg": tuple(f"{name} in folders" for name in used)}
+
+
 class Uploads:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -347,6 +347,8 @@ _report = shaped(
         "fields": each(prose),
         "as_text": each(prose),
         "changed": each(prose),
+        "components": each(prose),
+        "disabled": each(prose),
         "stats": document,
         "code": document,
     }
