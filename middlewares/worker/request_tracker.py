@@ -35,6 +35,7 @@ from ..classifier import Disposition, FoundRequests, OffsiteFilter
 from ..codec import IS_START, STARTS_BATCH, WatchedDict, own_errback
 from ..contained import contained_stream
 from ..engine_compat import read_generators
+from ..feed_place import connect_at_feeds
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..own_meta import each_without_marks, hide_marks, show_marks, without_marks
 from ..pause_gate import HeldBack
@@ -218,7 +219,7 @@ class RequestTracker:
         connect = crawler.signals.connect
         connect(self._on_scheduled, signals.request_scheduled)
         connect(self._on_dropped, signals.request_dropped)
-        connect(self._on_item, signals.item_scraped)
+        connect_at_feeds(crawler, self._on_item)
         connect(self._on_item_gone, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
         connect(self._on_spider_error, signals.spider_error)
