@@ -20,7 +20,8 @@ from scrapy.utils.misc import load_object
 def connect_at_feeds(crawler: Crawler, receiver: Callable[..., Any]) -> None:
     """Connect a receiver of `item_scraped` where a plain crawl connects its exporter.
 
-    Call it once the extensions are made.
+    Call it when the extensions are made, and the spider is not opened yet: what connects then comes
+    behind the exporter, whosever it is.
     """
     crawler.signals.connect(receiver, signals.item_scraped)
     # Scrapy has no way to connect before another receiver: this is the list itself.
@@ -31,20 +32,22 @@ def connect_at_feeds(crawler: Crawler, receiver: Callable[..., Any]) -> None:
 def _find_place(crawler: Crawler, receivers: list[Any]) -> int:
     """Return how many of these come before the exporter's.
 
-    Those up to the last one that is surely before it: of the spider, which is made first, or of an
-    extension that is made before the exporter. Scrapy's own CoreStats is one, so that whatever the
-    spider or an add-on has connected is before that.
+    Those up to the last one of an extension that is made before the exporter. Scrapy's own
+    CoreStats is one, so that whatever the spider or an add-on has connected is before that.
+    Without any, those of the spider are all that is known.
     """
     kinds = _kinds_before(crawler.settings)
     place = 0
+    place_of_spider = 0
     for number, receiver in enumerate(receivers, 1):
         if isinstance(receiver, dispatcher.WEAKREF_TYPES):
             receiver = receiver()  # noqa: PLW2901 - what it stands for
         owner = getattr(receiver, "__self__", None)
-        is_before = owner is not None and (owner is crawler.spider or type(owner) in kinds)
-        if is_before:
+        if type(owner) in kinds:
             place = number
-    return place
+        elif owner is not None and owner is crawler.spider:
+            place_of_spider = number
+    return place or place_of_spider
 
 
 def _kinds_before(settings: BaseSettings) -> set[Any]:

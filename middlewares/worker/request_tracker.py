@@ -35,7 +35,6 @@ from ..classifier import Disposition, FoundRequests, OffsiteFilter
 from ..codec import IS_START, STARTS_BATCH, WatchedDict, own_errback
 from ..contained import contained_stream
 from ..engine_compat import read_generators
-from ..feed_place import connect_at_feeds
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..own_meta import each_without_marks, hide_marks, show_marks, without_marks
 from ..pause_gate import HeldBack
@@ -219,7 +218,6 @@ class RequestTracker:
         connect = crawler.signals.connect
         connect(self._on_scheduled, signals.request_scheduled)
         connect(self._on_dropped, signals.request_dropped)
-        connect_at_feeds(crawler, self._on_item)
         connect(self._on_item_gone, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
         connect(self._on_spider_error, signals.spider_error)
@@ -559,7 +557,8 @@ class RequestTracker:
                     unit.ledger.repeats(mark.position, self._hash_page(request))
             self._ended(unit, mark)
 
-    def _on_item(self, item: Any, response: Response | None) -> None:
+    def note_item(self, item: Any, response: Response | None) -> None:
+        """Write an item that was scraped to the part of its page's batch, and count it."""
         unit, mark = self._find_unit(response)
         if mark is None:
             count(self._crawler, "items_of_no_batch")

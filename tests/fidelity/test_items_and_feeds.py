@@ -788,12 +788,19 @@ HANDLERS = Case(
                 @classmethod
                 def from_crawler(cls, crawler, *args, **kwargs):
                     spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.opened, signals.spider_opened)
                     crawler.signals.connect(spider.change, signals.item_scraped)
                     crawler.signals.connect(lambda item: raise_of(item), signals.item_scraped, weak=False)
                     return spider
 
+                def opened(self):
+                    self.crawler.signals.connect(self.change_late, signals.item_scraped)
+
                 def change(self, item):
                     item["by_spider"] = True
+
+                def change_late(self, item):
+                    item["by_opened_spider"] = True
 
                 def parse(self, response):
                     yield {"page": response.url, "name": "room"}
