@@ -154,10 +154,10 @@ def deliver(
             lost += unwritten
             warnings += problems
         tables = list(filter(_begins_table, outputs))
-        unwritten = UnwrittenItems()
-        items = merge(found, outputs, fields_of(accepted), values, AddedRanges(folder), unwritten)
-        lost += unwritten.total()
-        warnings += unwritten.sentences()
+        not_written = UnwrittenItems()
+        items = merge(found, outputs, fields_of(accepted), values, AddedRanges(folder), not_written)
+        lost += not_written.total()
+        warnings += not_written.sentences()
         missing, problems = _compared(found.found, own_items, len(own), kept)
         lost += missing
         warnings += problems

@@ -44,9 +44,10 @@ class Hearing(Spider):
         called.append("spider")
 
 
-EXTENSIONS = {Early: -1, Late: 0}
+EXTENSIONS: dict[Any, int] = {Early: -1, Late: 0}
 SCRAPYS = "scrapy.extensions.feedexport.FeedExporter"
-RENAMED = {SCRAPYS: None, Early: 10, Renaming: 20, Late: 30}
+RENAMED: dict[Any, int | None] = {SCRAPYS: None, Early: 10, Renaming: 20, Late: 30}
+MOVED: dict[Any, int] = {SCRAPYS: 5, Late: 6, Early: 4}
 
 
 def heard(crawler: Crawler) -> list[str]:
@@ -61,7 +62,7 @@ def heard(crawler: Crawler) -> list[str]:
         EXTENSIONS,
         RENAMED,
         {**EXTENSIONS, "scrapy.extensions.corestats.CoreStats": None},
-        {SCRAPYS: 5, Late: 6, Early: 4},
+        MOVED,
     ],
     ids=["Scrapy's exporter", "one of the project's", "no CoreStats", "another order"],
 )
@@ -84,7 +85,7 @@ def test_it_is_called_between_those_before_and_those_behind_the_exporter(
 def test_what_the_spider_has_connected_comes_before() -> None:
     crawler = get_crawler(Hearing, {"EXTENSIONS": {"scrapy.extensions.corestats.CoreStats": None}})
     crawler.spider = Hearing.from_crawler(crawler)
-    crawler.signals.connect(crawler.spider.heard, signals.item_scraped)  # type: ignore[attr-defined]
+    crawler.signals.connect(crawler.spider.heard, signals.item_scraped)
 
     def capture() -> None:
         called.append("capture")
