@@ -69,6 +69,7 @@ WORKER_MODULES = {
         "codec",
         "contained",
         "engine_compat",
+        "feed_place",
         "goal_keeper",
         "item_lines",
         "own_meta",

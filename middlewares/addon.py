@@ -38,6 +38,7 @@ from .assignment import (
     looks_only,
 )
 from .contained import contain_errors
+from .feed_place import connect_at_feeds
 from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target, take_only_callback
 from .throttle.install import install_throttle as put_in_throttle
@@ -341,7 +342,10 @@ def _make_feeds_again(crawler: Crawler) -> None:
         crawler.signals.disconnect(old.item_scraped, signals.item_scraped)
     kind = FeedExporter if old is None else type(old)
     with contextlib.suppress(NotConfigured):  # no feed is left to this process
-        others.append(kind.from_crawler(crawler))
+        exporter = kind.from_crawler(crawler)
+        others.append(exporter)
+        crawler.signals.disconnect(exporter.item_scraped, signals.item_scraped)
+        connect_at_feeds(crawler, exporter.item_scraped)
     crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
 
 

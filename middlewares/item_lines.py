@@ -35,6 +35,18 @@ class _TextEncoder(ScrapyJSONEncoder):
             return _text_of(o)
 
 
+class _ExporterEncoder(_TextEncoder):
+    """Encodes what an exporter makes into bytes, which it cannot make of half a surrogate pair."""
+
+    def encode(self, o: Any) -> str:
+        return line_bytes(super().encode(o)).decode()
+
+
+def line_bytes(text: str) -> bytes:
+    """Return JSON in UTF-8; halves of surrogate pairs, which that lacks, are JSON's escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _text_of(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "backslashreplace")
@@ -49,12 +61,13 @@ class ItemLines:
 
     def __init__(self, file: BytesIO) -> None:
         self.as_text = set[str]()  #: names of the types of values that have become text
+        self._encoder = _TextEncoder(self.as_text)
         self._exporter = self._exporter_to(file, self.as_text)
 
     @staticmethod
     def _exporter_to(file: BytesIO, types: set[str]) -> JsonLinesItemExporter:
         exporter = JsonLinesItemExporter(file, encoding="utf-8")
-        exporter.encoder = _TextEncoder(types)
+        exporter.encoder = _ExporterEncoder(types)
         return exporter
 
     def add(self, item: Any) -> None:
@@ -66,7 +79,7 @@ class ItemLines:
         exporter = self._exporter
         if type(item) is dict and all(type(name) is str for name in item):
             # The exporter would make a copy, field by field, with the same result.
-            exporter.file.write(f"{exporter.encoder.encode(item)}\n".encode())
+            exporter.file.write(line_bytes(f"{self._encoder.encode(item)}\n"))
         else:
             exporter.export_item(item)
 
@@ -82,7 +95,9 @@ class TypedLines(ItemLines):
         self._file = file
         self._line = BytesIO()  #: the line of one item, before its form is added
         # What became text on the line is whole in its form: its type is no matter.
-        self._exporter = self._exporter_to(self._line, set())
+        types = set[str]()
+        self._encoder = _TextEncoder(types)
+        self._exporter = self._exporter_to(self._line, types)
 
     def add(self, item: Any) -> None:
         """Write an item, as `ItemLines.add` does, with its form."""

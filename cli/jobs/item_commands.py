@@ -21,7 +21,7 @@ from scrapyd_dist.items.merge_sources import (
     named_file,
     read_items,
 )
-from scrapyd_dist.items.merging import ItemOutput, is_elsewhere
+from scrapyd_dist.items.merging import ItemOutput, UnwrittenItems, is_elsewhere
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.stored_crawl import StoredCrawl
 from scrapyd_dist.jobs.job_list import TIMEOUT
@@ -99,10 +99,12 @@ def _merge(
     accepted: list[Attempt] = []
     for crawl in crawls:
         accepted += crawl.accepted
-    count = write(items, outputs, fields_of(accepted))
+    unwritten = UnwrittenItems()
+    count = write(items, outputs, fields_of(accepted), unwritten=unwritten)
     problems += compare_files(files, items.found)
     if not problems:
         problems = compare_crawls(crawls, files, items.found)
+    problems += unwritten.sentences()
     _show(count, outputs, items.found, problems, report)
     return PARTIAL if problems else 0
 

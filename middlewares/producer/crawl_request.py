@@ -12,7 +12,7 @@ from scrapy.settings import BaseSettings
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import check_project
-from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.scrapyd.jobs import check_args, encode_argument
 from scrapyd_dist.settings import SettingReader, limits_in
 from scrapyd_dist.store.address import store_address
 from scrapyd_dist.transports import AsyncSender
@@ -84,7 +84,7 @@ def find_project(settings: BaseSettings) -> PreparedProject:
 def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
     """Return the `-a` and the `-s` of this process, of which Scrapy keeps no list.
 
-    ConfigError if a name cannot be passed on.
+    ConfigError if a name or a value cannot be passed on.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-a", dest="args", action="append", default=[])
@@ -94,7 +94,10 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
     for name, value in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items():
         args[name] = str(value)
     check_args(args)
-    return args, _pairs_in(words.settings)
+    given = _pairs_in(words.settings)
+    for name, value in given.items():
+        encode_argument(name, value)
+    return args, given
 
 
 def _pairs_in(words: Iterable[str]) -> dict[str, str]:

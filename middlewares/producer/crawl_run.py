@@ -128,7 +128,9 @@ class CrawlRun(BaseRun):
         """Keep an item of the producer's own pages, which are those of `shard`."""
         try:
             self._own.add(item, shard)
-        except (TypeError, ValueError) as error:
+        except OSError:  # the file cannot be written at all
+            raise
+        except Exception as error:  # noqa: BLE001 - a serializer of the project's may raise anything
             self.reporter.local_missed(url, "failed", f"an item of it has no JSON form: {error}")
 
     def start_failed(self, error: Exception) -> None:

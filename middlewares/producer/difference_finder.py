@@ -29,6 +29,7 @@ from scrapyd_dist.differences import (
 )
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
+from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.settings import SettingReader
 
 from ..spider_attributes import is_own
@@ -198,7 +199,7 @@ def _is_given(settings: BaseSettings, name: str) -> bool:
 
 def _is_folder(value: Any) -> bool:
     place = str(value or "")
-    return bool(place) and ("://" not in place or place.startswith("file:"))
+    return bool(place) and not is_elsewhere(place)
 
 
 def _is_made_from(kind: type, paths: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from scrapy import Spider, signals
@@ -16,11 +16,12 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.conf import feed_complete_default_values_from_settings
 from scrapy.utils.misc import load_object
 
-from scrapyd_dist.items.merging import FORMATS, ItemOutput, is_elsewhere
+from scrapyd_dist.items.merging import FORMATS, ItemOutput, is_elsewhere, scheme_of
 from scrapyd_dist.items.sink import password_in
 from scrapyd_dist.settings import SettingReader
 
 from ..engine_compat import project_receivers
+from ..feed_place import exporter_class
 from ..typed_json import NoJsonForm, pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,13 @@ def crawl_outputs(
         kind = options["format"]
         if _is_plain(output, options, settings) and not wants_exporter:
             overwrite = bool(output.get("overwrite"))
-            files.append(ItemOutput.named(output["path"], overwrite=overwrite, format=kind))
+            file = ItemOutput.named(
+                output["path"],
+                overwrite=overwrite,
+                format=kind,
+                only_utf8=bool(options["encoding"]),
+            )
+            files.append(file)
         else:
             feed = _options_given(output)
             for name, value in feed.items():
@@ -266,23 +273,11 @@ def _is_utf8(encoding: Any) -> bool:
 def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
     """Return whether this is a local file for which the project has a storage of its own."""
     address = str(uri)
-    scheme = urlsplit(address).scheme if address.startswith("file:") else ""
+    scheme = scheme_of(address)
     own = settings.getwithbase("FEED_STORAGES")
     scrapys = settings.getdict("FEED_STORAGES_BASE")
-    return not is_elsewhere(address) and own.get(scheme) != scrapys.get(scheme)
-
-
-def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
-    """Return the project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
-    scrapys = settings.getdict("EXTENSIONS_BASE")  # are not loaded before their turn
-    for path, order in settings.getwithbase("EXTENSIONS").items():
-        if order is None or path in scrapys:
-            continue
-        kind = load_object(path)
-        is_exporter = isinstance(kind, type) and issubclass(kind, FeedExporter)
-        if is_exporter and kind is not FeedExporter:
-            return cast("type[FeedExporter]", kind)
-    return FeedExporter
+    is_own = own.get(scheme, own.get("file")) != scrapys.get(scheme, scrapys.get("file"))
+    return is_own and not is_elsewhere(address)
 
 
 def _is_scrapys(kind: str, settings: BaseSettings) -> bool:

@@ -35,8 +35,9 @@ from scrapyd_dist.plurals import counted
 from scrapyd_dist.typed_lines import plain_line, read_form
 from scrapyd_dist.whole_files import FreshFile
 
+from ..feed_place import exporter_class
 from ..typed_json import unpack
-from .feed_outputs import CrawlOutputs, exporter_class, shown
+from .feed_outputs import CrawlOutputs, shown
 
 logger = logging.getLogger(__name__)
 #: items between two turns of the event loop

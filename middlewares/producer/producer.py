@@ -19,6 +19,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, is_dropped, mark_start, own_errback
 from ..contained import contained_start, contained_stream
 from ..engine_compat import call_before_errbacks
+from ..feed_place import connect_at_feeds
 from ..goal_keeper import GoalReached
 from ..own_meta import each_without_marks, hide_marks, read_mark, show_marks, without_marks
 from ..worker.work_unit import judge_failure, reason_of_pipeline
@@ -40,7 +41,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         super().__init__(crawler)
         connect = crawler.signals.connect
         connect(self._started, signals.engine_started)
-        connect(self._item, signals.item_scraped)
+        connect_at_feeds(crawler, self._item)
         connect(self._item_error, signals.item_error)
         connect(self._dropped, signals.request_dropped)
         connect(self._idle, signals.spider_idle)

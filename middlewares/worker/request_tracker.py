@@ -218,7 +218,6 @@ class RequestTracker:
         connect = crawler.signals.connect
         connect(self._on_scheduled, signals.request_scheduled)
         connect(self._on_dropped, signals.request_dropped)
-        connect(self._on_item, signals.item_scraped)
         connect(self._on_item_gone, signals.item_dropped)
         connect(self._on_item_error, signals.item_error)
         connect(self._on_spider_error, signals.spider_error)
@@ -558,7 +557,8 @@ class RequestTracker:
                     unit.ledger.repeats(mark.position, self._hash_page(request))
             self._ended(unit, mark)
 
-    def _on_item(self, item: Any, response: Response | None) -> None:
+    def note_item(self, item: Any, response: Response | None) -> None:
+        """Write an item that was scraped to the part of its page's batch, and count it."""
         unit, mark = self._find_unit(response)
         if mark is None:
             count(self._crawler, "items_of_no_batch")

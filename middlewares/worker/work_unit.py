@@ -527,16 +527,24 @@ class BatchUnit(WorkUnit):
         try:
             if self.part is not None:
                 self.part.add(item)
-        except (TypeError, ValueError) as error:
-            reason = (
-                f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
-            )
-            logger.error(reason)  # noqa: TRY400 - it says all
-            self.ledger.missed(mark.position, "failed", reason)
-            if mark.position is None:
-                self.problem = self.problem or f"An item was lost: {reason}."
+        except OSError:  # the part cannot be written at all
+            raise
+        except Exception as error:  # noqa: BLE001 - a serializer of the project's may raise anything
+            self._lose_item(mark, error)
         else:
             self.ledger.item(mark.source)
+
+    def _lose_item(self, mark: UnitMark, error: Exception) -> None:
+        """Note that an item of a page is lost; the others of the page and of the batch count."""
+        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+        logger.error(reason)
+        if mark.position is not None:
+            self.ledger.missed(mark.position, "failed", reason)
+        elif mark.source is not None:
+            self.ledger.follower_failed(mark, f"of a page to which it led, {reason}")
+        else:  # no request is known that could be made again
+            self.ledger.missed(None, "failed", reason)
+            self.problem = self.problem or f"An item was lost: {reason}."
 
     def close_part(self) -> dict[str, Any] | None:
         """Make the part whole; return what the report says about it, None where there is none."""

@@ -29,6 +29,7 @@ from ..engine_compat import (
     finish_when_done,
     share_robots_rules,
 )
+from ..feed_place import connect_at_feeds
 from ..own_meta import show_marks
 from ..watchdog import install_watchdog as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
@@ -67,6 +68,7 @@ class Worker:
         """Make the middleware as Scrapy does, and connect it to the signals."""
         worker = cls(crawler, Assignment.from_settings(crawler.settings))
         connect = crawler.signals.connect
+        connect_at_feeds(crawler, worker._item)  # before handlers of spider_opened connect theirs
         connect(worker._opened, signals.spider_opened)
         connect(worker._started, signals.engine_started)
         connect(worker._closed, signals.spider_closed)
@@ -120,6 +122,10 @@ class Worker:
         return None if tracker is None else tracker.raised(response, exception)
 
     # signals
+
+    def _item(self, item: Any, response: Response | None) -> None:
+        if self._session is not None and self._session.tracker is not None:
+            self._session.tracker.note_item(item, response)
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)

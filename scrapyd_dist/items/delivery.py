@@ -12,7 +12,13 @@ from scrapyd_dist.config import PARTS
 from scrapyd_dist.items.added_items import AddedRanges
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, count_items, left_out
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
-from scrapyd_dist.items.merging import ItemOutput, ItemValues, header_of, merge
+from scrapyd_dist.items.merging import (
+    ItemOutput,
+    ItemValues,
+    UnwrittenItems,
+    header_of,
+    merge,
+)
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
@@ -148,7 +154,10 @@ def deliver(
             lost += unwritten
             warnings += problems
         tables = list(filter(_begins_table, outputs))
-        items = merge(found, outputs, fields_of(accepted), values, AddedRanges(folder))
+        not_written = UnwrittenItems()
+        items = merge(found, outputs, fields_of(accepted), values, AddedRanges(folder), not_written)
+        lost += not_written.total()
+        warnings += not_written.sentences()
         missing, problems = _compared(found.found, own_items, len(own), kept)
         lost += missing
         warnings += problems

@@ -92,10 +92,11 @@ def is_others(job: str, homes: Mapping[str, str]) -> bool:
 def check_args(args: Mapping[str, str]) -> None:
     """Refuse spider arguments that a job cannot be given.
 
-    Raises `ConfigError` when a name is Scrapyd's, or is none.
+    Raises `ConfigError` when a name is Scrapyd's, or is none, or a value cannot travel.
     """
-    for name in args:
+    for name, value in args.items():
         _check_name(name)
+        encode_argument(name, value)
     reserved = sorted(RESERVED_ARGS & args.keys())
     if not reserved:
         return
@@ -156,17 +157,22 @@ def _check_name(name: str) -> None:
         )
 
 
-def _argument_bytes(name: str, value: str) -> int:
-    """Return the size of an argument of a process; ConfigError if it cannot be one."""
-    _check_name(name)
+def encode_argument(name: str, value: str) -> bytes:
+    """Return an argument as a process gets it; ConfigError if its value cannot be passed on."""
     if "\0" in value:
         raise ConfigError(f"The value of {name!r} cannot be passed to a job: there is a NUL in it.")
     try:
-        size = len(f"{name}={value}".encode())
-    except UnicodeEncodeError as e:
+        return f"{name}={value}".encode()
+    except UnicodeEncodeError as error:
         raise ConfigError(
             f"The value of {name!r} is no valid Unicode text, so no job can be given it."
-        ) from e
+        ) from error
+
+
+def _argument_bytes(name: str, value: str) -> int:
+    """Return the size of an argument of a process; ConfigError if it cannot be one."""
+    _check_name(name)
+    size = len(encode_argument(name, value))
     if size > ARGUMENT_MAX:
         raise ConfigError(
             f"{name}=… is {size} bytes long and a process argument may have {ARGUMENT_MAX}. "

@@ -714,7 +714,249 @@ MORE_COLUMNS = Case(
     sentence="name): Scrapy writes the fields of the first item only",
 )
 
+#: handlers of `item_scraped`, before and after the feed exporter's, and in what each tells itself
+HANDLERS = Case(
+    name="handlers-that-change-items",
+    settings={
+        **PIPELINE,
+        "EXTENSIONS": {
+            "small.extensions.Early": -10,
+            "small.extensions.Late": 0,
+            "small.extensions.Later": 100,
+        },
+    },
+    files={
+        "extensions": """
+            import asyncio
+
+            from scrapy import signals
+
+            class Early:
+                def __init__(self, crawler):
+                    crawler.signals.connect(self.change, signals.item_scraped)
+                    crawler.signals.connect(self.change_in_turn, signals.item_scraped)
+
+                from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+                def change(self, item):
+                    item["early"] = sorted(item)
+
+                async def change_in_turn(self, item):
+                    item["before_wait"] = True
+                    await asyncio.sleep(0)
+                    item["after_wait"] = True
+
+            class Late(Early):
+                def change(self, item):
+                    item["late"] = True
+                    del item["name"]
+
+                async def change_in_turn(self, item):
+                    item["late_in_turn"] = True
+
+            class Later:
+                def __init__(self, crawler):
+                    def raise_of(item):
+                        item["later"] = True
+                        raise ValueError("no")
+
+                    crawler.signals.connect(raise_of, signals.item_scraped, weak=False)
+
+                from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+        """,
+        "pipelines": """
+            from scrapy import signals
+
+            class Pipeline:
+                def __init__(self, crawler):
+                    crawler.signals.connect(self.change, signals.item_scraped)
+
+                from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+                def change(self, item):
+                    item["by_pipeline"] = True
+
+                def process_item(self, item):
+                    return item
+        """,
+        "spider": """
+            from scrapy import signals
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.opened, signals.spider_opened)
+                    crawler.signals.connect(spider.change, signals.item_scraped)
+                    crawler.signals.connect(lambda item: raise_of(item), signals.item_scraped, weak=False)
+                    return spider
+
+                def opened(self):
+                    self.crawler.signals.connect(self.change_late, signals.item_scraped)
+
+                def change(self, item):
+                    item["by_spider"] = True
+
+                def change_late(self, item):
+                    item["by_opened_spider"] = True
+
+                def parse(self, response):
+                    yield {"page": response.url, "name": "room"}
+                    yield from super().parse(response)
+
+            def raise_of(item):
+                item["by_function"] = True
+                raise ValueError("no")
+        """,
+    },
+)
+
+#: an address without //, of a storage of the project's own
+OWN_SCHEME = Case(
+    name="address-of-an-own-scheme",
+    settings={
+        "FEED_STORAGES": {"dated": "small.storages.Dated"},
+        "FEEDS": {
+            "dated:out/pieces.jl": {
+                "format": "jsonlines",
+                "item_export_kwargs": {"sort_keys": True},
+                "fields": {"page": "address", "name": "name"},
+            },
+            "dated:out/pieces.csv": {"format": "csv"},
+        },
+    },
+    arguments=("-o", "dated:out/more.jsonl"),
+    output=False,
+    files={
+        "storages": """
+            import pathlib
+
+            from scrapy.extensions.feedexport import BlockingFeedStorage
+
+            class Dated(BlockingFeedStorage):
+                def __init__(self, uri, *, feed_options=None):
+                    self.path = pathlib.Path(uri.partition(":")[2] + ".dated")
+
+                def _store_in_thread(self, file):
+                    self.path.parent.mkdir(exist_ok=True)
+                    file.seek(0)
+                    self.path.write_bytes(file.read())
+        """
+    },
+)
+
+#: texts that UTF-8 cannot have, in items and in what a request has on it
+HALVES_SPIDER = """
+    from small.base import Rooms
+
+    class Museum(Rooms):
+        word = ""
+
+        def parse(self, response):
+            yield {"page": response.url, "half": "\\ud83d room", "word": self.word}
+            for link in response.css("a.piece"):
+                yield response.follow(
+                    link,
+                    self.parse_piece,
+                    cb_kwargs={"half": "\\ude00 \\u00e9", "pair": "\\U0001f600"},
+                    meta={"\\ud800 key": ["\\udc80"], "raw": b"\\xff"},
+                    headers={"X-Half": "\\u00e9"},
+                )
+            yield from response.follow_all(css="a[rel=next]")
+
+        def parse_piece(self, response, half, pair):
+            yield {"page": response.url, "half": half, "pair": pair, "word": self.word}
+            yield {"page": response.url, "name": "\\u00e9\\\\ud83d", "\\ud800": {"\\udc80": (1, "\\ud83d")}}
+            yield {"page": response.url, "list": response.meta["\\ud800 key"], "raw": response.meta["raw"].hex()}
+            yield {"page": response.url, "name": "whole"}
+"""
+HALVES = Case(
+    name="halves-of-surrogate-pairs",
+    settings={"FEEDS": {"out/pieces.jl": {"format": "jsonlines"}}},
+    files={"spider": HALVES_SPIDER},
+)
+
+#: where Scrapy's exporter only logs an error
+HALVES_IN_UTF8 = Case(
+    name="halves-of-surrogate-pairs-in-utf8",
+    settings={"FEED_EXPORT_ENCODING": "utf-8"},
+    files={"spider": HALVES_SPIDER},
+    differs=frozenset({"code"}),
+    code=3,
+    sentence="is half of a surrogate pair, which UTF-8 does not have",
+)
+
+HALVES_IN_CSV = Case(
+    name="halves-of-surrogate-pairs-in-csv",
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}}},
+    output=False,
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "name": "\\udc80", "in": ["\\u00e9"]}
+                    yield {"page": response.url, "name": "whole", "in": ["\\ud83d", "b"]}
+                    yield {"page": response.url, "name": "whole", "in": ("\\u00e9", "\\U0001f600")}
+        """
+    },
+    differs=frozenset({"code"}),
+    code=3,
+    sentence="is half of a surrogate pair, which UTF-8 does not have",
+)
+
+#: items that Scrapy's exporter cannot write, beside others of the same page
+UNWRITABLE = Case(
+    name="items-without-a-line",
+    files={
+        "items": """
+            import scrapy
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field()
+                size = scrapy.Field(serializer=lambda value: value["cm"])
+        """,
+        "spider": """
+            from small.base import Rooms
+            from small.items import Piece
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"page": response.url, ("a", "b"): 1}
+                    yield {"page": response.url}
+                    yield from super().parse(response)
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "sizes": {("a", "b"): 1}}
+                    yield Piece(page=response.url, size={})
+                    deep = []
+                    for _ in range(100_000):
+                        deep = [deep]
+                    yield {"page": response.url, "deep": deep}
+                    yield {"page": response.url, "name": "whole"}
+                    if response.url.endswith("/3"):
+                        yield response.follow("/pieces/3?more", self.parse_more)
+
+                def parse_more(self, response):
+                    yield {"page": response.url, "sizes": {("a", "b"): 1}}
+                    yield {"page": response.url, "name": "more"}
+        """,
+    },
+    differs=frozenset({"code", "pages"}),
+    code=3,
+    sentence="cannot be written as JSON",
+)
+
 CASES = [
+    UNWRITABLE,
+    OWN_SCHEME,
+    HALVES,
+    HALVES_IN_UTF8,
+    HALVES_IN_CSV,
+    HANDLERS,
     MORE_COLUMNS,
     PAGE_FILES,
     SUMMARIES,
@@ -746,6 +988,10 @@ CASES = [
 ]
 #: the fast part: a crawl of each in one process, in this mode
 QUICK_ROWS = [
+    (OWN_SCHEME, "push"),
+    (HALVES, "pull"),
+    (HALVES_IN_UTF8, "push"),
+    (HANDLERS, "pull"),
     (MORE_COLUMNS, "pull"),
     (SUMMARIES, "push"),
     (CLASSES, "pull"),

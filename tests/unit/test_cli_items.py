@@ -190,6 +190,18 @@ def test_files_are_looked_into_line_by_line(
     assert json.loads(said.out)["duplicates"] == 1
 
 
+def test_half_of_a_surrogate_pair_stays_in_json_and_is_told_of_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = '{"id": "\\ud83d"}'
+    Path("a.jl").write_text(f"{line}\n")
+    assert merged("a.jl", out="all.jl") == 0
+    assert Path("all.jl").read_text("utf-8") == f"{line}\n"
+    assert merged("a.jl", out="all.csv") == 3
+    assert "all.csv: '\\ud83d' is half of" in capsys.readouterr().err
+
+
 def test_the_read_back_feeds_of_a_crawl_are_its_items(shop: Shop, tmp_path: Path) -> None:
     feeds = tmp_path / "feeds"
     feeds.mkdir()

@@ -64,9 +64,9 @@ def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> Non
     assert lines(tmp_path / "j.jl") == [{"a": 2}]
 
 
-@pytest.mark.parametrize("bad", [{"a": {(1, 2): 3}}, {"a": "\ud800"}])
+@pytest.mark.parametrize("bad", [{"a": {(1, 2): 3}}, {1: "a"}])
 def test_an_item_that_cannot_be_written_leaves_no_trace(
-    tmp_path: Path, bad: dict[str, Any]
+    tmp_path: Path, bad: dict[Any, Any]
 ) -> None:
     part = PartFile(tmp_path, "j")
     part.add({"a": 1})

@@ -100,6 +100,12 @@ def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -
         check_args({"fine": "1", name: "2"})
 
 
+@pytest.mark.parametrize("value", ["\udcff", "a\0b"], ids=["half of a surrogate pair", "NUL"])
+def test_an_argument_that_no_job_can_be_given_is_refused_before_the_start(value: str) -> None:
+    with pytest.raises(ConfigError, match="The value of 'word'"):
+        check_args({"word": value})
+
+
 def told(log: str) -> str:
     return last_error(Chunk(body=log.encode("utf-8", "replace"), start=0, total=None, date=None))
 

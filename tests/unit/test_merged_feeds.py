@@ -285,6 +285,17 @@ def test_a_project_may_have_a_storage_of_its_own_for_local_files(part: Path) -> 
     assert list(Shelf.stored)[1:] == ["b.jl"]
 
 
+def test_the_scheme_of_a_storage_of_its_own_needs_no_slashes(part: Path) -> None:
+    feeds = {"shelf:out/a.jl": {"format": "jsonlines"}, "s:b.jl": {"format": "jsonlines"}}
+    own = {"FEED_STORAGES": {"shelf": Shelf, "s": Shelf}}
+    write_feeds(part, feeds, **own)
+    assert list(Shelf.stored) == ["shelf:out/a.jl", "s:b.jl"]
+    assert [path.name for path in part.parent.iterdir() if ":" in path.name] == []
+    settings, _ = outputs_of(feeds, **own)
+    kept = outputs_to_keep(settings.getlist("DISTRIBUTED_OUTPUTS"))
+    assert kept[0]["path"] == "shelf:out/a.jl"
+
+
 def test_options_may_have_values_that_json_lacks(part: Path) -> None:
     feed = {
         "format": "csv",

@@ -20,7 +20,13 @@ from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import own_parts, read_back
 from scrapyd_dist.items.json_lines import Items
-from scrapyd_dist.items.merging import ItemOutput, OutputNotWritten, merge
+from scrapyd_dist.items.merging import (
+    ItemOutput,
+    OutputNotWritten,
+    UnwrittenItems,
+    is_elsewhere,
+    merge,
+)
 
 ITEMS: list[list[dict[str, Any]]] = [
     [
@@ -301,3 +307,65 @@ def test_the_password_does_not_go_to_another_server(
     copies, (warning,) = read_back([f"ftp://{elsewhere}/1.jl"], template, tmp_path / "copies")
     assert copies == []
     assert "does not lead there" in warning
+
+
+HALVES = [
+    {"a": "whole", "b": "\\ud83d"},
+    {"a": "\ud83d", "b": "é"},
+    {"a": "\U0001f600", "b": "\udcff"},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "only_utf8", "lost"),
+    [
+        ("a.jl", False, 0),
+        ("a.json", False, 0),
+        ("a.jl", True, 2),
+        ("a.json", True, 2),
+        ("a.csv", False, 2),
+    ],
+)
+def test_an_item_that_utf8_cannot_have_is_left_out_and_told_where_scrapys_exporter_loses_it(
+    tmp_path: Path, name: str, only_utf8: bool, lost: int
+) -> None:
+    part = tmp_path / "part.jl"
+    part.write_text("".join(json.dumps(item) + "\n" for item in HALVES), "utf-8")
+    output = ItemOutput.named(tmp_path / name, only_utf8=only_utf8)
+    unwritten = UnwrittenItems()
+    merge(Items([part]), [output], unwritten=unwritten)
+    assert read(output.path) == HALVES[: len(HALVES) - lost]
+    assert unwritten.total() == lost
+    told = (
+        f"2 items could not be written to {output.path}: '\\ud83d' is half of a surrogate pair,"
+        " which UTF-8 does not have."
+    )
+    assert unwritten.sentences() == ([told] if lost else [])
+
+
+def test_the_name_of_a_csv_column_may_have_half_of_a_surrogate_pair(tmp_path: Path) -> None:
+    part = tmp_path / "part.jl"
+    part.write_text('{"\\ud83d": 1}\n', "utf-8")
+    output = ItemOutput.named(tmp_path / "a.csv")
+    merge(Items([part]), [output])
+    assert output.path.read_text("utf-8").split() == ["\\ud83d", "1"]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("items.jl", False),
+        ("out/a:b.jl", False),
+        ("/data/a:b.jl", False),
+        ("C:items.jl", False),
+        ("%(name)s:items.jl", False),
+        ("file:///data/items.jl", False),
+        ("File:items.jl", False),
+        ("stdout:", True),
+        ("dated:out/items.jl", True),
+        ("s3://bucket/items.jl", True),
+        ("ftp://user:p[ss@host/items.jl", True),
+    ],
+)
+def test_a_place_is_elsewhere_by_scrapys_rule(place: str, expected: bool) -> None:
+    assert is_elsewhere(place) is expected

@@ -366,7 +366,7 @@ def test_a_good_batch_ends_with_a_report_that_is_accepted(tmp_path: Path) -> Non
     worker = opened(tmp_path)
     for request in start(worker):
         (item,) = through(worker, request, {"url": request.url})
-        session_of(worker).tracker._on_item(item, Response(request.url, request=request))
+        session_of(worker).tracker.note_item(item, Response(request.url, request=request))
     report = ended(worker, tmp_path)
     assert refusal(report, 3, feed=False) == ""
     assert (report.items, report.part.items, report.done) == (3, 3, 3)
@@ -382,7 +382,7 @@ def test_a_batch_that_came_too_late_makes_no_request(tmp_path: Path) -> None:
 
 def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
     worker = opened(tmp_path)
-    session_of(worker).tracker._on_item(
+    session_of(worker).tracker.note_item(
         {"a": {(1, 2): 3}}, Response("http://web/more", request=Request("http://web/more"))
     )
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
