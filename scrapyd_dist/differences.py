@@ -26,8 +26,9 @@ class Trait(str, Enum):
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
     REMEMBERS = (
         "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
-        " of its own or a name of its module, and uses it, or uses what callbacks of index pages"
-        " keep in such a name; or that reads `crawler.stats`"
+        " of its own, in a name of its module or closure, in a default of an argument, or in an"
+        " object of the project, and uses it, or uses what callbacks of index pages keep in such a"
+        " name; or that reads `crawler.stats`"
     )
     HOLDS_BACK = (
         "code of a spider middleware or a target callback that gathers things in a container, and"

@@ -37,13 +37,16 @@ def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.e
 
 def makes_container(value: ast.expr, module: ModuleType) -> bool:
     """Return whether the value of an expression in a module is a new container or counter."""
+    if isinstance(value, ast.Attribute) and value.attr == "__next__":
+        return makes_container(value.value, module)
     if not isinstance(value, ast.Call):
         return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
-    if last_name(value) in _CONTAINERS or last_name(value) == "count":
-        return True
+    names = {last_name(value)}
     for keyword in value.keywords:
-        if keyword.arg == "default_factory" and last_name(keyword.value) in _CONTAINERS:
-            return True
+        if keyword.arg == "default_factory":
+            names.add(last_name(keyword.value))
+    if not names.isdisjoint({*_CONTAINERS, "count"}):
+        return True
     made = named_object(value.func, module)
     if is_of_type(made, FunctionType):
         return bool(made.__code__.co_flags & CO_GENERATOR)

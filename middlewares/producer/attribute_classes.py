@@ -66,10 +66,10 @@ def class_made(value: ast.AST, module: ModuleType) -> type | None:
     found = _class_named(value.func, module)
     if found is None and isinstance(value.func, ast.Attribute):  # as `Quota.from_settings(…)`
         found = _class_named(value.func.value, module)
-    return found or _class_returned(named_object(value.func, module))
+    return found or class_returned(named_object(value.func, module))
 
 
-def _class_returned(function: object) -> type | None:
+def class_returned(function: object) -> type | None:
     """Return the class of which a function of the project makes an object that it returns."""
     if not is_of_type(function, FunctionType):
         return None

@@ -4,8 +4,9 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import getattr_static
 from itertools import chain, filterfalse
-from types import MethodType, MethodWrapperType
+from types import MethodType
 
 from ..spider_attributes import is_of_type, own_bases
 from .assignment_reader import (
@@ -15,10 +16,13 @@ from .assignment_reader import (
     makes_container,
     returns_container,
 )
-from .attribute_classes import attribute_classes
+from .attribute_classes import attribute_classes, class_returned
 from .code_reader import reads_or
 from .name_scope import (
+    CONTENT,
     NameScope,
+    function_cached,
+    gives_next,
     is_attribute,
     is_projects_class,
     is_projects_object,
@@ -30,6 +34,7 @@ from .source_reader import (
     MAKING,
     SourceFunction,
     classes_with_trees,
+    given_to,
     hooks_of,
     last_name,
     methods_of,
@@ -42,6 +47,8 @@ from .source_reader import (
 _PUTS = frozenset(
     {"add", "append", "appendleft", "extend", "insert", "setdefault", "update", "increment"}
 )
+#: those that other objects in which something is looked for have as well, such as Bloom filters
+_ADDS = frozenset({"add", "append", "insert"})
 #: functions that put something into their first argument
 _PUTTING_FUNCTIONS = frozenset({"heappush", "heappushpop", "insort", "insort_left"})
 #: methods of containers that take something out
@@ -301,21 +308,32 @@ def _made_once(branch: ast.If) -> Iterator[ast.AST]:
 @cache
 def _container_attributes(kind: type) -> frozenset[str]:
     """Return `self.NAME` for each attribute that some code of a class makes a container."""
-    keys = {"self.__dict__"}
+    keys = {"self.__dict__", CONTENT}
     for base, tree, module in classes_with_trees(kind):
         for name, value in vars(base).items():
-            if is_of_type(value, *LIVE):
+            if is_of_type(value, *LIVE) or gives_next(value):
                 keys.add(f"self.{name}")
-        for node in ast.walk(tree):
-            for target, value in assigned(node):
-                is_own = of_self(target) or node in tree.body
-                if is_own and makes_container(value, module):
-                    keys.add(f"self.{last_name(target)}")
+        for target, value in chain.from_iterable(map(assigned, ast.walk(tree))):
+            if makes_container(value, module) and (of_self(target) or _is_in(target, tree)):
+                keys.add(f"self.{last_name(target)}")
+    keys.update(_cached_containers(kind))
+    return frozenset(keys)
+
+
+def _cached_containers(kind: type) -> Iterator[str]:
+    """Yield the cached properties of a class that are containers, as keys."""
     for method in methods_of(kind):
         decorators = set(map(last_name, method.node.decorator_list))
         if "cached_property" in decorators and returns_container(method):
-            keys.add(f"self.{method.name}")
-    return frozenset(keys)
+            yield f"self.{method.name}"
+
+
+def _is_in(target: ast.expr, tree: ast.ClassDef) -> bool:
+    """Return whether a statement right in the body of a class sets this."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and target in ast.walk(statement):
+            return True
+    return False
 
 
 def _read_function(function: SourceFunction, scope: NameScope, memory: _Memory) -> None:
@@ -352,7 +370,7 @@ def _holders_in(node: ast.AST, scope: NameScope, memory: _Memory) -> Iterator[as
         if memory.holds(key):
             memory.put.add(key)
             yield holder
-        elif isinstance(node, ast.Expr):
+        elif isinstance(node, ast.Expr) and last_name(node.value) in _ADDS:
             memory.put_somewhere.add(key)
 
 
@@ -386,6 +404,7 @@ def _put_into(node: ast.AST) -> Iterator[ast.expr]:
         if last_name(node.value) in _PUTTING_FUNCTIONS:
             yield from node.value.args[:1]
     elif isinstance(node, ast.Call):
+        yield node.func  # `take = count().__next__` is called by its name
         yield from _holder_of(node, {"setdefault", "__next__"})
         if last_name(node) == "next":
             yield from node.args[:1]
@@ -428,17 +447,33 @@ def _searched(node: ast.AST) -> Iterator[ast.expr]:
 def _read_helpers(function: SourceFunction, scope: NameScope, memory: _Memory) -> None:
     """Add to `memory` the objects of the project that a function uses, with their methods."""
     for node in working_nodes(function.node):
-        for holder, method in _methods_used(node):
-            key = scope.key_of(holder)
-            kind = memory.classes.get(key) if key is not None else None
-            value = scope.value_of(holder)
-            if kind is None and is_projects_object(value):
-                kind = type(value)
+        for expression, method in _methods_used(node):
+            holder = scope.origin_of(expression)
+            kind = _class_of(holder, method, scope, memory)
             if kind is not None:
-                name = key or ast.unparse(holder)
+                name = scope.key_of(holder) or ast.unparse(holder)
                 memory.helpers.setdefault(name, (kind, set()))[1].add(method)
         if isinstance(node, ast.Call):
             _read_called(node.func, scope.value_of(node.func), memory)
+
+
+def _class_of(holder: ast.expr, method: str, scope: NameScope, memory: _Memory) -> type | None:
+    """Return the project's class of an object that stays; None if it is none.
+
+    A class stays itself, with what its class methods keep.
+    """
+    key = scope.key_of(holder)
+    if key is not None and key in memory.classes:
+        return memory.classes[key]
+    if isinstance(holder, ast.Call):
+        return class_returned(function_cached(scope.value_of(holder.func)))
+    value = scope.value_of(holder)
+    if is_projects_object(value):
+        return type(value)
+    if not is_of_type(value, type) or not is_projects_class(value):
+        return None
+    is_of_class = is_of_type(getattr_static(value, method, None), classmethod, staticmethod)
+    return value if is_of_class else None
 
 
 def _read_called(called: ast.expr, value: object, memory: _Memory) -> None:
@@ -449,7 +484,7 @@ def _read_called(called: ast.expr, value: object, memory: _Memory) -> None:
     elif is_of_type(value, MethodType) and is_projects_object(value.__self__):
         kind = type(value.__self__)
         memory.helpers.setdefault(name, (kind, set()))[1].add(value.__name__)
-    elif is_of_type(value, MethodWrapperType) and is_of_type(value.__self__, *LIVE):
+    elif gives_next(value):
         memory.put.add(name)
         memory.used.add(name)
 
@@ -459,7 +494,8 @@ def _methods_used(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     if isinstance(node, ast.Attribute):
         yield node.value, node.attr
     elif isinstance(node, ast.Call):
-        yield node.func, "__call__"
+        for called in (node.func, *given_to(node)):  # as in `filter(self.is_new, items)`
+            yield called, "__call__"
         if last_name(node) == "next":
             for argument in node.args[:1]:
                 yield argument, "__next__"

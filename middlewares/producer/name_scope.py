@@ -6,10 +6,11 @@ closure and of defaults of its arguments.
 
 import ast
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, lru_cache
 from inspect import getattr_static
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodWrapperType, ModuleType
 
 from ..spider_attributes import is_of_type
 from .assignment_reader import LIVE, assigned, returns_container
@@ -20,7 +21,9 @@ _CACHED = type(lru_cache(len))
 #: functions that give one of their arguments
 _CHOICES = frozenset({"max", "min"})
 #: what stands for the object of a method, or for its class, in code
-_SELF = frozenset({"self", "cls", "type(self)", "self.__class__"})
+_SELF = frozenset({"self", "cls"})
+#: the key of what is in an object that is a container itself
+CONTENT = "self.[]"
 
 
 class NameScope:
@@ -30,6 +33,7 @@ class NameScope:
         self._function = function
         self._own = own
         self._aliases = dict[str, str]()
+        self._origins = dict[str, ast.expr]()
         self.alias_values = set[int]()  #: expressions that only get another name, by `id`
         for node in function.nodes():
             for target, value in assigned(node):
@@ -37,6 +41,7 @@ class NameScope:
                     self._add_alias(target.id, value)
 
     def _add_alias(self, name: str, value: ast.expr) -> None:
+        self._origins.setdefault(name, value)
         key = None if name in self._values else self.key_of(value)
         if key is not None and self._aliases.setdefault(name, key) == key:
             self.alias_values.update(map(id, ast.walk(value)))
@@ -72,6 +77,10 @@ class NameScope:
         """Return whether an expression is a variable: to set it changes nothing that stays."""
         return isinstance(node, ast.Name) and node.id in self._aliases
 
+    def origin_of(self, node: ast.expr) -> ast.expr:
+        """Return what a variable is set to first; an expression itself if it is no variable."""
+        return self._origins.get(node.id, node) if isinstance(node, ast.Name) else node
+
     def value_of(self, node: ast.AST) -> object:
         """Return what an expression stands for in the modules as they are; None if unknown."""
         if isinstance(node, ast.Name):
@@ -100,6 +109,8 @@ class NameScope:
     def _key_of_name(self, name: str) -> str | None:
         if name in self._aliases:
             return self._aliases[name]
+        if name == "self" and any(map(is_container_class, self._own)):
+            return CONTENT
         return name if is_of_type(self._values.get(name), *LIVE) else None
 
     def _key_of_attribute(self, node: ast.Attribute) -> str | None:
@@ -115,15 +126,28 @@ class NameScope:
         return None
 
     def _is_own_object(self, node: ast.AST) -> bool:
-        if ast.unparse(node) in _SELF:
-            return True
+        if isinstance(node, ast.Call) and last_name(node) == "type":
+            return len(node.args) == 1 and self._is_own_object(node.args[0])
+        if isinstance(node, ast.Attribute) and node.attr == "__class__":
+            return self._is_own_object(node.value)
         value = self.value_of(node)
-        return is_of_type(value, type) and value in self._own
+        is_class = is_of_type(value, type) and value in self._own
+        return is_class or (isinstance(node, ast.Name) and node.id in _SELF)
 
 
 def is_attribute(key: str) -> bool:
     """Return whether a key is that of an attribute of the function's own object."""
     return key.startswith("self.")
+
+
+def gives_next(value: object) -> bool:
+    """Return whether a value is what gives the next number of a counter: `count().__next__`."""
+    return is_of_type(value, MethodWrapperType) and is_of_type(value.__self__, *LIVE)
+
+
+def is_container_class(kind: type) -> bool:
+    """Return whether the objects of a class hold things themselves."""
+    return issubclass(kind, (set, list, dict, deque))
 
 
 def is_projects_class(kind: type) -> bool:
@@ -147,9 +171,12 @@ def _is_projects_own(value: object) -> bool:
 
 def _shares_container(value: object) -> bool:
     """Return whether a function makes a container once, and returns it at each call."""
-    if not is_of_type(value, _CACHED):
-        return False
-    return any(map(returns_container, sources_of(getattr(value, "__wrapped__", None))))
+    return any(map(returns_container, sources_of(function_cached(value))))
+
+
+def function_cached(value: object) -> object:
+    """Return the function whose values another one remembers; None if a value is none such."""
+    return getattr(value, "__wrapped__", None) if is_of_type(value, _CACHED) else None
 
 
 def own_names(function: SourceFunction) -> set[str]:
