@@ -100,7 +100,7 @@ def _entries_of(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(value)
     if kind is set:
         return ()
-    return ItemAdapter(value).items()
+    return dict(ItemAdapter(value)).items()
 
 
 def _is_walked(kind: type) -> bool:

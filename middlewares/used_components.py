@@ -24,7 +24,7 @@ from .spider_attributes import is_own
 #: setting that lists components -> those that were made of it
 _MADE: Mapping[str, Callable[[Crawler], Any]] = {
     "ADDONS": lambda crawler: crawler.addons.addons,
-    "EXTENSIONS": lambda crawler: crawler.extensions.middlewares,  # type: ignore[union-attr]
+    "EXTENSIONS": lambda crawler: crawler.extensions.middlewares,
     "DOWNLOADER_MIDDLEWARES": lambda crawler: crawler.engine.downloader.middleware.middlewares,
     "SPIDER_MIDDLEWARES": lambda crawler: crawler.engine.scraper.spidermw.middlewares,
     "ITEM_PIPELINES": lambda crawler: crawler.engine.scraper.itemproc.middlewares,

@@ -26,8 +26,13 @@ class Trait(str, Enum):
     DROPS_REPEATS = "a pipeline that raises `DropItem` and remembers something"
     REMEMBERS = (
         "code of a pipeline, a middleware or a target callback that keeps something in an attribute"
-        " of its own or a name of its module, and uses it, or uses what callbacks of index pages"
-        " keep in such a name; or that reads `crawler.stats`"
+        " of its own, in a name of its module or closure, in a default of an argument, or in an"
+        " object of the project, and uses it, or uses what callbacks of index pages keep in such a"
+        " name; or that reads `crawler.stats`"
+    )
+    HOLDS_BACK = (
+        "code of a spider middleware or a target callback that gathers things in a container, and"
+        " yields them when it empties it"
     )
     ENVIRONMENT = (
         "code of the project, or its settings, that reads an environment variable that is set here"
@@ -309,6 +314,18 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " nothing, so a limit, a number, a search for repeats, or what one page tells for"
                 " another holds in one process only. A cache does no harm. Let the output find"
                 " repeats (sdist items merge CRAWL -O FILE --key FIELD), or keep it on a server."
+            ),
+        ),
+        Difference(
+            name="what code holds back",
+            meaning=_TOLD,
+            trait=Trait.HOLDS_BACK,
+            sentence=(
+                "Scrapy has one such buffer, and loses what is left in it once, at the end; each"
+                " process has its own, and what does not fill it there is lost, so items may be"
+                " missing: all of them, where a job has fewer than the buffer waits for. Yield each"
+                " item at once, let a pipeline gather them and write the rest in close_spider, or"
+                " join them in the output."
             ),
         ),
         Difference(

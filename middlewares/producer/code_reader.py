@@ -170,7 +170,7 @@ def _members(kind: type) -> Iterator[Any]:
 
 def functions_of(kind: type, package: str) -> list[FunctionType]:
     """Return the methods of a class, and the package's functions that they call at any depth."""
-    methods = map(_function_in, _members(kind))
+    methods = map(function_in, _members(kind))
     waiting = [method for method in methods if method is not None]
     found = dict.fromkeys(waiting)
     while waiting:
@@ -201,7 +201,7 @@ def top_package(defined: type | FunctionType) -> str:
     return (defined.__module__ or "").partition(".")[0]
 
 
-def _function_in(member: Any) -> FunctionType | None:
+def function_in(member: Any) -> FunctionType | None:
     """Return the function in a method or property, if it has one."""
     try:
         function = getattr(member, "__func__", getattr(member, "fget", member))
@@ -212,7 +212,7 @@ def _function_in(member: Any) -> FunctionType | None:
 
 def _codes_of(member: Any) -> Iterator[CodeType]:
     """Yield the code of a function or method, and of all that is defined inside of it."""
-    function = _function_in(member)
+    function = function_in(member)
     if function is not None:
         yield from _with_inner(function.__code__)
         if hasattr(function, "__wrapped__"):

@@ -44,7 +44,13 @@ from .effect_reader import (
 )
 from .feed_outputs import feeds_in_order
 from .file_reader import files_beside
-from .memory_reader import component_memory, module_memory
+from .memory_reader import (
+    attribute_memory,
+    callback_buffers,
+    component_buffers,
+    component_memory,
+    module_memory,
+)
 from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
@@ -272,6 +278,8 @@ def _find_traits(
     for kind in filter(is_own, listed["EXTENSIONS"]):
         traits[Trait.OWN_EXTENSION].append(kind.__qualname__)
     traits[Trait.REMEMBERS] = _memory_of(listed, traits[Trait.DROPS_REPEATS])
+    for kind in filter(is_own, listed["SPIDER_MIDDLEWARES"]):
+        traits[Trait.HOLDS_BACK] += component_buffers(kind)
     known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
     traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
@@ -350,14 +358,17 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
 def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
     """Find in what the callbacks of target pages keep something.
 
-    One row with the names of attributes, one with those of their modules, and one with the methods
-    that write files, if there are any.
+    One row with the names of attributes, one with those of their modules, one with what is held
+    back for later, and one with the methods that write files, if there are any.
     The spider's handlers of signals, and its errbacks, get target pages as well.
     """
     methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
+    kept = attribute_use(spider, methods).kept.union(attribute_memory(spider, methods))
+    buffers = callback_buffers(spider, methods)
     return [
-        *_rows_of(Trait.KEPT_ATTRIBUTES, attribute_use(spider, methods).kept),
+        *_rows_of(Trait.KEPT_ATTRIBUTES, kept.difference(buffers)),
         *_rows_of(Trait.REMEMBERS, module_memory(spider, methods)),
+        *_rows_of(Trait.HOLDS_BACK, buffers),
         *_rows_of(Trait.WRITES_FILES, writing_methods(spider, methods)),
     ]
 

@@ -14,9 +14,9 @@ from types import ModuleType
 from scrapy.utils.conf import closest_scrapy_cfg
 
 from ..spider_attributes import is_of_type
+from .assignment_reader import assigned
 from .code_reader import reads_or
 from .effect_reader import is_for_writing
-from .memory_reader import assigned
 from .source_reader import is_projects, last_name
 from .surroundings_reader import nodes_of, text_of
 

@@ -6,8 +6,9 @@ What is not at hand as source is left out.
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -16,7 +17,7 @@ from typing import TypeAlias
 from scrapyd_dist.syntax_trees import parse_module
 
 from ..spider_attributes import is_of_type, own_bases
-from .code_reader import reads_or
+from .code_reader import function_in, reads_or
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,6 +30,8 @@ BEGINNINGS = frozenset(
     {"__init__", "__new__", "from_crawler", "from_settings", "open_spider", "spider_opened"}
 )
 ENDS = frozenset({"closed", "close_spider", "spider_closed", "engine_stopped"})
+#: methods that make an object
+MAKING = frozenset({"__new__", "__init__", "__post_init__"})
 #: methods of components that Scrapy calls for requests, pages and items
 _HOOKS = frozenset({"item_completed", "get_media_requests", "file_path", "media_downloaded"})
 #: signals that come while pages are crawled
@@ -40,6 +43,8 @@ _REPORTS = frozenset(
         *("set_value", "inc_value", "max_value", "min_value"),
     }
 )
+#: types of values that stay as they are
+_PLAIN = (str, bytes, int, float, tuple, frozenset, type(None))
 #: signals with which a process ends
 _END_SIGNALS = ("spider_closed", "engine_stopped")
 
@@ -52,6 +57,9 @@ class SourceFunction:
     node: FunctionNode
     module: ModuleType  #: whose names it uses
     is_method: bool = True
+    #: names that it has from around it -> what they stand for: of its closure, and of defaults of
+    #: arguments that can be changed
+    bound: Mapping[str, object] = field(default_factory=dict, compare=False)
 
     def nodes(self) -> Iterator[ast.AST]:
         """Yield everything in it, with what is defined inside of it."""
@@ -81,6 +89,12 @@ def module_tree(module: ModuleType) -> ast.Module | None:
 
 def class_trees(kind: type) -> Iterator[tuple[ast.ClassDef, ModuleType]]:
     """Yield the trees of a class and of those that it is made from, if they are the project's."""
+    for _, tree, module in classes_with_trees(kind):
+        yield tree, module
+
+
+def classes_with_trees(kind: type) -> Iterator[tuple[type, ast.ClassDef, ModuleType]]:
+    """Yield a class and those that it is made from, if they are the project's, with their trees."""
     for base in own_bases(kind):
         module = sys.modules.get(base.__module__)
         tree = module_tree(module) if module is not None and is_projects(module) else None
@@ -88,16 +102,35 @@ def class_trees(kind: type) -> Iterator[tuple[ast.ClassDef, ModuleType]]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name == base.__name__:
-                yield node, module
+                yield base, node, module
                 break
 
 
 def methods_of(kind: type) -> Iterator[SourceFunction]:
-    """Yield the methods of a class and of those that it is made from."""
-    for tree, module in class_trees(kind):
+    """Yield the methods of a class and of those that it is made from.
+
+    What the project's decorators have put around a method comes after it, by the same name.
+    """
+    for base, tree, module in classes_with_trees(kind):
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield SourceFunction(name=node.name, node=node, module=module)
+                layers = list(sources_of(vars(base).get(node.name)))
+                yield from _with_layers(node, module, layers)
+
+
+def _with_layers(
+    node: FunctionNode, module: ModuleType, layers: Iterable[SourceFunction]
+) -> Iterator[SourceFunction]:
+    """Yield a method, with the names that it has from around it, and what is put around it."""
+    bound: Mapping[str, object] = {}
+    around = []
+    for layer in layers:
+        if layer.node is node:
+            bound = layer.bound
+        else:
+            around.append(replace(layer, name=node.name, is_method=True))
+    yield SourceFunction(name=node.name, node=node, module=module, bound=bound)
+    yield from around
 
 
 def reached_code(kind: type, names: Iterable[str]) -> list[SourceFunction]:
@@ -105,6 +138,8 @@ def reached_code(kind: type, names: Iterable[str]) -> list[SourceFunction]:
     methods = list(methods_of(kind))
     wanted = set(names)
     waiting = list(_named(methods, wanted))
+    if wanted >= MAKING:
+        waiting.extend(_factories(kind))
     found = dict.fromkeys(waiting)
     while waiting:
         function = waiting.pop()
@@ -113,6 +148,12 @@ def reached_code(kind: type, names: Iterable[str]) -> list[SourceFunction]:
                 found[called] = None
                 waiting.append(called)
     return list(found)
+
+
+def _factories(kind: type) -> Iterator[SourceFunction]:
+    """Yield the functions that make the values of a dataclass's fields."""
+    for one in getattr(kind, "__dataclass_fields__", {}).values():
+        yield from sources_of(one.default_factory)
 
 
 def _named(methods: Iterable[SourceFunction], names: Collection[str]) -> Iterator[SourceFunction]:
@@ -129,12 +170,12 @@ def _called_by(
         if isinstance(node, ast.Attribute) and function.is_method and of_self(node):
             yield from _named(methods, {node.attr})
         else:
-            called = _named_object(node, function.module)
+            called = named_object(node, function.module)
             if is_of_type(called, FunctionType):
-                yield from _module_function(called)
+                yield from sources_of(called)
 
 
-def _named_object(node: ast.AST, module: ModuleType) -> object:
+def named_object(node: ast.AST, module: ModuleType) -> object:
     """Return what a name, or a name in another module, stands for; None if nothing is known."""
     if isinstance(node, ast.Name):
         return vars(module).get(node.id)
@@ -145,16 +186,67 @@ def _named_object(node: ast.AST, module: ModuleType) -> object:
     return None
 
 
-def _module_function(function: FunctionType) -> Iterator[SourceFunction]:
-    module = sys.modules.get(function.__module__)
-    tree = module_tree(module) if module is not None and is_projects(module) else None
-    if tree is None or module is None:
-        return
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if node.name == function.__name__:
-            yield SourceFunction(name=node.name, node=node, module=module, is_method=False)
+def sources_of(member: object) -> Iterator[SourceFunction]:
+    """Yield the source of a function of the project, and of those that it is wrapped around."""
+    function = function_in(member)
+    seen = set[FunctionType]()
+    while function is not None and function not in seen:
+        seen.add(function)
+        # `__module__` is that of the wrapped function
+        module = sys.modules.get(function.__globals__.get("__name__", ""))
+        if module is not None and is_projects(module):
+            code = function.__code__
+            node = _function_nodes(module).get((code.co_name, code.co_firstlineno))
+            if node is not None:
+                yield SourceFunction(
+                    name=node.name,
+                    node=node,
+                    module=module,
+                    is_method=False,
+                    bound=_bound_names(function),
+                )
+        function = function_in(getattr(function, "__wrapped__", None))
+
+
+@cache
+def _function_nodes(module: ModuleType) -> dict[tuple[str, int], FunctionNode]:
+    """Return all functions in a module's source, by their names and first lines."""
+    nodes = dict[tuple[str, int], FunctionNode]()
+    for node in ast.walk(module_tree(module) or ast.Module([], [])):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.decorator_list[0] if node.decorator_list else node
+            nodes[node.name, first.lineno] = node
+        elif isinstance(node, ast.Lambda):
+            nodes.setdefault(("<lambda>", node.lineno), _named_lambda(node))
+    return nodes
+
+
+def _named_lambda(node: ast.Lambda) -> ast.FunctionDef:
+    """Return the function that a lambda stands for."""
+    return ast.FunctionDef(
+        name="lambda",
+        args=node.args,
+        body=[ast.copy_location(ast.Return(value=node.body), node)],
+        decorator_list=[],
+        lineno=node.lineno,
+        col_offset=node.col_offset,
+    )
+
+
+def _bound_names(function: FunctionType) -> dict[str, object]:
+    """Return what a function has of its closure, and defaults of arguments that can be changed."""
+    code = function.__code__
+    bound = dict[str, object]()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # nothing is in it yet
+            bound[name] = cell.cell_contents
+    values = function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    defaults = dict(zip(positional[len(positional) - len(values) :], values, strict=False))
+    for name, value in (defaults | (function.__kwdefaults__ or {})).items():
+        if not is_of_type(value, *_PLAIN):
+            bound[name] = value
+    return bound
 
 
 def of_self(node: ast.AST) -> bool:

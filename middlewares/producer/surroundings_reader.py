@@ -12,8 +12,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..spider_attributes import is_of_type
+from .assignment_reader import assigned
 from .code_reader import reads_or
-from .memory_reader import assigned
 from .source_reader import (
     SourceFunction,
     class_trees,

@@ -398,6 +398,89 @@ MEMORY = Case(
     sentence="Signed.token, NUMBERS, stats.get_value): Scrapy has it once",
 )
 
+HELPERS = Case(
+    name="objects-and-closures-that-remember",
+    settings={
+        "CONCURRENT_REQUESTS": 1,
+        "DOWNLOADER_MIDDLEWARES": {"small.extra.Cap": 300},
+    },
+    files={
+        "extra": """
+            from itertools import count
+
+            from scrapy.exceptions import IgnoreRequest
+
+            class Quota:
+                def __init__(self, most):
+                    self.most, self.used = most, {}
+
+                def allow(self, key):
+                    self.used[key] = self.used.get(key, 0) + 1
+                    return self.used[key] <= self.most
+
+            class Cap:
+                def __init__(self):
+                    self.quota = Quota(7)
+
+                def process_request(self, request):
+                    if "/pieces/" in request.url and not self.quota.allow("museum"):
+                        raise IgnoreRequest("quota")
+
+            def make_check():
+                seen = set()
+
+                def is_new(key):
+                    if key in seen:
+                        return False
+                    seen.add(key)
+                    return True
+
+                return is_new
+
+            is_new = make_check()
+        """,
+        "spider": """
+            from itertools import count
+
+            from small.base import Rooms
+            from small.extra import is_new
+
+            class Museum(Rooms):
+                numbers = count()
+
+                def parse_piece(self, response):
+                    yield {"number": next(self.numbers), "new": is_new("museum")}
+        """,
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="what code remembers (Cap.quota, seen): Scrapy has it once",
+)
+
+HELD_BACK = Case(
+    name="spider-middleware-holds-items-back",
+    settings={"SPIDER_MIDDLEWARES": {"small.extra.Chunk": 543}},
+    files={
+        "extra": """
+            class Chunk:
+                def __init__(self):
+                    self.wait = []
+
+                async def process_spider_output(self, response, result):
+                    async for output in result:
+                        if not isinstance(output, dict):
+                            yield output
+                            continue
+                        self.wait.append(output)
+                        if len(self.wait) == 5:
+                            for item in self.wait:
+                                yield item
+                            self.wait = []
+        """,
+    },
+    differs=frozenset({"items"}),
+    sentence="what code holds back (Chunk.wait): Scrapy has one such buffer",
+)
+
 LEARNED = Case(
     name="names-of-module-and-class-that-index-pages-set",
     files={
@@ -1227,6 +1310,8 @@ CASES = [
     DOMAINS_THAT_TRAVEL,
     PARSER_OF_BOTH,
     MEMORY,
+    HELPERS,
+    HELD_BACK,
     LEARNED,
     RULE_HOOK,
     NAMED_AND_FOLLOWED,
@@ -1272,6 +1357,7 @@ QUICK_ROWS = [
     (ATTRIBUTES_OF_HELPERS, "pull"),
     (DOMAINS, "pull"),
     (MEMORY, "push"),
+    (HELD_BACK, "push"),
     (RULE_HOOK, "pull"),
     (NAMED_AND_FOLLOWED, "pull"),
     (RULES_OF_NO_TARGET, "push"),

@@ -215,7 +215,7 @@ def test_a_tuple_of_what_can_be_changed_is_one_there() -> None:
 def test_values_that_are_equal_and_fixed_ones_are_no_aliases() -> None:
     pair = ("a", 1)
     day = date(2026, 11, 28)
-    fields = {
+    fields: dict[str, Any] = {
         "meta": {"a": [1], "b": pair, "d": day},
         "cb_kwargs": {"a": [1], "b": pair, "t": (pair, day)},
     }
