@@ -45,7 +45,7 @@ from .memory_reader import component_memory, module_memory
 from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
-from .spider_reads import learned_on_index, read_in_jobs, set_on_index
+from .spider_reads import learned_on_index, made_by_properties, read_in_jobs, set_on_index
 from .surroundings_reader import (
     attributes_made_anew,
     files_read,
@@ -56,6 +56,7 @@ from .surroundings_reader import (
     uses_all_arguments,
     variables_read,
 )
+from .unheard_changes import unheard_on_index
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
@@ -348,8 +349,9 @@ def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[Fo
     The spider's handlers of signals, and its errbacks, get target pages as well.
     """
     methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
+    kept = attribute_use(spider, methods).kept - made_by_properties(spider, methods)
     return [
-        *_rows_of(Trait.KEPT_ATTRIBUTES, attribute_use(spider, methods).kept),
+        *_rows_of(Trait.KEPT_ATTRIBUTES, kept),
         *_rows_of(Trait.REMEMBERS, module_memory(spider, methods)),
         *_rows_of(Trait.WRITES_FILES, writing_methods(spider, methods)),
     ]
@@ -371,12 +373,25 @@ def find_set_on_index(
     """
     travelling = SettingReader(settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
     names = set_on_index(spider, callbacks).difference(travelling)
+    components = own_components(settings)
     if names:
-        names &= read_in_jobs(spider, callbacks, own_components(settings))
+        names &= read_in_jobs(spider, callbacks, components)
     return [
         *_rows_of(Trait.CHANGED_ATTRIBUTES, names),
-        *_rows_of(Trait.REMEMBERS, learned_on_index(spider, callbacks)),
+        *_rows_of(Trait.REMEMBERS, learned_on_index(spider, callbacks, components)),
     ]
+
+
+def find_unheard_on_index(
+    settings: BaseSettings, spider: type[Spider], callbacks: Collection[str]
+) -> list[FoundDifference]:
+    """Find what callbacks of index pages read that code of jobs sets: they never hear of it.
+
+    One row with the names of attributes, of places in modules and of methods of statistics, or
+    none.
+    """
+    components = own_components(settings)
+    return _rows_of(Trait.UNHEARD_ON_INDEX, unheard_on_index(spider, callbacks, components))
 
 
 def find_unheard(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:

@@ -127,11 +127,20 @@ def _called_by(
     """Yield the methods and functions of the project that a function names."""
     for node in function.nodes():
         if isinstance(node, ast.Attribute) and function.is_method and of_self(node):
-            yield from _named(methods, {node.attr})
+            # What is set is no method that is called, unless it is a property.
+            is_set = isinstance(node.ctx, ast.Store)
+            for method in _named(methods, {node.attr}):
+                if _is_setter(method) == is_set:
+                    yield method
         else:
             called = _named_object(node, function.module)
             if is_of_type(called, FunctionType):
-                yield from _module_function(called)
+                yield from module_functions(called)
+
+
+def _is_setter(method: SourceFunction) -> bool:
+    """Return whether a method is called when an attribute is set."""
+    return "setter" in map(last_name, method.node.decorator_list)
 
 
 def _named_object(node: ast.AST, module: ModuleType) -> object:
@@ -145,7 +154,8 @@ def _named_object(node: ast.AST, module: ModuleType) -> object:
     return None
 
 
-def _module_function(function: FunctionType) -> Iterator[SourceFunction]:
+def module_functions(function: FunctionType) -> Iterator[SourceFunction]:
+    """Yield a function of a module as source, if it is the project's."""
     module = sys.modules.get(function.__module__)
     tree = module_tree(module) if module is not None and is_projects(module) else None
     if tree is None or module is None:
