@@ -9,14 +9,16 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import resolve_name
 from inspect import getattr_static, unwrap
+from itertools import chain
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 from ..spider_attributes import is_of_type, own_bases
+from .memory_reader import assigned
 from .path_reader import CALL, NamePath, PathChange, PathReader
 from .source_reader import (
     FunctionNode,
@@ -28,6 +30,7 @@ from .source_reader import (
     methods_of,
     module_functions,
     module_tree,
+    named_object,
 )
 
 #: the object that holds a value, and its name there; without a name, the value itself
@@ -57,6 +60,20 @@ class BoundFunction:
         return self.function, id(self.owner)
 
 
+@dataclass(frozen=True, eq=False)
+class PartOfSpider:
+    """Stands for the object that a spider keeps in an attribute, as its code makes it."""
+
+    kind: type
+
+
+@dataclass(frozen=True, eq=False)
+class SpiderParts:
+    """Stands for a spider, by the objects in its attributes that are the project's own."""
+
+    parts: Mapping[str, object]
+
+
 def shared_places(
     kind: type, setting: Iterable[SourceFunction], reading: Iterable[SourceFunction]
 ) -> list[str]:
@@ -64,21 +81,41 @@ def shared_places(
 
     What functions set that both call is left out, as is what is kept in this class.
     """
-    readers = _with_methods(reading)
+    spider = SpiderParts(dict(_parts_of(kind)))
+    readers = _with_methods(reading, kind, spider)
     places = set[Place]()
     for reader in readers.values():
-        places.update(_PlaceReader(reader, kind).places_read())
+        places.update(_PlaceReader(reader, kind, spider).places_read())
     names = set[str]()
-    for key, setter in _with_methods(setting).items():
+    for key, setter in _with_methods(setting, kind, spider).items():
         if key not in readers:
-            for name, place in _PlaceReader(setter, kind).places_set():
+            for name, place in _PlaceReader(setter, kind, spider).places_set():
                 if place in places:
                     names.add(name)
     return sorted(names)
 
 
+def _parts_of(kind: type) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of a spider that hold objects of the project, each with what it holds.
+
+    An object that all spiders of the class have is there; for one that a method makes, its class
+    is known.
+    """
+    for base in reversed(own_bases(kind)):
+        for name, value in vars(base).items():
+            if _has_methods(value) and not is_of_type(value, type):
+                yield name, value
+    for method in methods_of(kind):
+        for target, value in chain.from_iterable(map(assigned, method.nodes())):
+            if not isinstance(target, ast.Attribute) or not isinstance(value, ast.Call):
+                continue
+            made = named_object(value.func, method.module)
+            if is_of_type(made, type) and _is_holder(made):
+                yield target.attr, PartOfSpider(made)
+
+
 def _with_methods(
-    functions: Iterable[SourceFunction],
+    functions: Iterable[SourceFunction], kind: type, spider: SpiderParts
 ) -> dict[tuple[SourceFunction, int], BoundFunction]:
     """Return functions with the methods of the project's classes and objects that they call."""
     found = dict[tuple[SourceFunction, int], BoundFunction]()
@@ -87,14 +124,15 @@ def _with_methods(
         function = waiting.popleft()
         if function.key not in found:
             found[function.key] = function
-            waiting.extend(_PlaceReader(function, type(None)).called())
+            waiting.extend(_PlaceReader(function, kind, spider).called())
     return found
 
 
 class _PlaceReader:
     """Reads one function; `kind` is the class whose attributes are no places."""
 
-    def __init__(self, function: BoundFunction, kind: type) -> None:
+    def __init__(self, function: BoundFunction, kind: type, spider: SpiderParts) -> None:
+        self._spider = spider
         self._paths = PathReader(function.function)
         self._module = function.function.module
         self._owner = function.owner
@@ -105,12 +143,13 @@ class _PlaceReader:
     def places_set(self) -> Iterator[tuple[str, Place]]:
         """Yield the places that the function sets, each with its name."""
         for change in self._paths.changes():
+            base, *names = change.path
+            if base == self._first and self._owner is not None:
+                base = _kind_of(self._owner).__qualname__
+            elif self._is_spider(base):
+                continue  # that is told of the attribute
             for place in self._changed(change):
-                name = _name_of(change.path)
-                if self._owner is not None and change.path[0] == self._first:
-                    kind = self._owner if isinstance(self._owner, type) else type(self._owner)
-                    name = _name_of((kind.__qualname__, *change.path[1:]))
-                yield name, place
+                yield _name_of((base, *names)), place
         for node in self._paths.function.nodes():
             for variable in self._variables_set(node):
                 yield f"os.environ[{variable!r}]", (id(os.environ), variable)
@@ -166,6 +205,12 @@ class _PlaceReader:
         """Yield what a part of a path leads to, and add its place."""
         if name == CALL:
             yield from _shared_result(holder)
+        elif is_of_type(holder, SpiderParts):
+            if name in holder.parts:
+                yield holder.parts[name]
+        elif is_of_type(holder, PartOfSpider):
+            places.append((id(holder), name))
+            yield getattr_static(holder.kind, name, None)
         elif _is_holder(holder):
             if id(holder) in self._ignored:
                 return
@@ -176,6 +221,8 @@ class _PlaceReader:
         """Yield what a name stands for, and add its place."""
         if self._owner is not None and name == self._first:
             yield self._owner
+        elif self._is_spider(name):
+            yield self._spider
         elif name in self._imported:
             yield self._imported[name]
         elif name not in self._paths.own and name in vars(self._module):
@@ -183,6 +230,9 @@ class _PlaceReader:
             if not is_of_type(value, ModuleType) or is_projects(value):
                 places.append((id(self._module), name))
                 yield value
+
+    def _is_spider(self, name: str) -> bool:
+        return name == "self" and self._owner is None and self._paths.function.is_method
 
     def _variables_set(self, node: ast.AST) -> Iterator[str]:
         """Yield the names of variables of the environment that a part of the function sets."""
@@ -243,12 +293,21 @@ def _is_holder(value: object) -> bool:
 
 
 def _has_methods(owner: object) -> bool:
-    return _is_holder(owner) and not is_of_type(owner, ModuleType, FunctionType)
+    if is_of_type(owner, ModuleType, FunctionType):
+        return False
+    return is_of_type(owner, PartOfSpider) or _is_holder(owner)
+
+
+def _kind_of(owner: object) -> type:
+    """Return the class whose methods an object, or a class, has."""
+    if is_of_type(owner, PartOfSpider):
+        return owner.kind
+    return owner if is_of_type(owner, type) else type(owner)
 
 
 def _methods_named(owner: object, name: str) -> Iterator[BoundFunction]:
     """Yield the methods of an object or a class of the project with this name."""
-    for method in methods_of(owner if isinstance(owner, type) else type(owner)):
+    for method in methods_of(_kind_of(owner)):
         if method.name == name:
             yield BoundFunction(method, owner)
 

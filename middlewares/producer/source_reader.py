@@ -133,7 +133,7 @@ def _called_by(
                 if _is_setter(method) == is_set:
                     yield method
         else:
-            called = _named_object(node, function.module)
+            called = named_object(node, function.module)
             if is_of_type(called, FunctionType):
                 yield from module_functions(called)
 
@@ -143,7 +143,7 @@ def _is_setter(method: SourceFunction) -> bool:
     return "setter" in map(last_name, method.node.decorator_list)
 
 
-def _named_object(node: ast.AST, module: ModuleType) -> object:
+def named_object(node: ast.AST, module: ModuleType) -> object:
     """Return what a name, or a name in another module, stands for; None if nothing is known."""
     if isinstance(node, ast.Name):
         return vars(module).get(node.id)

@@ -560,6 +560,61 @@ def test_what_index_pages_change_in_parts_of_an_attribute_is_named() -> None:
     assert list(found.found) == ["forms", "jar", "session"]
 
 
+class Guide:
+    """What a spider keeps in an attribute, and changes by its methods."""
+
+    __slots__ = ("count", "currency", "done")
+
+    def __init__(self) -> None:
+        self.currency, self.done, self.count = "", False, 0
+
+    def learn(self, response: Any) -> None:
+        self.currency = response
+
+    def finish(self) -> None:
+        self.done = True
+
+    def is_done(self) -> bool:
+        return self.done
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Guided(Spider):
+    name = "guided"
+    shared = Guide()
+
+    def __init__(self) -> None:
+        self.guide = Guide()
+
+    def parse(self, response: Any) -> Any:
+        self.guide.learn(response)
+        self.shared.learn(response)
+        return self.guide.number() and self.guide.is_done()
+
+    def parse_item(self, response: Any) -> Any:
+        self.guide.finish()
+        return self.guide.currency, self.guide.number()
+
+    def parse_shared(self, response: Any) -> Any:
+        return self.shared.currency
+
+    def parse_counted(self, response: Any) -> Any:
+        return self.guide.number()
+
+
+def test_what_pages_tell_an_object_of_the_spider_and_others_ask_of_it_is_named() -> None:
+    (found,) = find_set_on_index(Settings(), Guided, ["parse_item", "parse_shared"])
+    assert list(found.found) == ["Guide.currency"]
+    (found,) = find_set_on_index(Settings(), Guided, ["parse_shared", "parse_counted"])
+    assert list(found.found) == ["Guide.currency"]
+    assert find_set_on_index(Settings(), Guided, ["parse_counted"]) == []
+    (found,) = find_unheard_on_index(Settings(), Guided, ["parse_item", "parse_shared"])
+    assert list(found.found) == ["Guide.done"]
+
+
 SHARED = """
 import os
 from functools import lru_cache
@@ -631,7 +686,7 @@ def make_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, t
 
 
 #: what sets something, what reads it, and how it is called
-PLACES = [
+SHARED_PLACES = [
     ("shop_shared.CURRENCY = 'EUR'", "return shop_shared.CURRENCY", "shop_shared.CURRENCY"),
     ("shop_shared.TABLE['a'] = 1", "return price(response)", "shop_shared.TABLE"),
     ("shop_shared.set_zone(1)", "return shop_shared.ZONE", "ZONE"),
@@ -653,7 +708,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("setting", "reading", "name"), PLACES)
+@pytest.mark.parametrize(("setting", "reading", "name"), SHARED_PLACES)
 def test_what_pages_keep_in_the_project_and_others_read_is_named_both_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, reading: str, name: str
 ) -> None:
@@ -775,7 +830,7 @@ class Judging(Spider):
 
 
 def is_enough(spider: Spider, number: int) -> bool:
-    return spider.crawler.stats.get_value("item_scraped_count", 0) >= number
+    return bool(spider.crawler.stats.get_value("item_scraped_count", 0) >= number)
 
 
 def test_statistics_by_which_index_pages_decide_are_named() -> None:
