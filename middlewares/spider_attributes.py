@@ -7,7 +7,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import getmro
+from inspect import getattr_static, getmro
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
@@ -66,9 +66,17 @@ class AttributeWatch:
         """Return the names of those that are not as they were."""
         names = dict(self._changed)
         for name, state in _attributes(self._spider):
-            if self._before.get(name) != state:
+            if self._before.get(name) != state and not self._is_made_now(name):
                 names[name] = None
         return list(names)
+
+    def _is_made_now(self, name: str) -> bool:
+        """Return whether a cached property has been read for the first time.
+
+        Each process makes its value for itself, of attributes that are watched as well.
+        """
+        member = getattr_static(type(self._spider), name, None)
+        return name not in self._before and hasattr(type(member), "__get__")
 
     def changed_inside(self) -> list[str]:
         """Return the names of those that are the same objects as before, with other contents.

@@ -82,6 +82,10 @@ class Trait(str, Enum):
         "target callbacks that set attributes of the spider, or put something into them: by their"
         " code, or seen when the crawl ends"
     )
+    UNHEARD_ON_INDEX = (
+        "callbacks of index pages that read `crawler.stats`, or what target callbacks or components"
+        " set in an attribute of the spider or in a module"
+    )
     FOLLOWED_PAGES = (
         "pages that target pages led to, or were redirected to, seen when the crawl ends"
     )
@@ -303,6 +307,18 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
                 " callbacks count or remember there is that of one job. Do not number items by it"
                 " nor find repeats: that is for the output (sdist items merge CRAWL -O FILE --key"
                 " FIELD)."
+            ),
+        ),
+        Difference(
+            name="what index callbacks hear of jobs",
+            meaning=_TOLD,
+            trait=Trait.UNHEARD_ON_INDEX,
+            sentence=(
+                "In Scrapy, callbacks of index pages see what other pages and items have set or"
+                " counted; here target pages and their items stay in the jobs, and a walk that"
+                " should end by them goes on to its last page. Let index pages show by themselves"
+                " where to end, or count items over the whole crawl: --max-items N, or"
+                " CLOSESPIDER_ITEMCOUNT with DISTRIBUTED_CLOSESPIDER = 'crawl'."
             ),
         ),
         Difference(

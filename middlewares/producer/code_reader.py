@@ -4,7 +4,8 @@ import dis
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
+from inspect import getattr_static
 from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
+#: where class methods, properties and cached properties have their function
+_INNER = ("__func__", "fget", "func")
 #: instructions that load a variable
 _VARIABLE = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL")
 #: instructions that read an attribute
@@ -95,31 +98,50 @@ def keeps_something(kind: type) -> bool:
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
     """Return what methods of a class do with attributes of their object.
 
-    The methods that they call on their object are followed. What they do with attributes of its
-    class, by the name of that class, counts as well.
+    The methods that they call on their object are followed, and the properties that they read or
+    set. What they do with attributes of its class, by the name of that class, counts as well.
     """
     holders = {"self", *(base.__name__ for base in own_bases(kind))}
     read: set[str] = set()
     kept: set[str] = set()
     seen: set[str] = set()
+    setters: set[str] = set()
     waiting = list(methods)
     while waiting:
         method = waiting.pop()
         if method in seen:
             continue
         seen.add(method)
-        for code in _codes_named(kind, method):
-            used = _use_in(code, holders)
+        codes = list(_codes_named(kind, method))
+        while codes:
+            used = _use_in(codes.pop(), holders)
             read |= used.read
             kept |= used.kept
-        waiting += [name for name in read if callable(getattr(kind, name, None))]
+            for name in used.kept - setters:
+                setters.add(name)
+                codes += _codes_of(_setter_of(_member(kind, name)))
+        waiting += filter(partial(_has_code, kind), read - seen)
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
+
+
+def _has_code(kind: type, name: str) -> bool:
+    """Return whether this is the name of a method or a property."""
+    return function_in(_member(kind, name)) is not None
+
+
+def _setter_of(member: Any) -> Any:
+    return member.fset if is_of_type(member, property) else None
+
+
+def _member(kind: type, name: str) -> Any:
+    """Return what a class has by this name, without asking it: a descriptor may run code."""
+    return getattr_static(kind, name, None)
 
 
 def _codes_named(kind: type, name: str) -> Iterator[CodeType]:
     """Yield the code of a method, and of those of base classes that it calls by its own name."""
     defined = [vars(base)[name] for base in own_bases(kind) if name in vars(base)]
-    for member in defined or [getattr(kind, name, None)]:
+    for member in defined or [_member(kind, name)]:
         calls_next = False
         for code in _codes_of(member):
             yield code
@@ -203,11 +225,16 @@ def top_package(defined: type | FunctionType) -> str:
 
 def function_in(member: Any) -> FunctionType | None:
     """Return the function in a method or property, if it has one."""
+    if is_of_type(member, FunctionType):
+        return member
     try:
-        function = getattr(member, "__func__", getattr(member, "fget", member))
+        for name in _INNER:
+            function = getattr(member, name, None)
+            if is_of_type(function, FunctionType):
+                return function
     except Exception:  # noqa: BLE001 - a lazy proxy may raise anything
         return None
-    return function if is_of_type(function, FunctionType) else None
+    return None
 
 
 def _codes_of(member: Any) -> Iterator[CodeType]:

@@ -27,6 +27,7 @@ from .difference_finder import (
     find_made_anew,
     find_set_on_index,
     find_unheard,
+    find_unheard_on_index,
     join_rows,
     kept_by_callbacks,
     refuse_differences,
@@ -80,6 +81,7 @@ def check_target(asked: AskedCrawl, settings: BaseSettings, spider: Spider) -> C
     callbacks = target.methods(spider)
     in_callbacks = [
         *find_set_on_index(settings, type(spider), callbacks),
+        *find_unheard_on_index(settings, type(spider), callbacks),
         *find_made_anew(settings, type(spider), callbacks),
         *kept_by_callbacks(type(spider), callbacks | target.rule_hooks(spider)),
     ]

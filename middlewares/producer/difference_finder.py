@@ -54,7 +54,7 @@ from .memory_reader import (
 from .script_reader import foreign_handlers, watching_script
 from .set_aside import setting_given
 from .source_reader import errbacks_of, handlers_of
-from .spider_reads import learned_on_index, read_in_jobs, set_on_index
+from .spider_reads import learned_on_index, made_by_properties, read_in_jobs, set_on_index
 from .surroundings_reader import (
     attributes_made_anew,
     modules_of,
@@ -65,6 +65,7 @@ from .surroundings_reader import (
     uses_all_arguments,
     variables_read,
 )
+from .unheard_changes import unheard_on_index
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
@@ -363,7 +364,8 @@ def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[Fo
     The spider's handlers of signals, and its errbacks, get target pages as well.
     """
     methods = {*callbacks, *handlers_of(spider), *errbacks_of(spider)}
-    kept = attribute_use(spider, methods).kept.union(attribute_memory(spider, methods))
+    kept = attribute_use(spider, methods).kept - made_by_properties(spider, methods)
+    kept = kept.union(attribute_memory(spider, methods))
     buffers = callback_buffers(spider, methods)
     return [
         *_rows_of(Trait.KEPT_ATTRIBUTES, kept.difference(buffers)),
@@ -389,12 +391,25 @@ def find_set_on_index(
     """
     travelling = SettingReader(settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
     names = set_on_index(spider, callbacks).difference(travelling)
+    components = own_components(settings)
     if names:
-        names &= read_in_jobs(spider, callbacks, own_components(settings))
+        names &= read_in_jobs(spider, callbacks, components)
     return [
         *_rows_of(Trait.CHANGED_ATTRIBUTES, names),
-        *_rows_of(Trait.REMEMBERS, learned_on_index(spider, callbacks)),
+        *_rows_of(Trait.REMEMBERS, learned_on_index(spider, callbacks, components)),
     ]
+
+
+def find_unheard_on_index(
+    settings: BaseSettings, spider: type[Spider], callbacks: Collection[str]
+) -> list[FoundDifference]:
+    """Find what callbacks of index pages read that code of jobs sets: they never hear of it.
+
+    One row with the names of attributes, of places in modules and of methods of statistics, or
+    none.
+    """
+    components = own_components(settings)
+    return _rows_of(Trait.UNHEARD_ON_INDEX, unheard_on_index(spider, callbacks, components))
 
 
 def find_unheard(crawler: Crawler | None, spider: type[Spider]) -> list[FoundDifference]:

@@ -168,11 +168,20 @@ def _called_by(
     """Yield the methods and functions of the project that a function names."""
     for node in function.nodes():
         if isinstance(node, ast.Attribute) and function.is_method and of_self(node):
-            yield from _named(methods, {node.attr})
+            # What is set is no method that is called, unless it is a property.
+            is_set = isinstance(node.ctx, ast.Store)
+            for method in _named(methods, {node.attr}):
+                if _is_setter(method) == is_set:
+                    yield method
         else:
             called = named_object(node, function.module)
             if is_of_type(called, FunctionType):
                 yield from sources_of(called)
+
+
+def _is_setter(method: SourceFunction) -> bool:
+    """Return whether a method is called when an attribute is set."""
+    return "setter" in map(last_name, method.node.decorator_list)
 
 
 def named_object(node: ast.AST, module: ModuleType) -> object:

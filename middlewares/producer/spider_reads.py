@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from .code_reader import attribute_use, reads_or
 from .memory_reader import module_lessons
+from .path_reader import CALL, PathChange, PathReader
+from .place_reader import shared_places
 from .source_reader import (
     SourceFunction,
     argument_names,
@@ -40,7 +42,8 @@ def read_in_jobs(
     """
     logged = _only_logged(kind, callbacks)
     names = (attribute_use(kind, callbacks).read - logged) | _OF_SCRAPY
-    return names | _read_in_callbacks(kind, callbacks) | _read_in_components(components)
+    given = _read_in_callbacks(kind, callbacks) | _read_in_components(components)
+    return names | given | attribute_use(kind, given).read
 
 
 @reads_or(frozenset[str])
@@ -63,20 +66,84 @@ def set_on_index(kind: type, callbacks: Iterable[str]) -> frozenset[str]:
 
     What target callbacks set themselves is left out, too.
     """
-    others = _index_callbacks(kind, callbacks)
+    others = index_callbacks(kind, callbacks)
     names = set(attribute_use(kind, others).kept)
+    of_targets = reached_code(kind, callbacks)
     for function in reached_code(kind, others):
-        names.update(_set_otherwise(function))
+        if function not in of_targets:
+            names.update(attributes_set(function))
+    for function in of_targets:
+        names.difference_update(attributes_set(function, is_itself=True))
     return frozenset(names) - attribute_use(kind, callbacks).kept
 
 
 @reads_or(list[str])
-def learned_on_index(kind: type, callbacks: Collection[str]) -> list[str]:
-    """Return the names of modules in which a walk keeps something that target callbacks use."""
-    return module_lessons(kind, _index_callbacks(kind, callbacks), callbacks)
+def learned_on_index(
+    kind: type, callbacks: Collection[str], components: Iterable[type] = ()
+) -> list[str]:
+    """Return where outside of the spider a walk keeps something that jobs use.
+
+    These are names and attributes of modules, classes and objects of the project, and variables of
+    the environment.
+    """
+    others = index_callbacks(kind, callbacks)
+    using = reached_code(kind, callbacks)
+    for component in components:
+        using += reached_code(component, hooks_of(component))
+    names = set(module_lessons(kind, others, callbacks))
+    return sorted(names.union(shared_places(kind, reached_code(kind, others), using)))
 
 
-def _index_callbacks(kind: type, callbacks: Iterable[str]) -> set[str]:
+@reads_or(frozenset[str])
+def made_by_properties(kind: type, methods: Iterable[str]) -> frozenset[str]:
+    """Return the attributes that only properties set, to keep what they return.
+
+    Each process makes them for itself, and nothing is remembered in them.
+    """
+    made = set[str]()
+    changed = set[str]()
+    for function in reached_code(kind, methods):
+        changes = PathReader(function).changes()
+        for change in filter(_is_of_itself, changes):
+            is_made = len(change.path) == 2 and not change.is_put and _is_getter(function)
+            if is_made and not _names_itself(change):
+                made.add(change.path[1])
+            else:
+                changed.add(change.path[1])
+    return frozenset(made - changed)
+
+
+def _is_of_itself(change: PathChange) -> bool:
+    return change.path[0] == "self" and len(change.path) > 1
+
+
+def _is_getter(function: SourceFunction) -> bool:
+    for decorator in function.node.decorator_list:
+        if last_name(decorator).endswith("property"):
+            return True
+    return False
+
+
+def _names_itself(change: PathChange) -> bool:
+    """Return whether an attribute is set to a value that is made of what it was."""
+    return change.value is not None and change.path[-1] in map(last_name, ast.walk(change.value))
+
+
+def attributes_set(function: SourceFunction, *, is_itself: bool = False) -> Iterator[str]:
+    """Yield the attributes of the spider that a function sets or changes inside.
+
+    is_itself: only those that are set, or into which something is put, and not into a part of them.
+    """
+    holders = {"self"} if function.is_method else spider_arguments(function)
+    for change in PathReader(function).changes():
+        holder, *names = change.path
+        if holder not in holders or not names or CALL in names[1:2]:
+            continue
+        if not is_itself or len(names) == 1:
+            yield names[0]
+
+
+def index_callbacks(kind: type, callbacks: Iterable[str]) -> set[str]:
     """Return the names of a spider's callbacks and starts that no target callback calls."""
     of_targets = set(map(_name_of, reached_code(kind, callbacks)))
     return set(map(_name_of, filter(_is_index_callback, methods_of(kind)))) - of_targets
@@ -121,19 +188,6 @@ def _is_index_callback(method: SourceFunction) -> bool:
     return method.name in _STARTS or "response" in argument_names(method)
 
 
-def _set_otherwise(function: SourceFunction) -> Iterator[str]:
-    """Yield the attributes that `setattr`, or an attribute of theirs, changes."""
-    for node in function.nodes():
-        if isinstance(node, ast.Call) and last_name(node) == "setattr" and len(node.args) == 3:
-            holder, name, _ = node.args
-            if last_name(holder) in ("self", _SPIDER) and isinstance(name, ast.Constant):
-                yield str(name.value)
-        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
-            continue
-        if of_self(node.value):
-            yield last_name(node.value)
-
-
 def _read_in_callbacks(kind: type, methods: Iterable[str]) -> frozenset[str]:
     """Return the attributes that methods of a spider read by name, or that their helpers read."""
     names = set[str]()
@@ -143,7 +197,7 @@ def _read_in_callbacks(kind: type, methods: Iterable[str]) -> frozenset[str]:
         if function.is_method:
             names.update(_read_by_name(function, {"self", _SPIDER}))
         elif gives_itself:
-            holders = _spider_arguments(function)
+            holders = spider_arguments(function)
             names.update(_read_of(function, holders))
             names.update(_read_by_name(function, holders))
     return frozenset(names)
@@ -171,8 +225,8 @@ def _gives_itself(function: SourceFunction) -> bool:
     return False
 
 
-def _spider_arguments(function: SourceFunction) -> set[str]:
-    """Return the arguments in which a function may have the spider."""
+def spider_arguments(function: SourceFunction) -> set[str]:
+    """Return the arguments of a function of a module in which a function may have the spider."""
     names = set(argument_names(function))
     return names & {_SPIDER, "self"} or names - {"response", "request", "item"}
 

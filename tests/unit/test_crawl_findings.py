@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -230,6 +231,41 @@ def test_what_has_changed_in_jobs_is_told_if_no_code_has_told_it_already() -> No
     (found,) = watch.kept_in_jobs(["parse_item"], accepted)
     assert list(found.found) == ["days", "token"]
     assert watch.kept_in_jobs(["parse_item"], accepted[:1]) == []
+
+
+class Headed(Shop):
+    name = "headed"
+
+    @property
+    def word(self) -> str:
+        return self.token
+
+    @cached_property
+    def client(self) -> list[str]:
+        return []
+
+    def parse(self, response: Any) -> None:
+        super().parse(response)
+        self.client.clear()
+
+    def parse_item(self, response: Any) -> Any:
+        return self.word, self.client
+
+
+def test_a_property_is_followed_and_a_cached_one_that_is_read_has_not_changed() -> None:
+    spider = Headed()
+    watch = ChangedAttributes(spider, ())
+    spider.parse("http://web/")
+    assert spider.client == []
+    (found,) = watch.differing(["parse_item"])
+    assert list(found.found) == ["token"]
+    assert watch.are_surely_wrong(["parse_item"])
+    report = {"changed": ["token"]}
+    attempt = Attempt(
+        batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=report
+    )
+    (found,) = watch.kept_in_jobs(["parse_item"], [attempt])
+    assert list(found.found) == ["token"]
 
 
 def test_a_container_that_has_changed_inside_is_noticed_whatever_is_in_it() -> None:

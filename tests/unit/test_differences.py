@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
+from functools import cached_property
 from inspect import getmro
 from pathlib import Path
 from textwrap import dedent
@@ -30,6 +31,7 @@ from scrapyd_dist.middlewares.producer.difference_finder import (
     find_made_anew,
     find_set_on_index,
     find_unheard,
+    find_unheard_on_index,
     join_rows,
     kept_by_callbacks,
     refuse_differences,
@@ -463,6 +465,401 @@ def test_what_index_pages_keep_in_module_and_class_and_jobs_read_is_named() -> N
     assert find_set_on_index(Settings(), Pupil, ["parse_item"]) == []
     (kept,) = kept_by_callbacks(Pupil, ["parse_item"])
     assert list(kept.found) == ["rooms"]
+
+
+class Sealed:
+    """A part of a spider that has properties."""
+
+    _token, _sign = "", ""
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    @token.setter
+    def token(self, value: str) -> None:
+        self._token = value
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        return {"X-Token": self.token, "X-Sign": self._sign}
+
+
+class Proper(Sealed, Spider):
+    name = "proper"
+    _client, _number = None, 0
+
+    @property
+    def client(self) -> Any:
+        if self._client is None:
+            self._client = Request("http://web/")
+        return self._client
+
+    @property
+    def number(self) -> int:
+        self._number = self._number + 1
+        return self._number
+
+    def parse(self, response: Any) -> Any:
+        self.token = self._sign = response
+        return self.client
+
+    def parse_item(self, response: Any) -> Any:
+        return self.headers, self.client
+
+    def parse_numbered(self, response: Any) -> Any:
+        return self.number
+
+    def parse_hidden(self, response: Any) -> Any:
+        return self._token
+
+
+class Signing:
+    def process_request(self, request: Any, spider: Any) -> None:
+        request.headers.update(spider.headers)
+
+
+def test_properties_are_read_as_methods_are() -> None:
+    (found,) = find_set_on_index(Settings(), Proper, ["parse_item"])
+    assert list(found.found) == ["_sign", "_token", "token"]
+    (found,) = find_set_on_index(Settings(), Proper, ["parse_hidden"])
+    assert list(found.found) == ["_token"]
+    signing = Settings({"DOWNLOADER_MIDDLEWARES": {Signing: 1}})
+    (found,) = find_set_on_index(signing, Proper, ["parse_numbered"])
+    assert list(found.found) == ["_sign", "_token", "token"]
+    assert surely_read(Proper, ["parse_item"]) >= {"_sign", "_token"}
+
+
+def test_what_a_property_makes_once_is_no_memory_and_what_it_counts_is() -> None:
+    assert kept_by_callbacks(Proper, ["parse_item"]) == []
+    (kept,) = kept_by_callbacks(Proper, ["parse_numbered"])
+    assert list(kept.found) == ["_number"]
+
+
+class Session:
+    """As that of a library: what is kept is in its parts."""
+
+    def __init__(self) -> None:
+        self.headers, self.cookies, self.proxies = dict[str, str](), set[str](), dict[str, str]()
+
+
+class Visiting(Spider):
+    name = "visiting"
+
+    def __init__(self) -> None:
+        self.session, self.jar, self.forms, self.pages = (
+            Session(),
+            Session(),
+            {"": [""]},
+            Session(),
+        )
+
+    def parse(self, response: Any) -> None:
+        self.session.headers["X-Token"] = response
+        jar = self.jar
+        jar.cookies.add(response)
+        learn_form(self, response)
+        self.visit(response)
+
+    def visit(self, url: Any) -> Any:
+        self.pages.headers["Referer"] = url
+        return self.pages
+
+    def parse_item(self, response: Any) -> Any:
+        return self.session, self.jar, self.forms, self.visit(response)
+
+
+def learn_form(spider: Visiting, response: Any) -> None:
+    spider.forms["a"].append(response)
+
+
+def test_what_index_pages_change_in_parts_of_an_attribute_is_named() -> None:
+    (found,) = find_set_on_index(Settings(), Visiting, ["parse_item"])
+    assert list(found.found) == ["forms", "jar", "session"]
+
+
+class Guide:
+    """What a spider keeps in an attribute, and changes by its methods."""
+
+    __slots__ = ("count", "currency", "done")
+
+    def __init__(self) -> None:
+        self.currency, self.done, self.count = "", False, 0
+
+    def learn(self, response: Any) -> None:
+        self.currency = response
+
+    def finish(self) -> None:
+        self.done = True
+
+    def is_done(self) -> bool:
+        return self.done
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Guided(Spider):
+    name = "guided"
+    shared = Guide()
+
+    def __init__(self) -> None:
+        self.guide = Guide()
+
+    def parse(self, response: Any) -> Any:
+        self.guide.learn(response)
+        self.shared.learn(response)
+        return self.guide.number() and self.guide.is_done()
+
+    def parse_item(self, response: Any) -> Any:
+        self.guide.finish()
+        return self.guide.currency, self.guide.number()
+
+    def parse_shared(self, response: Any) -> Any:
+        return self.shared.currency
+
+    def parse_counted(self, response: Any) -> Any:
+        return self.guide.number()
+
+
+def test_what_pages_tell_an_object_of_the_spider_and_others_ask_of_it_is_named() -> None:
+    (found,) = find_set_on_index(Settings(), Guided, ["parse_item", "parse_shared"])
+    assert list(found.found) == ["Guide.currency"]
+    (found,) = find_set_on_index(Settings(), Guided, ["parse_shared", "parse_counted"])
+    assert list(found.found) == ["Guide.currency"]
+    assert find_set_on_index(Settings(), Guided, ["parse_counted"]) == []
+    (found,) = find_unheard_on_index(Settings(), Guided, ["parse_item", "parse_shared"])
+    assert list(found.found) == ["Guide.done"]
+
+
+SHARED = """
+import os
+from functools import lru_cache
+CURRENCY = UNREAD = None
+TABLE = {}
+BORDER = "SHOP_BORDER"
+class Conf:
+    token = None
+    _one = None
+    def __init__(self):
+        self.rates = {}
+        self.place = None
+    @classmethod
+    def shared(cls):
+        if cls._one is None:
+            cls._one = cls()
+        return cls._one
+    def move(self, place):
+        self.place = place
+    @classmethod
+    def new(cls, response):
+        made = cls()
+        return made
+conf = Conf()
+@lru_cache
+def registry():
+    return {}
+def price(response):
+    return price.currency, TABLE
+def set_zone(zone):
+    global ZONE
+    ZONE = zone
+ZONE = None
+_client = None
+"""
+LEARNS = """
+import os
+import scrapy
+import shop_shared
+from shop_shared import Conf, conf, price, registry
+class Learns(scrapy.Spider):
+    name = "learns"
+    def parse(self, response):
+        {index}
+    def parse_item(self, response):
+        {target}
+class Writes:
+    def process_item(self, item):
+        {target}
+"""
+
+
+def make_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, target: str) -> Any:
+    """Return a module with a spider whose callbacks are these statements, and a pipeline."""
+    made: Any = None
+    for name, text in (
+        ("shop_shared", SHARED),
+        ("shop_learns", LEARNS.format(index=index, target=target)),
+    ):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, made)
+        spec.loader.exec_module(made)
+    return made
+
+
+#: what sets something, what reads it, and how it is called
+SHARED_PLACES = [
+    ("shop_shared.CURRENCY = 'EUR'", "return shop_shared.CURRENCY", "shop_shared.CURRENCY"),
+    ("shop_shared.TABLE['a'] = 1", "return price(response)", "shop_shared.TABLE"),
+    ("shop_shared.set_zone(1)", "return shop_shared.ZONE", "ZONE"),
+    ("Conf.token = response", "return Conf.token", "Conf.token"),
+    ("setattr(Conf, 'token', response)", "return getattr(Conf, 'token')", "Conf.token"),
+    (
+        "one = Conf.shared(); one.rates['a'] = 1",
+        "return Conf.shared().rates",
+        "Conf.shared().rates",
+    ),
+    ("conf.move(response)", "return conf.place", "Conf.place"),
+    ("conf.rates.update(a=1)", "return shop_shared.conf.rates['a']", "conf.rates"),
+    ("price.currency = response", "return shop_shared.price(response)", "price.currency"),
+    ("registry()['a'] = response", "return registry().get('a')", "registry()"),
+    ("from shop_shared import conf as own; own.place = 1", "return conf.place", "own.place"),
+    ("os.environ['SHOP_A'] = response", "return os.getenv('SHOP_A')", "os.environ['SHOP_A']"),
+    ("os.environ.update(SHOP_A=1)", "return 'SHOP_A' in os.environ", "os.environ['SHOP_A']"),
+    ("os.putenv('SHOP_A', '')", "return os.environ['SHOP_A']", "os.environ['SHOP_A']"),
+]
+
+
+@pytest.mark.parametrize(("setting", "reading", "name"), SHARED_PLACES)
+def test_what_pages_keep_in_the_project_and_others_read_is_named_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, reading: str, name: str
+) -> None:
+    module = make_learning(tmp_path, monkeypatch, setting, reading)
+    (found,) = find_set_on_index(Settings(), module.Learns, ["parse_item"])
+    assert (found.difference.trait, list(found.found)) == (Trait.REMEMBERS, [name])
+    writes = Settings({"ITEM_PIPELINES": {module.Writes: 1}})
+    (found,) = find_set_on_index(writes, module.Learns, ["parse_nothing"])
+    assert list(found.found) == [name]
+    module = make_learning(tmp_path, monkeypatch, reading, setting)
+    (found,) = find_unheard_on_index(Settings(), module.Learns, ["parse_item"])
+    assert (found.difference.trait, list(found.found)) == (Trait.UNHEARD_ON_INDEX, [name])
+
+
+@pytest.mark.parametrize(
+    ("setting", "reading"),
+    [
+        ("shop_shared.UNREAD = response", "return shop_shared.CURRENCY"),
+        ("made = Conf.new(response); made.place = 1", "return Conf.new(response).place"),
+        ("Conf().place = response", "return Conf().place"),
+        ("conf = response; conf.place = 1", "return shop_shared.conf.place"),
+        ("conf.move(response)", "conf.move(response); return conf.place"),
+        ("scrapy.limit = response", "return scrapy.limit"),
+        ("os.environ['SHOP_A'] = response", "return os.environ['SHOP_B'], os.getenv('SHOP_C')"),
+    ],
+)
+def test_what_is_not_shared_or_kept_by_both_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, reading: str
+) -> None:
+    module = make_learning(tmp_path, monkeypatch, setting, reading)
+    assert find_set_on_index(Settings(), module.Learns, ["parse_item"]) == []
+    module = make_learning(tmp_path, monkeypatch, reading, setting)
+    assert find_unheard_on_index(Settings(), module.Learns, ["parse_item"]) == []
+
+
+class Stopping(Spider):
+    name = "stopping"
+    enough, full, blocked, known, proxy, both, found = False, 0, False, 0, "", 0, 0
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "Stopping":
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.scraped, signals.item_scraped)
+        return spider
+
+    def scraped(self, item: Any) -> None:
+        self.known += 1
+
+    def parse(self, response: Any) -> Any:
+        self.note(response)
+        self.found += 1
+        if self.enough or self.is_full or self.blocked or self.proxy or self.known > 9:
+            return None
+        return response
+
+    @property
+    def is_full(self) -> bool:
+        return self.full > 9
+
+    def note(self, response: Any) -> Any:
+        self.both += 1
+        return self.both
+
+    def parse_item(self, response: Any) -> None:
+        self.enough = True
+        self.found += 1
+        self.note(response)
+
+
+class Closes:
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "Closes":
+        made = cls()
+        made.crawler = crawler
+        return made
+
+    crawler: Any = None
+
+    def process_item(self, item: Any) -> Any:
+        self.crawler.spider.full += 1
+        return item
+
+    def process_response(self, request: Any, response: Any, spider: Any) -> Any:
+        spider.blocked = True
+        spider.proxy = request
+        return response
+
+
+def test_what_jobs_set_and_index_pages_read_is_named() -> None:
+    (found,) = find_unheard_on_index(Settings(), Stopping, ["parse_item"])
+    assert list(found.found) == ["enough", "known"]
+    assert found.difference.name == "what index callbacks hear of jobs"
+    closes = Settings({"ITEM_PIPELINES": {Closes: 1}})
+    (found,) = find_unheard_on_index(closes, Stopping, ["parse_item"])
+    assert list(found.found) == ["blocked", "enough", "full", "known"]
+
+
+class Judging(Spider):
+    name = "judging"
+
+    def parse(self, response: Any) -> Any:
+        return is_enough(self, 20)
+
+    def parse_counted(self, response: Any) -> Any:
+        return self.crawler.stats.get_stats()["item_scraped_count"]
+
+    def parse_quiet(self, response: Any) -> Any:
+        stats = self.crawler.stats
+        stats.inc_value("lists")
+        items = stats.get_value("item_scraped_count")
+        self.logger.info("%d items", items)
+        self.logger.info("%d", stats.get_value("item_scraped_count"))
+        return stats.get_value("lists") > 9 or stats.get_value("start_time") or response
+
+    def parse_item(self, response: Any) -> None: ...
+
+    def parse_marked(self, response: Any) -> None:
+        self.crawler.stats.inc_value("lists")
+
+
+def is_enough(spider: Spider, number: int) -> bool:
+    return bool(spider.crawler.stats.get_value("item_scraped_count", 0) >= number)
+
+
+def test_statistics_by_which_index_pages_decide_are_named() -> None:
+    (found,) = find_unheard_on_index(Settings(), Judging, ["parse_item", "parse_counted"])
+    assert list(found.found) == ["stats.get_value"]
+    (found,) = find_unheard_on_index(Settings(), Judging, ["parse_item"])
+    assert list(found.found) == ["stats.get_stats", "stats.get_value"]
+    quiet = ["parse", "parse_counted", "parse_item"]
+    assert find_unheard_on_index(Settings(), Judging, quiet) == []
+    (found,) = find_unheard_on_index(Settings(), Judging, [*quiet, "parse_marked"])
+    assert list(found.found) == ["stats.get_value"], "jobs count in it, too"
 
 
 class Limit:
