@@ -19,8 +19,9 @@ def passed_on(function: SourceFunction, scope: NameScope) -> set[str]:
     if not passed:
         return set()
     carriers = dict[str, set[str]]()
+    flows = list(_flows(function))
     for _ in range(_STEPS):
-        for target, value in _flows(function):
+        for target, value in flows:
             keys = _carried(value, scope, carriers)
             for node in ast.walk(target):
                 if isinstance(node, ast.Name) and keys:

@@ -63,7 +63,13 @@ class SourceFunction:
 
     def nodes(self) -> Iterator[ast.AST]:
         """Yield everything in it, with what is defined inside of it."""
-        return ast.walk(self.node)
+        return iter(_nodes_in(self.node))
+
+
+@cache
+def _nodes_in(function: FunctionNode) -> tuple[ast.AST, ...]:
+    """Return everything in a function: several readers walk it, and some of them often."""
+    return tuple(ast.walk(function))
 
 
 def is_projects(module: ModuleType | None) -> bool:
@@ -336,8 +342,10 @@ def errbacks_of(kind: type) -> set[str]:
     return errbacks
 
 
-def working_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a function, without what only comes into a log."""
+@cache
+def working_nodes(function: ast.AST) -> tuple[ast.AST, ...]:
+    """Return what is in a function, without what only comes into a log."""
+    nodes = []
     waiting = [function]
     while waiting:
         node = waiting.pop()
@@ -345,8 +353,9 @@ def working_nodes(function: ast.AST) -> Iterator[ast.AST]:
             continue
         if isinstance(node, ast.If) and all(map(_only_reports, [*node.body, *node.orelse])):
             continue
-        yield node
+        nodes.append(node)
         waiting.extend(ast.iter_child_nodes(node))
+    return tuple(nodes)
 
 
 def _only_reports(statement: ast.stmt) -> bool:
