@@ -43,6 +43,8 @@ _FIXED = (
 )
 #: classes of Python that projects make objects of to keep something in
 _HOLDERS = (SimpleNamespace, threading.local)
+#: functions that are read: objects that lead to others of their kind may be many
+_MOST = 1_000
 #: methods of the environment that read a variable
 _READS = frozenset({"get", "pop", "getenv"})
 
@@ -105,6 +107,11 @@ def _parts_of(kind: type) -> Iterator[tuple[str, object]]:
         for name, value in vars(base).items():
             if _has_methods(value) and not is_of_type(value, type):
                 yield name, value
+    yield from _parts_made(kind)
+
+
+def _parts_made(kind: type) -> Iterator[tuple[str, PartOfSpider]]:
+    """Yield the attributes that methods of a spider set to objects of the project."""
     for method in methods_of(kind):
         for target, value in chain.from_iterable(map(assigned, method.nodes())):
             if not isinstance(target, ast.Attribute) or not isinstance(value, ast.Call):
@@ -122,7 +129,7 @@ def _with_methods(
     waiting = deque(map(BoundFunction, functions))
     while waiting:
         function = waiting.popleft()
-        if function.key not in found:
+        if function.key not in found and len(found) < _MOST:
             found[function.key] = function
             waiting.extend(_PlaceReader(function, kind, spider).called())
     return found
