@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from inspect import getmro
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
@@ -31,6 +31,8 @@ _MADE: Mapping[str, Callable[[Crawler], Any]] = {
 }
 #: the loggers by which Scrapy says why it leaves out a component
 _LOGGERS = ("scrapy.middleware", "scrapy.addons")
+#: the module of Scrapy's cache
+_CACHE = "scrapy.downloadermiddlewares.httpcache"
 #: characters of a reason that are kept
 _MOST = 200
 
@@ -58,7 +60,7 @@ def find_used_components(crawler: Crawler) -> UsedComponents:
     for setting, find_made in _MADE.items():
         try:
             made = list(find_made(crawler))
-        except AttributeError:  # a part of Scrapy that the project has replaced
+        except (AttributeError, RuntimeError):  # a project's own part, or no engine
             continue
         configured = _find_configured(crawler.settings, setting)
         missing = _find_missing(configured, made, reasons)
@@ -96,7 +98,8 @@ def _is_told_elsewhere(kind: Any) -> bool:
     """Tell whether a component is this program's, or the cache, which has rows of its own."""
     if not isinstance(kind, type):
         return False
-    return kind.__module__.startswith("scrapyd_dist.") or issubclass(kind, HttpCacheMiddleware)
+    is_cache = any(base.__module__ == _CACHE for base in getmro(kind))
+    return is_cache or kind.__module__.startswith("scrapyd_dist.")
 
 
 def name_component(component: Any) -> str:
