@@ -95,7 +95,7 @@ def _entries_of(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the entries of a value by name or index; none of what has neither."""
     kind = type(value)
     if kind in _DICT_TYPES:
-        return value.items()
+        return dict.items(value)
     if kind in _SEQUENCE_TYPES:
         return enumerate(value)
     if kind is set:

@@ -287,7 +287,7 @@ def test_a_project_may_have_a_storage_of_its_own_for_local_files(part: Path) -> 
 
 def test_the_scheme_of_a_storage_of_its_own_needs_no_slashes(part: Path) -> None:
     feeds = {"shelf:out/a.jl": {"format": "jsonlines"}, "s:b.jl": {"format": "jsonlines"}}
-    own = {"FEED_STORAGES": {"shelf": Shelf, "s": Shelf}}
+    own: dict[str, Any] = {"FEED_STORAGES": {"shelf": Shelf, "s": Shelf}}
     write_feeds(part, feeds, **own)
     assert list(Shelf.stored) == ["shelf:out/a.jl", "s:b.jl"]
     assert [path.name for path in part.parent.iterdir() if ":" in path.name] == []
