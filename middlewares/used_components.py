@@ -29,6 +29,8 @@ _MADE: Mapping[str, Callable[[Crawler], Any]] = {
     "SPIDER_MIDDLEWARES": lambda crawler: crawler.engine.scraper.spidermw.middlewares,
     "ITEM_PIPELINES": lambda crawler: crawler.engine.scraper.itemproc.middlewares,
 }
+#: the lists of those that requests, pages and items pass
+PASSED_LISTS = ("DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES")
 #: the loggers by which Scrapy says why it leaves out a component
 _LOGGERS = ("scrapy.middleware", "scrapy.addons")
 #: the module of Scrapy's cache
@@ -49,17 +51,18 @@ class UsedComponents(NamedTuple):
         return {"components": self.enabled, "disabled": self.disabled}
 
 
-def find_used_components(crawler: Crawler) -> UsedComponents:
+def find_used_components(crawler: Crawler, lists: Iterable[str] = tuple(_MADE)) -> UsedComponents:
     """Find which components of the project this process has made; call it with an engine.
 
-    Those that Scrapy switches on by itself, and this program's own, are left out.
+    Those that Scrapy switches on by itself, and this program's own, are left out. `lists` are the
+    settings that list them.
     """
     reasons = _ReasonKeeper.reasons_of(crawler)
     enabled = list[str]()
     disabled = list[str]()
-    for setting, find_made in _MADE.items():
+    for setting in lists:
         try:
-            made = list(find_made(crawler))
+            made = list(_MADE[setting](crawler))
         except (AttributeError, RuntimeError):  # a project's own part, or no engine
             continue
         configured = _find_configured(crawler.settings, setting)

@@ -34,7 +34,7 @@ from ..engine_compat import close_spider, under_way, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..targets import Target
-from ..used_components import find_used_components
+from ..used_components import PASSED_LISTS, find_used_components
 from .completion_hooks import notify_on_finish
 from .crawl_findings import ChangedAttributes, found_trait, walk_findings
 from .crawl_nodes import CrawlNodes
@@ -317,6 +317,7 @@ class CrawlRun(BaseRun):
             start_fault=self._start_fault,
             has_wrong_values=self._has_wrong_values,
             components=find_used_components(self._crawler).enabled,
+            passed_components=find_used_components(self._crawler, PASSED_LISTS).enabled,
         )
         await verdict.report()
         await self._scheduler.left()

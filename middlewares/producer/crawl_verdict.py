@@ -61,6 +61,7 @@ class CrawlVerdict:
     start_fault: str  #: how the spider's own start broke off; empty if it did not
     has_wrong_values: bool  #: jobs did not have the values that their callbacks read
     components: Collection[str]  #: import paths of the project's that are on in this process
+    passed_components: Collection[str]  #: those of them that requests, pages and items pass
 
     async def report(self) -> None:
         """Write warnings and differences to the log and the summary, and how many items there are.
@@ -107,7 +108,7 @@ class CrawlVerdict:
             self._count_left_links() and not self.leaves_links,
             self._count_denied_if_most(),
             self.delivered.logins,
-            self._find_components_off(),
+            self._find_components_off(self.passed_components),
         )
         return PARTIAL if any(shortfalls) else 0
 
@@ -115,10 +116,10 @@ class CrawlVerdict:
         """Count the links that rules have found on pages of the nodes, and that were left."""
         return sum(count_in(attempt.report, "left_links") for attempt in self.delivered.accepted)
 
-    def _find_components_off(self) -> list[FoundDifference]:
-        """Find the components that are on here and were off in jobs: one row, or none."""
+    def _find_components_off(self, components: Collection[str]) -> list[FoundDifference]:
+        """Find those of these components that were off in jobs: one row, or none."""
         earlier = self.reporter.repository.earlier_versions
-        return components_off(self.delivered.accepted, self.components, earlier)
+        return components_off(self.delivered.accepted, components, earlier)
 
     def _report_faults(self, *texts: str) -> None:
         """Say why the exit code is not 0, though the crawl is finished.
@@ -141,7 +142,7 @@ class CrawlVerdict:
             reporter.differ(found_trait(Trait.NO_ITEM))
         if links := self._count_left_links():
             reporter.differ(found_trait(Trait.LEFT_LINKS, counted(links, "link")))
-        reporter.differ(*self._find_components_off())
+        reporter.differ(*self._find_components_off(self.components))
         reporter.differ(*await self._find_repeats())
         reporter.differ(*self.attributes.kept_in_jobs(self.callbacks, accepted))
         reporter.differ(*values_as_text(accepted, reporter.own.as_text))

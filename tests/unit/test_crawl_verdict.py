@@ -59,6 +59,7 @@ class Crawl:
             start_fault=start_fault,
             has_wrong_values=False,
             components=components,
+            passed_components=[name for name in components if name.startswith("p.")],
         )
 
 
@@ -94,6 +95,7 @@ async def test_a_whole_crawl_is_told_nothing_of() -> None:
         ({"start_fault": "The spider's start failed."}, 0),
         ({"components": ("p.Names",)}, 0),
         ({"components": ("p.Names", "p.Rates")}, 3),
+        ({"components": ("p.Names", "extensions.Alarm")}, 0),
     ],
 )
 async def test_what_speaks_against_a_crawl_is_in_its_exit_code(
