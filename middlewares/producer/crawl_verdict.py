@@ -109,6 +109,7 @@ class CrawlVerdict:
             self._count_denied_if_most(),
             self.delivered.logins,
             self._find_components_off(self.passed_components),
+            self._holds_items_back(),
         )
         return PARTIAL if any(shortfalls) else 0
 
@@ -120,6 +121,13 @@ class CrawlVerdict:
         """Find those of these components that were off in jobs: one row, or none."""
         earlier = self.reporter.repository.earlier_versions
         return components_off(self.delivered.accepted, components, earlier)
+
+    def _holds_items_back(self) -> bool:
+        """Return whether code of the project has a buffer, of which each job loses the rest."""
+        for row in self.reporter.snapshot.differences:
+            if row.difference.trait is Trait.HOLDS_BACK:
+                return True
+        return False
 
     def _report_faults(self, *texts: str) -> None:
         """Say why the exit code is not 0, though the crawl is finished.

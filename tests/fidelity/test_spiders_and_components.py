@@ -477,8 +477,9 @@ HELD_BACK = Case(
                             self.wait = []
         """,
     },
-    differs=frozenset({"items"}),
+    differs=frozenset({"items", "code"}),
     sentence="what code holds back (Chunk.wait): Scrapy has one such buffer",
+    code=3,
 )
 
 LEARNED = Case(

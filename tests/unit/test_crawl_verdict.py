@@ -5,12 +5,14 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from scrapyd_dist.middlewares.producer import crawl_verdict
+from scrapyd_dist.middlewares.producer.crawl_findings import found_trait
 from scrapyd_dist.middlewares.producer.crawl_verdict import CrawlVerdict
 from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 from scrapyd_dist.middlewares.producer.run_delivery import Delivered
 
 from scrapyd_dist.batches import Attempt, AttemptState, FinishReason, Miss
+from scrapyd_dist.differences import Trait
 from scrapyd_dist.items.delivery import Delivery
 
 #: a job in which one of two components was off
@@ -35,6 +37,7 @@ class Crawl:
         self.reporter = MagicMock(index=self.index, scheduler=MagicMock(state=state))
         self.reporter.warn = lambda *texts: self.warnings.extend(texts)
         self.reporter.snapshot.output = ()
+        self.reporter.snapshot.differences = []
         self.reporter.repository.counts = {"sealed": 10}
         self.reporter.repository.earlier_versions = ()
         self.reporter.repository.lost_requests = AsyncMock(return_value=0)
@@ -104,6 +107,16 @@ async def test_what_speaks_against_a_crawl_is_in_its_exit_code(
     monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
     monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
     assert await Crawl().verdict(**found).decide_exit_code() == code
+
+
+async def test_what_code_holds_back_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_verdict, "crawl_exit_code", lambda *_, **__: 0)
+    monkeypatch.setattr(crawl_verdict, "judge_items", AsyncMock(return_value=([], "")))
+    crawl = Crawl()
+    crawl.reporter.snapshot.differences = [found_trait(Trait.REMEMBERS, "seen")]
+    assert await crawl.verdict().decide_exit_code() == 0
+    crawl.reporter.snapshot.differences.append(found_trait(Trait.HOLDS_BACK, "Chunk.wait"))
+    assert await crawl.verdict().decide_exit_code() == 3
 
 
 async def test_items_of_the_workers_own_pages_are_told_and_no_fault(
