@@ -52,12 +52,14 @@ mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time
 	.venv-test/bin/python tests/mutants.py
 
 bench: .venv-test/ready  ## the seven benchmarks that docs/explanation/benchmarks.md quotes (about an hour; the machine should have nothing else to do)
-	.venv-test/bin/python benchmarks/run.py
-	.venv-test/bin/python benchmarks/deploys.py
-	.venv-test/bin/python benchmarks/worker.py
-	.venv-test/bin/python benchmarks/link_events.py
-	.venv-test/bin/python benchmarks/phases.py
-	.venv-test/bin/python benchmarks/frontier_store.py
+	.venv-test/bin/python benchmarks/run.py --ways bound-usual,scrapy-redis2-usual,sdist2,push2
+	.venv-test/bin/python benchmarks/run.py --ways bound-usual,sdist2 --items 20000
+	.venv-test/bin/python benchmarks/run.py --ways bound-usual,scrapy-redis2-usual,sdist2 --items 50000
+	.venv-test/bin/python benchmarks/link_events.py --links 0
+	.venv-test/bin/python benchmarks/phases.py --pairs 7
+	.venv-test/bin/python benchmarks/worker.py --pairs 3
+	.venv-test/bin/python benchmarks/deploys.py --pairs 3
+	.venv-test/bin/python benchmarks/frontier_store.py --requests 20000 --many 1000000
 	.venv-test/bin/python benchmarks/broad.py
 
 pictures: .venv-test/ready servers  ## the pictures of README and docs, of a demo crawl on this machine

@@ -160,7 +160,7 @@ after {BROAD.settle:g} s, until it had served {BROAD.items} for each node or the
 
 *First in, first out* has batches of 100 in the order in which links were found, and Scrapy's old queue. *Round-robin* sorts
 links and queue by host in turn, whatever is in flight. An average answer takes 1.7 s, so {BROAD.at_once} requests at a time
-are about 70 a second on each node. It differs where it is a host's turn before it has answered. {FEW_SLOW.hosts} hosts, every
+are about 70 a second on each node. The ways differ where a host's turn comes before it has answered. {FEW_SLOW.hosts} hosts, every
 {EVERY}th of which takes {SLOW:g} s and all others {FAST:g} s, after {FEW_SLOW.settle:g} s:
 
 {table(few_slow, "round-robin")}

@@ -52,12 +52,18 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any]]:
-    """Way -> wall and CPU seconds, and the ratio to the base way of the same pair (where there is one)."""
+#: what the others are compared with, by kind of way: the word for it in a summary's keys
+BASES = {"bound": "bound", "scrapy-redis": "scrapy_redis"}
+
+
+def summary(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Way -> its wall and CPU seconds, and their ratios to those of the bound and of scrapy-redis.
+
+    A ratio is of the same pair: `wall_to_bound`, `cpu_to_scrapy_redis`. There is none to what was not run.
+    """
     by_way: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_way[run.way].append(run)
-    bases = {run.pair: run for run in by_way.get(base, [])}
     found: dict[str, dict[str, Any]] = {}
     for way, rows in by_way.items():
         found[way] = {
@@ -67,11 +73,24 @@ def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any
             "site_cpu_s": spread([row.site_cpu_s for row in rows]),
             "refetched": sum(row.refetched for row in rows),
         }
-        paired = [(row, bases[row.pair]) for row in rows if row.pair in bases]
-        if paired:
-            found[way]["wall_ratio"] = spread([row.wall_s / basis.wall_s for row, basis in paired])
-            found[way]["cpu_ratio"] = spread([row.cpu_s / basis.cpu_s for row, basis in paired])
+    for base, rows in by_way.items():
+        word = BASES.get(Way.named(base).kind)
+        if word is not None:
+            for way, others in by_way.items():
+                found[way].update(_ratios(others, rows, word))
     return found
+
+
+def _ratios(rows: Sequence[Run], base: Sequence[Run], word: str) -> dict[str, dict[str, float]]:
+    """The ratios of a way to another one, pair by pair."""
+    bases = {run.pair: run for run in base}
+    paired = [(row, bases[row.pair]) for row in rows if row.pair in bases]
+    if not paired:
+        return {}
+    return {
+        f"wall_to_{word}": spread([row.wall_s / basis.wall_s for row, basis in paired]),
+        f"cpu_to_{word}": spread([row.cpu_s / basis.cpu_s for row, basis in paired]),
+    }
 
 
 def shown(values: dict[str, float] | None, digits: int) -> str:
@@ -84,13 +103,13 @@ def shown(values: dict[str, float] | None, digits: int) -> str:
 def table(ways: dict[str, dict[str, Any]]) -> str:
     """The summary as a Markdown table: medians, with the smallest and largest value behind them."""
     lines = [
-        "| way | wall s | CPU s | wall / bound | CPU / bound | runs |",
-        "|---|---|---|---|---|---|",
+        "| way | wall s | CPU s | wall / bound | CPU / bound | wall / scrapy-redis | CPU / scrapy-redis | runs |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    ratios = [f"{measured}_to_{word}" for word in BASES.values() for measured in ("wall", "cpu")]
     for way, row in ways.items():
-        cells = [
-            Way.named(way).says, shown(row["wall_s"], 1), shown(row["cpu_s"], 1), shown(row.get("wall_ratio"), 2),
-            shown(row.get("cpu_ratio"), 2), str(row["runs"]),
-        ]  # fmt: skip
+        cells = [Way.named(way).says, shown(row["wall_s"], 1), shown(row["cpu_s"], 1)]
+        cells += [shown(row.get(name), 2) for name in ratios]
+        cells.append(str(row["runs"]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

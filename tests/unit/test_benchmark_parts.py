@@ -60,8 +60,8 @@ def test_ratios_are_those_of_the_same_pair() -> None:
         run("sdist2", 1, 55, 22),
     ]
     found = summary(runs)
-    assert found["sdist2"]["wall_ratio"] == {"median": 1.15, "min": 1.1, "max": 1.2}
-    assert found["sdist2"]["cpu_ratio"] == {"median": 1.15, "min": 1.1, "max": 1.2}
+    assert found["sdist2"]["wall_to_bound"] == {"median": 1.15, "min": 1.1, "max": 1.2}
+    assert found["sdist2"]["cpu_to_bound"] == {"median": 1.15, "min": 1.1, "max": 1.2}
     assert found["bound"]["wall_s"] == {"median": 30, "min": 10, "max": 50}
     assert (
         "| `sdist crawl` on 2 nodes | 33.5 (12.0-55.0) | 23.0 (22.0-24.0) | 1.15 (1.10-1.20) |"
@@ -69,11 +69,26 @@ def test_ratios_are_those_of_the_same_pair() -> None:
     )
 
 
+def test_a_way_with_a_profile_and_a_rival_are_compared_with_too() -> None:
+    runs = [
+        run("bound-usual", 0, 10, 20),
+        run("scrapy-redis2-usual", 0, 8, 16),
+        run("sdist2", 0, 12, 24),
+    ]
+    found = summary(runs)
+    assert found["sdist2"]["wall_to_bound"]["median"] == 1.2
+    assert found["sdist2"]["cpu_to_scrapy_redis"]["median"] == 1.5
+    row = table(found).splitlines()[-1]
+    assert row.endswith(
+        "| 1.20 (1.20-1.20) | 1.20 (1.20-1.20) | 1.50 (1.50-1.50) | 1.50 (1.50-1.50) | 1 |"
+    )
+
+
 def test_without_the_bound_there_are_no_ratios() -> None:
     found = summary([run("plain", 0, 1, 1)])
-    assert "wall_ratio" not in found["plain"]
-    assert "| plain Scrapy, one process | 1.0 (1.0-1.0) | 1.0 (1.0-1.0) | - | - | 1 |" in table(
-        found
+    assert "wall_to_bound" not in found["plain"]
+    assert "| plain Scrapy, one process | 1.0 (1.0-1.0) | 1.0 (1.0-1.0) | - | - | - | - | 1 |" in (
+        table(found)
     )
 
 
