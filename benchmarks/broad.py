@@ -124,7 +124,7 @@ def table(found: Found, base: str) -> str:
     heads = [
         "way",
         *(f"{nodes} node{'s' * (nodes > 1)}" for nodes in numbers),
-        f"/ {WAYS[base].says}",
+        f"/ {WAYS[base].says}, on as many nodes",
     ]
     heads += [f"{numbers[-1]} nodes / 1"] * (numbers[-1] > 1)
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---|" * (len(heads) - 1)]
@@ -167,8 +167,8 @@ are about 70 a second on each node. The ways differ where a host's turn comes be
 
 In round-robin every host gets as many requests as the slowest can answer: the downloader is full of requests to slow hosts.
 
-`benchmarks/broad.py`; {about["date"]}, {about["cores"]} cores ({about["processor"]}), which the site, the nodes, the store and
-other work share; {versions}.
+`benchmarks/broad.py`; {about["date"]}, {about["cores"]} cores ({about["processor"]}), which the site, the nodes and
+the store share; one run of each; {versions}.
 """
 
 

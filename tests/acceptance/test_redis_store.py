@@ -113,7 +113,10 @@ def assert_told(result: Result, *words: str, code: int | None = None) -> None:
     assert "has no words for" not in result.err
 
 
-@pytest.mark.promise("Rows of a store are used only if the project's key has signed them")
+@pytest.mark.promise(
+    "Rows of a store that could run a command, make a request or receive code are used only if the"
+    " project's key has signed them"
+)
 @pytest.mark.black_box
 def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     project: MakeProject,

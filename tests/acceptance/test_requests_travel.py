@@ -122,7 +122,7 @@ def _without_jar(text: str) -> str:
 
 
 @pytest.mark.promise("Cookies, credentials and bodies are encrypted")
-@pytest.mark.promise("Everything beyond the address of a page is encrypted")
+@pytest.mark.promise("Whatever may be private in a request is encrypted")
 @pytest.mark.black_box
 def test_what_they_carry_can_be_read_nowhere(
     make: MakeProject, start_scrapy: StartCommand, fleet: StartFleet, site: StartSite
