@@ -105,10 +105,10 @@ class Trait(str, Enum):
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
     AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
     COLUMNS = "a CSV file with items that have more fields than the first, seen when the crawl ends"
-    NO_ITEM = "pages without a single item, seen when the crawl ends"
-    NO_PAGE = "not one request of the spider's start, seen when the crawl ends"
-    NO_TARGET = "not one target request, seen when the crawl ends"
-    ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
+    NO_ITEM = "pages that gave no item at all, seen when the crawl ends"
+    NO_PAGE = "a spider whose start gave no request, seen when the crawl ends"
+    NO_TARGET = "an index walk that found no target request, seen when the crawl ends"
+    ALL_AT_HOME = "a crawl that sent no request to the nodes, seen when it ends"
     START_WAITS = (
         "a `start` that still runs a minute after all that it has asked for was done, seen then"
     )
@@ -439,7 +439,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             sentence=(
                 "Scrapy opens it once; here the producer opens it, too, and each job on a node"
                 " opens its own: a file that is opened for writing is emptied here, and lies in"
-                " pieces on the nodes. Write to a server, by key, or use -o."
+                " pieces on the nodes. Write to a server, and insert or update by a key, or use -o."
             ),
         ),
         Difference(
@@ -528,8 +528,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
             settings=("CONCURRENT_ITEMS",),
             sentence=(
                 "A value that a project sets is kept; without one, the profile takes 16 instead of"
-                " 100, which is faster and changes no item (DISTRIBUTED_PROFILE = 'none' leaves"
-                " it)."
+                " 100, which changes no item (DISTRIBUTED_PROFILE = 'none' leaves it)."
             ),
         ),
     ),

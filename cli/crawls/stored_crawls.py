@@ -239,7 +239,7 @@ def pause(context: Context, crawl: RunningCrawl = None) -> None:
     That takes 5 seconds at most. Jobs that run on the nodes keep their batches and
     wait, and so do a frontier's workers. Responses that are on their way still
     arrive. Jobs that do not reach the store cannot wait: they go on to their end,
-    and are told.
+    and the command says how many.
 
     Example: sdist pause easy-20260102T030405Z
     """

@@ -168,7 +168,7 @@ def delete(
 ) -> int:
     """Delete slots of a frontier, with what they remember: their requests can come again.
 
-    What workers have now is left, and told. With --all the frontier itself goes,
+    What workers have now is left and reported. With --all the frontier itself goes,
     as by `sdist crawls clean`: it must not be in use then. The item files that
     were merged stay.
 

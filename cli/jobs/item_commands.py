@@ -74,7 +74,7 @@ def merge(
 
     Of a crawl only the parts that count are taken, and each is checked against
     the hash and the number of items that its worker reported: what differs is
-    named, and the exit code is 3. A line torn by a crash is left out, and told.
+    named, and the exit code is 3. A line torn by a crash is left out and reported.
 
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
