@@ -35,7 +35,8 @@ class Trait(str, Enum):
         " yields them when it empties it"
     )
     ENVIRONMENT = (
-        "code of the project, or its settings, that reads an environment variable that is set here"
+        "code of the project, or its settings, that reads an environment variable that is set here;"
+        " or `http_proxy`, `https_proxy`"
     )
     FILES_BESIDE = (
         "code of the project that reads a file, or imports a module, that lies beside the project's"
@@ -43,7 +44,7 @@ class Trait(str, Enum):
     )
     PROJECT_FOLDER = (
         "code of the project that imports or calls `data_path`, `project_data_dir` or"
-        " `closest_scrapy_cfg` of Scrapy"
+        " `closest_scrapy_cfg` of Scrapy, or reads `scrapy.cfg`"
     )
     COMPONENTS_OFF = (
         "a pipeline, a middleware, an extension or an add-on of the project that is on in the"

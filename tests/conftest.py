@@ -34,6 +34,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The same of `nohup` and SIGHUP, which pytest itself goes on ignoring.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Neither does a proxy of the machine stand between a test and its site, nor in what a crawl says.
+for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+    os.environ.pop(name, None)
+
 # No test fails because the machine is slow, or by chance: the same examples are drawn each time, and none is kept.
 settings.register_profile(
     "any machine",

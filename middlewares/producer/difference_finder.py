@@ -76,6 +76,8 @@ _BESIDE_PIPELINES = ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES", "EXTENSIONS
 _CONCURRENCY = "CONCURRENT_REQUESTS"
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
+#: variables, in lower case, by which Scrapy sends requests through a proxy
+_PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy"})
 #: the order of this program's spider middleware, as `addon.PRIORITY`
 OWN_ORDER = 100
 #: signals of items
@@ -270,7 +272,6 @@ def _find_traits(
             traits[Trait.HANDLES_IDLE].append(kind.__qualname__)
     traits[Trait.DROPS_REPEATS] = list(_dropping_repeats(listed, code))
     modules = modules_of([spider, *own])
-    folder = Path.cwd()
     traits[Trait.OPENS_FILES] = [
         *_opening_files(listed, code),
         *writing_beginnings(spider),
@@ -283,9 +284,7 @@ def _find_traits(
         traits[Trait.HOLDS_BACK] += component_buffers(kind)
     known_kinds = {*traits[Trait.OPENS_FILES], *traits[Trait.OWN_EXTENSION]}
     traits[Trait.REPORTS_AT_END] = _ends_of([spider, *own], known_kinds)
-    traits[Trait.ENVIRONMENT] = variables_read([*modules, *_settings_modules()], folder)
-    traits[Trait.FILES_BESIDE] = files_beside(modules, _settings_modules(), folder)
-    traits[Trait.PROJECT_FOLDER] = project_paths_read(modules)
+    traits.update(_traits_of_surroundings(settings, modules))
     if uses_all_arguments(spider):
         traits[Trait.ALL_ARGUMENTS].append(f"{spider.__qualname__}.__init__")
     for kind in filter(reads_feeds, [spider, *own]):
@@ -294,6 +293,36 @@ def _find_traits(
     traits.update(_cache_traits(settings))
     traits[Trait.FEED_IN_ORDER] = feeds_in_order(settings)
     return traits
+
+
+def _traits_of_surroundings(
+    settings: BaseSettings, modules: Collection[ModuleType]
+) -> dict[Trait, list[str]]:
+    """Return on what of this machine the project's modules, its settings and Scrapy depend."""
+    folder = Path.cwd()
+    settings_modules = _settings_modules()
+    in_config = project_paths_read(modules)
+    beside = []
+    for path in files_beside(modules, settings_modules, folder):
+        names = in_config if Path(path).name == "scrapy.cfg" else beside
+        names.append(path)
+    variables = variables_read([*modules, *settings_modules], folder)
+    return {
+        Trait.ENVIRONMENT: [*variables, *_proxies_of(settings)],
+        Trait.FILES_BESIDE: beside,
+        Trait.PROJECT_FOLDER: in_config,
+    }
+
+
+def _proxies_of(settings: BaseSettings) -> Iterator[str]:
+    """Yield the variables that name a proxy for the requests that leave this machine.
+
+    Scrapy's HttpProxyMiddleware reads them, in upper and in lower case.
+    """
+    if settings.getbool("HTTPPROXY_ENABLED"):
+        for name, value in os.environ.items():
+            if value and name.lower() in _PROXY_VARIABLES:
+                yield name
 
 
 def _settings_modules() -> list[ModuleType]:

@@ -1243,6 +1243,17 @@ def test_variables_and_files_of_this_machine_are_named(
     assert list(found.found) == ["RUN"]
 
 
+def test_a_proxy_that_the_environment_names_is_one_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("no_proxy", "localhost")
+    monkeypatch.setenv("HTTP_PROXY", "")
+    assert names({}) == {}
+    monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
+    assert names({}) == {"environment variables": ("https_proxy",)}
+    assert names({"HTTPPROXY_ENABLED": False}) == {}
+
+
 BESIDE = {
     "scrapy.cfg": "[settings]\ndefault = beside.settings\n",
     "beside/__init__.py": "",
@@ -1293,6 +1304,7 @@ BESIDE = {
                 self.all = list(folder.glob("data/*.txt"))
                 self.report = open(HERE / "report.txt", "w")
                 self.sums = HERE.joinpath("sums.txt")
+                self.deployed = (HERE / "scrapy.cfg").read_text()
 
             def parse_item(self, response):
                 self.sums.write_text("1")
@@ -1322,7 +1334,9 @@ def test_files_beside_the_packages_are_named_by_whatever_path_they_are_read(
     importlib.import_module("beside.settings")
     importlib.import_module("unused")
     shop = importlib.import_module("beside.spiders").Shop
-    assert names({}, shop)["files beside the packages"] == (
+    found = names({}, shop)
+    assert found["folder of scrapy.cfg"] == ("scrapy.cfg",)
+    assert found["files beside the packages"] == (
         "config/limits.json",
         "data/1.txt",
         "more.csv",
