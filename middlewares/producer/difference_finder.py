@@ -302,7 +302,7 @@ def _traits_of_surroundings(
     folder = Path.cwd()
     settings_modules = _settings_modules()
     in_config = project_paths_read(modules)
-    beside = []
+    beside = list[str]()
     for path in files_beside(modules, settings_modules, folder):
         names = in_config if Path(path).name == "scrapy.cfg" else beside
         names.append(path)

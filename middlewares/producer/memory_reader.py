@@ -32,6 +32,7 @@ from .name_scope import (
 from .passing_reader import passed_on
 from .source_reader import (
     MAKING,
+    STATISTICS,
     SourceFunction,
     classes_with_trees,
     given_to,
@@ -53,8 +54,6 @@ _ADDS = frozenset({"add", "append", "insert"})
 _PUTTING_FUNCTIONS = frozenset({"heappush", "heappushpop", "insort", "insort_left"})
 #: methods of containers that take something out
 _TAKES = frozenset({"pop", "popleft", "popitem"})
-#: calls that read the statistics of the process
-_STATISTICS = frozenset({"get_value", "get_stats"})
 #: what a hook is given
 _OF_PAGES = frozenset({"request", "response", "item"})
 #: hooks of spider middlewares that pass on what callbacks yield
@@ -348,7 +347,7 @@ def _read_function(function: SourceFunction, scope: NameScope, memory: _Memory) 
         memory.emptied.update(scope.keys_of(_emptied(node, scope)))
         memory.taken.update(scope.keys_of(_taken_from(node)))
         memory.searched.update(scope.keys_of(_searched(node)))
-        if isinstance(node, ast.Call) and last_name(node) in _STATISTICS:
+        if isinstance(node, ast.Call) and last_name(node) in STATISTICS:
             memory.statistics.add(f"stats.{last_name(node)}")
     for node in working_nodes(function.node):
         is_load = isinstance(getattr(node, "ctx", None), ast.Load) or isinstance(node, ast.Call)

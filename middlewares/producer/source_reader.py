@@ -32,6 +32,8 @@ BEGINNINGS = frozenset(
 ENDS = frozenset({"closed", "close_spider", "spider_closed", "engine_stopped"})
 #: methods that make an object
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
+#: methods that read the statistics of the process
+STATISTICS = frozenset({"get_value", "get_stats"})
 #: methods of components that Scrapy calls for requests, pages and items
 _HOOKS = frozenset({"item_completed", "get_media_requests", "file_path", "media_downloaded"})
 #: signals that come while pages are crawled

@@ -10,6 +10,7 @@ from .code_reader import reads_or
 from .path_reader import CALL, NamePath, PathReader
 from .place_reader import shared_places
 from .source_reader import (
+    STATISTICS,
     SourceFunction,
     given_to,
     handlers_of,
@@ -23,8 +24,7 @@ from .spider_reads import attributes_set, index_callbacks, spider_arguments
 #: hooks and signals with which code gets items
 _ITEM_HOOKS = frozenset({"process_item", "item_completed"})
 _ITEM_SIGNALS = ("item_",)
-#: calls that read the statistics of the process, and those that count in them
-_STATISTICS = frozenset({"get_value", "get_stats"})
+#: methods that count in the statistics of the process
 _COUNTS = frozenset({"set_value", "inc_value", "max_value", "min_value"})
 #: statistics that say nothing of pages
 _OF_PROCESS = frozenset({"start_time"})
@@ -115,7 +115,7 @@ def _statistics_read(
             continue
         no_use = set(map(id, _only_reported(function)))
         for call in PathReader(function).calls():
-            if last_name(call) not in _STATISTICS or id(call) in no_use:
+            if last_name(call) not in STATISTICS or id(call) in no_use:
                 continue
             names = set(_texts_given(call))
             if not names or not names <= own | _OF_PROCESS:
